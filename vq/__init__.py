@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Refused,
         VqError,
     )
+    from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
         Cancellation,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.reserved import DeliveryFailure, MessageOrigin
 
 
 _HOMES = {
@@ -121,6 +123,7 @@ _HOMES = {
         "Refused",
         "VqError",
     ),
+    "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
         "Cancellation",
@@ -142,6 +145,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
@@ -154,6 +158,7 @@ __all__ = [
     "Cancellation",
     "Compression",
     "ConsumerConfig",
+    "DeliveryFailure",
     "FailurePolicy",
     "FlushMode",
     "GroupBalance",
@@ -167,7 +172,9 @@ __all__ = [
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
+    "MessageFilter",
     "MessageList",
+    "MessageOrigin",
     "MessageProducer",
     "Moment",
     "OffsetBounds",
@@ -200,6 +207,7 @@ __all__ = [
     "TopicSettings",
     "VqError",
     "WhenFull",
+    "Where",
     "__version__",
 ]
 

@@ -172,7 +172,7 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
 def read_layout(wanted: Wanted) -> Layout:
     """Ask which blocks there are, where, and which nodes are in sync."""
     admin = factory_of(wanted.connect).admin
-    given = list(wanted.topics) or [topic.name for topic in admin.list_topics()]
+    given = list(wanted.topics) or [topic.name for topic in admin.list_topics(reserved=True)]
     names = sorted(set(given))
     brokers = [each for each in admin.cluster_status().brokers if each.node is not None]
     held, silent = admin.list_blocks(names[0] if len(names) == 1 else None)

@@ -59,6 +59,7 @@ class MessageProducer:
         creates it, if the new topic could take the message.
 
         Raises:
+            InvalidArgument: Its name is not valid, or reserved for vq's own topics.
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             TopicClosed: The topic is closed for writes.
             CoordinationError: ZooKeeper does not answer, the connection to it ended

@@ -92,7 +92,7 @@ class RequestId(NamedTuple):
     command: int
     correlation_id: int
     flags: int
-    size: int = 0  # of the body
+    size: int = 0  # of the body, and of a header that is large
 
     def __str__(self) -> str:
         """Return what it is called in logs."""
@@ -139,6 +139,7 @@ class ServerIdentity:
     broker_version: str = ""
 
 
+_HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for each request
 #: Commands that a connection of a broker answers itself.
 _OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE)})
 
@@ -320,7 +321,10 @@ class ServerConnection(_Connection):
     def _receive_frame(self, frame: Frame) -> Opened | Request | Closing | None:
         command, status, correlation_id, flags, header, body = frame
         new = tuple.__new__  # the same as RequestId(...), without its Python-level wrapper
-        request_id = new(RequestId, (command, correlation_id, flags, len(body)))
+        size = len(body)
+        if len(header) > _HEADER_FREE_BYTES:
+            size += len(header)
+        request_id = new(RequestId, (command, correlation_id, flags, size))
         waiting = self._waiting
         try:
             if self._state is ConnectionState.AWAITING_HELLO:

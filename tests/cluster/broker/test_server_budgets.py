@@ -10,6 +10,7 @@ from support.waiting import WAIT_S, until
 from vq.broker.partition.channel import Channel
 from vq.errors import InternalError, UnknownTopic
 from vq.limits import MIB
+from vq.remoting.format import COMMANDS, Command
 from vq.remoting.messages import decode_error, decode_reply
 
 
@@ -56,6 +57,29 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_look_up(cluster):
         assert isinstance(decode_error(frame.status, frame.header, frame.flags), UnknownTopic)
     assert session.put_bytes == server.put_bytes == 0
     assert session not in server.paused
+
+
+#: Tag and length of a field of 500 000 bytes that no header has.
+UNKNOWN_FIELD = b"\xc2\xa9\x07\xa0\xc2\x1e"
+
+
+@pytest.mark.parametrize("command", [Command.PUT, Command.OFFSETS])
+async def test_large_headers_of_requests_that_wait_count_as_bodies_do(cluster, command):
+    """A request is kept with its header, which may have a thousand times what is needed."""
+    node, server = await strict(cluster, put_bytes_in_flight_max=1 * MIB)
+    client = await Client.connect(cluster.network, node.address)
+    cluster.ensemble.disconnect(cluster.coordinators["b1"])
+    needed = COMMANDS[command].request(topic="nowhere").SerializeToString()
+    header = COMMANDS[command].request.FromString(needed + UNKNOWN_FIELD + b"x" * 500_000)
+    waiting = [client.send(command, header) for _ in range(20)]
+    (session,) = server.sessions
+    await until(lambda: session in server.paused)
+    assert MIB <= session.put_bytes == server.put_bytes < 2 * MIB
+    assert server.requests_waiting <= 4
+    cluster.ensemble.reconnect(cluster.coordinators["b1"])
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
+        assert frame.status
+    assert session.put_bytes == server.put_bytes == 0
 
 
 async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):

@@ -5,8 +5,9 @@
     late      a run whose time passed while the loop or the machine stood still begins at once, and
               once, however many were missed
     paused    a job whose duty is not this node's has no next run, and one under way is cancelled
-    failing   each new error is told once, and shown; the next run comes after 30 s at most, and
-              after a back-off where nobody expected the error
+    failing   each new error is told once, and shown until a run succeeds, which one that was
+              stopped has not; the next run comes after 30 s at most, and after a back-off where
+              nobody expected the error
     clock     pauses are counted by a clock that nobody sets; times of day are looked at again every
               few minutes
     stop      runs are cancelled with all other tasks of the node
@@ -116,7 +117,7 @@ class JobFacts(NamedTuple):
         name, trigger: As text.
         state: What it does.
         why_off: Why it has no next run; "": it has one.
-        runs: How many have ended.
+        runs: How many have ended, by themselves.
         failures: How many of these failed.
         begun_ms, ended_ms: Of the last run, by the wall clock; 0: there was none, or it goes on.
         late_s: How much later than planned it began.
@@ -159,7 +160,7 @@ class Job:
         self._on = self._again = False
         self._run: asyncio.Task[Any] | None = None
         self._due_s = 0.0  # when the next run is planned, by the monotonic clock
-        self._failed: Exception | None = None  # of the last run
+        self._failed: BaseException | None = None  # of the last run
         self._in_row = 0  # failures
         self._runs = self._failures = self._begun_ms = self._ended_ms = 0
         self._late_s = 0.0
@@ -235,19 +236,27 @@ class Job:
     async def _run_once(self) -> None:
         try:
             await self._work()
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._failed = error  # of something that the work has waited for
         except Exception as error:  # noqa: BLE001  told below; the next run may do it
             self._failed = error
 
-    def _on_end(self, _: asyncio.Task[Any]) -> None:
+    def _on_end(self, run: asyncio.Task[Any]) -> None:
         """Plan the next run; also behind one that was cancelled, perhaps before its first step."""
         self._run, self._ended_ms = None, self._jobs.clock.wall_ms()
-        self._runs += 1
-        pause_s = self._after(self._failed)
+        if run.cancelled():
+            pause_s = self._pause()
+        else:
+            self._runs += 1
+            pause_s = self._after(self._failed)
         again, self._again = self._again and self._failed is None, False
         if self._on:
             self._plan(0.0 if again else pause_s)
 
-    def _after(self, failed: Exception | None) -> float:
+    def _after(self, failed: BaseException | None) -> float:
         """Return the pause behind a run, and tell a new error."""
         pause_s = self._pause()
         if failed is None:

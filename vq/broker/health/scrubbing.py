@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vq.broker.base.facts import Fact, Facts, gauge
-from vq.broker.base.jobs import Every, Jobs
+from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace
@@ -131,7 +131,9 @@ class Scrubber(Visitor):
         self._loaded = self._waits = False
         self.position = Position()
         why_off = "" if bytes_per_s else "scrub_bytes_per_s is 0"
-        jobs.add("scrub", self._run, Every(LOOK_S), at_once=True, why_off=why_off)
+        # Not before the partitions are there: a pass over none of them would end, and count.
+        when = While.REGISTERED
+        jobs.add("scrub", self._run, Every(LOOK_S), when, at_once=True, why_off=why_off)
 
     def facts(self) -> Iterator[Facts[Any]]:
         """Return what it tells."""

@@ -132,13 +132,16 @@ class ColdReads:
 
     async def _fetch(self, fetch: Callable[[], None]) -> None:
         lane, place = threads_of(fetch)
-        if not isinstance(fetch, Fetch) or not place:
-            await self._runner.run(fetch, lane)
-            return
         try:
-            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane, place))
-        except TimeoutError as error:
-            fetch.give_up(str(error))
+            if not isinstance(fetch, Fetch) or not place:
+                await self._runner.run(fetch, lane)
+                return
+            try:
+                await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane, place))
+            except TimeoutError as error:
+                fetch.give_up(str(error))
+        except Exception:  # the read that follows tells its request; others wait behind this one
+            logger.exception("bringing bytes into memory failed")
 
     @staticmethod
     def _go_on(read: ColdRead) -> None:

@@ -25,7 +25,7 @@ from vq.broker.partition.cold_reads import Tries
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import common_end
-from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
+from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession, ask_begin
 from vq.broker.replication.refusals import REFUSALS, REFUSED_PAUSE_S
 from vq.broker.replication.secret import KnownSecret
 from vq.coordination.brokers.dead_masters import DeadMasters
@@ -432,6 +432,8 @@ class Follower:
             await self._begin_anew(channel, log, begin)
         if common.shared and channel.log is not None:
             channel.log.learn_number(_begin_of(answer))
+            if channel.log.status.first_number is None:  # it begins behind the master's, say
+                channel.log.learn_number(await ask_begin(channel, following.epoch, connection))
 
     async def _compare(self, log: Log, ask: Callable[..., Awaitable[Any]]) -> "_Common":
         """Ask the master until it is known how far both logs are equal."""

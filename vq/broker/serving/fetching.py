@@ -295,18 +295,25 @@ class ServedSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            wanted = Filter.of_request(item.tags)
+            wanted = Filter.of_request(item.tags, item.where)
             if wanted and isinstance(self.reach, CopyReach):
-                raise InvalidRequest("a copy of a log takes all records; send no tags")
-            size = limits.FETCH_STATE_ENTRY_BYTES + sum(
-                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded
-            )
-            if not self._fetches.count_bytes(self._session, size):
-                raise Busy(self._fetches.too_many_bytes)
+                raise InvalidRequest("a copy of a log takes all records; send no filter")
+            fetched = self._fetched(item.handle, wanted, limits.FETCH_STATE_ENTRY_BYTES)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
-        self._join(FetchedPartition(self, item.handle, wanted, size), item)
+        self._join(fetched, item)
+
+    def _fetched(self, handle: int, wanted: Filter, entry_bytes: int) -> FetchedPartition:
+        """Return a partition for the session, after its filter and ``entry_bytes`` are counted.
+
+        Raises:
+            Busy: There is no memory for it.
+        """
+        size = entry_bytes + wanted.state_bytes
+        if size and not self._fetches.count_bytes(self._session, size):
+            raise Busy(self._fetches.too_many_bytes)
+        return FetchedPartition(self, handle, wanted, size)
 
     def _join(self, fetched: FetchedPartition, item: wire.FetchPartition) -> None:
         self.partitions[item.handle] = fetched

@@ -238,9 +238,7 @@ def wanted_of(header: wire.FindRequest) -> Wanted:
     Raises:
         InvalidRequest: A field has what no message can have.
     """
-    wanted = Filter.of_request(header.tags)
-    if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in wanted.encoded):
-        raise InvalidRequest(f"a tag has 1 to {limits.TAG_BYTES_MAX} bytes")
+    wanted = Filter.of_request(header.tags, header.where)
     if header.message_id >= _ID_END:
         raise InvalidRequest(f"message id {header.message_id} has more than 63 bits")
     return Wanted(header.message_id or None, _key_of(header.key_kind, header.key), wanted)

@@ -87,7 +87,7 @@ class GetAnswer(FetchAnswer):
 
 
 class GetSession(ServedSession):
-    """One GET. No other request knows it; what bounds requests bounds its memory."""
+    """One GET. No other request knows it. What bounds reads bounds its memory, but for filters."""
 
     __slots__ = ("_archives",)
 
@@ -95,7 +95,7 @@ class GetSession(ServedSession):
 
     def __init__(self, fetches: ServedSessions, session: Session, header: wire.GetRequest) -> None:
         super().__init__(fetches, session, 0, COPY_READERS if header.from_copy else READERS)
-        self._archives = header.archives and not header.tags
+        self._archives = header.archives and not (header.tags or header.where)
 
     def begin(self, request_id: RequestId, header: wire.GetRequest) -> None:
         """Answer now, or when there is something to tell."""
@@ -113,7 +113,8 @@ class GetSession(ServedSession):
             last_epoch=header.last_epoch,
         )
         try:
-            fetched = FetchedPartition(self, item.handle, Filter.of_request(header.tags), 0)
+            wanted = Filter.of_request(header.tags, header.where)
+            fetched = self._fetched(item.handle, wanted, 0)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
         else:

@@ -30,11 +30,13 @@ from vq.shown import shown
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log, LogState
 from vq.store.records.format import RECORD_HEADER, RECORD_HEADER_BYTES
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 #: What one step of a filtered read looks at. Bounds both the time the loop is held (about 2 ms) and
 #: the offsets in one answer: their list must fit into a frame's header.
 FILTER_SCAN_BYTES: Final = 128 * limits.KIB
+#: An expression of many operands has steps that are up to so many times as short.
+_COST_MAX: Final = 64
 
 #: An OFFSETS waits so long for the end of a partition to be known; shorter than requests time out.
 END_WAIT_S: Final = 1.5
@@ -271,16 +273,17 @@ def scan(
     log, limit = channel.log, channel.read_limit
     if log is None or position >= limit:
         return [], [], position
-    view = log.reader.read(position, FILTER_SCAN_BYTES, limit)
+    size = FILTER_SCAN_BYTES // min(wanted.cost, _COST_MAX)
+    view = log.reader.read(position, size, limit)
     try:
-        found = filter_by_tag(view, position, wanted)
+        found = filter_records(view, position, wanted)
         if sum(map(len, found[0])) > max_bytes:
             # What is picked of so much fits; it tells at least how long the first record is.
             view = log.reader.read(position, max(max_bytes, RECORD_HEADER_BYTES), limit)
-            found = filter_by_tag(view, position, wanted)
+            found = filter_records(view, position, wanted)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-            found = filter_by_tag(log.reader.read(position, size, limit), position, wanted)
+            found = filter_records(log.reader.read(position, size, limit), position, wanted)
     except CorruptData as error:
         channel.context.suspect(channel, position)
         check_boundary(channel, log, position)

@@ -232,7 +232,7 @@ class BrokerSession(asyncio.Protocol):
         return handled
 
     def _charge(self, size: int) -> bool:
-        """Charge a request with a body of ``size`` to its connection and the node, until it is
+        """Charge a request of ``RequestId.size`` to its connection and the node, until it is
         answered.
 
         Returns:
@@ -448,7 +448,7 @@ class BrokerSession(asyncio.Protocol):
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
         else:
             self._silence.frame = None
-            waits = self.in_flight or self.reads
+            waits = self.in_flight or self.reads or self._later is not None
             if not waits and now - self._silence.idle_since > limits.idle_timeout_s:
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
 
@@ -574,7 +574,7 @@ class Server:
         requests_waiting: Requests of all sessions without an answer, reads not counted.
         reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
             and so never make a connection pause.
-        put_bytes: Bytes of the bodies of these requests: what PUTs bring.
+        put_bytes: Bytes of the bodies of these requests, and of large headers: what PUTs bring.
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
             for a turn of the loop, or for room.
         requests_left: How many more requests may be handled in this turn of the loop.

@@ -340,8 +340,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     """Show a group's members, and its progress in every partition.
 
     The lag is what lies between the committed offset and the end: in bytes, in messages, and as the
-    age of the oldest message of it, in seconds. Of a group with a filter, messages with other tags
-    lie in it, too: it is an upper bound. A partition whose owner does not go on is named
+    age of the oldest message of it, in seconds. Of a group with a filter, messages that it
+    leaves out lie in it, too: it is an upper bound. A partition whose owner does not go on is named
     with the cause, and since when. With --json, each has the verdict and the cause that
     `vq report lag` gives it from one look by its default thresholds.
     """
@@ -380,8 +380,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     for topic, wanted in dict.fromkeys((each.topic, each.filter) for each in found.partitions):
         if wanted is not None:
             output.remark(
-                f"{topic}: the group reads {wanted}, and messages with other tags lie in its lag, "
-                "too: it is an upper bound"
+                f"{topic}: the group reads {wanted}, and messages that it leaves out lie in its "
+                "lag, too: it is an upper bound"
             )
     for topic in dict.fromkeys(each.topic for each in found.partitions if not each.readable):
         output.remark(

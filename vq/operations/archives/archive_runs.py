@@ -167,7 +167,7 @@ async def start_archive_run(
 
 
 async def _check_topics(cluster: ClusterClient, topic: str | None) -> None:
-    found, unreadable = await readable_topics(cluster)
+    found, unreadable = await readable_topics(cluster, reserved=True)
     known = {each.name: each.settings for each in found}
     if topic is None:
         if unreadable or any(each.archived_after_hours is not None for each in known.values()):

@@ -151,7 +151,8 @@ class GroupProgress:
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
         readable: The topic is open for reading.
-        filter: The tags that the group reads of the topic. Messages with other tags lie in its lag,
+        filter: What the group reads of the topic: tags such as ``a || b``, ``WHERE`` and an
+            expression, or ``MessageFilter`` and a name. Messages that it leaves out lie in its lag,
             too: the numbers are upper bounds. None: it reads all messages.
     """
 

@@ -11,7 +11,7 @@ from vq.operations.groups.group_lags import GroupLags
 from vq.operations.groups.groups import GroupDescription, GroupProgress
 from vq.operations.groups.lag_rules import why_stopped
 
-_FILTERED: Final = " Of a group with a filter, messages with other tags count, too."
+_FILTERED: Final = " Of a group with a filter, messages that it leaves out count, too."
 
 #: What is told of each partition of a group.
 _PARTITION: Final[Sequence[Fact[GroupProgress]]] = (

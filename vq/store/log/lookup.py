@@ -21,8 +21,8 @@ from vq.store.records.format import (
     BatchHeader,
 )
 from vq.store.records.record import boundaries, is_intact
+from vq.store.records.record_filter import filter_records
 from vq.store.records.scan import first_control
-from vq.store.records.tag_filter import filter_by_tag
 
 __all__ = [
     "EpochEnd",
@@ -138,7 +138,7 @@ def message_before(blocks: Blocks, offset: int, wanted: Filter) -> int | None:
         size = min(offset, batch.end_offset) - batch.start_offset
         view = block.view(batch.start_offset - block.start_offset, size)
         if wanted:
-            _, starts, end = filter_by_tag(view, batch.start_offset, wanted)
+            _, starts, end = filter_records(view, batch.start_offset, wanted)
             if end != batch.start_offset + size:
                 raise CorruptData(f"the record at offset {end} of {block.path.name} is damaged")
         else:

@@ -128,7 +128,7 @@ class Stored:
             if begin <= offset < (self.end if end is None else end)
             and wanted.id in (None, number)
             and (wanted.key is None or (type(key) is type(wanted.key) and key == wanted.key))
-            and wanted.filter.takes(tag)
+            and (not wanted.filter or tag in wanted.filter.encoded)
         ]
 
 
