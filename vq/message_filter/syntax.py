@@ -24,8 +24,8 @@ from vq import limits
 from vq.errors import InvalidArgument
 from vq.message_filter.conditions import (
     KEY_NAME,
-    Predicate,
     Operand,
+    Predicate,
     Property,
     Subject,
     all_of,
