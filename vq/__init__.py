@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         StartPosition,
         WhenFull,
     )
-    from vq.client.consumer.workers import Listener
+    from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         Moment,
         Position,
     )
+    from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
+    from vq.coordination.tree.values.group_terms import FailurePolicy
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -57,8 +59,10 @@ if TYPE_CHECKING:
         Refused,
         VqError,
     )
+    from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
+        Cancellation,
         Compression,
         FlushMode,
         Key,
@@ -77,6 +81,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.reserved import DeliveryFailure, MessageOrigin
 
 
 _HOMES = {
@@ -92,7 +97,9 @@ _HOMES = {
         "StartPosition",
         "WhenFull",
     ),
-    "vq.client.consumer.workers": ("Listener",),
+    "vq.client.consumer.deliver.workers": ("Listener",),
+    "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -116,8 +123,10 @@ _HOMES = {
         "Refused",
         "VqError",
     ),
+    "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
+        "Cancellation",
         "Compression",
         "FlushMode",
         "Key",
@@ -136,6 +145,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
@@ -145,9 +155,14 @@ __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "Cancellation",
     "Compression",
     "ConsumerConfig",
+    "DeliveryFailure",
+    "FailurePolicy",
     "FlushMode",
+    "GroupBalance",
+    "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
     "Key",
@@ -157,7 +172,9 @@ __all__ = [
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
+    "MessageFilter",
     "MessageList",
+    "MessageOrigin",
     "MessageProducer",
     "Moment",
     "OffsetBounds",
@@ -190,6 +207,7 @@ __all__ = [
     "TopicSettings",
     "VqError",
     "WhenFull",
+    "Where",
     "__version__",
 ]
 

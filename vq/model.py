@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
+from vq.reserved import DeliveryFailure, MessageOrigin, failure_in, origin_in
 from vq.shown import shown
 
 try:
@@ -535,6 +536,11 @@ class Message(NamedTuple):
 
     ``tag`` is text of 1 to 255 bytes in UTF-8, without white space at its ends and without ``||``,
     which separates the tags of a filter.
+
+    ``deliver_at`` or ``delay_s`` has a message delivered later, by up to 40 days: at a time, which
+    is an aware ``datetime`` or seconds since 1970, or after so many seconds from the send on, by
+    the clock of the producer's machine. Until then it is kept outside its partition. A received
+    message has neither.
     """
 
     topic: str
@@ -547,6 +553,8 @@ class Message(NamedTuple):
     next_offset: int = -1
     id: int = 0
     append_time_ms: int | None = None
+    deliver_at: datetime | float | None = None
+    delay_s: float | None = None
 
     @property
     def timestamp(self) -> datetime | None:
@@ -568,13 +576,34 @@ class Message(NamedTuple):
         """
         return None if self.append_time_ms is None else utc_of(self.append_time_ms)
 
+    @property
+    def origin(self) -> MessageOrigin | None:
+        """Of a copy, as of a dead letter: the place of the message; None: it is no copy."""
+        return origin_in(self.headers)
+
+    @property
+    def failure(self) -> DeliveryFailure | None:
+        """Of a copy: how often listeners failed, since when, and why; None: it is no copy."""
+        return failure_in(self.headers)
+
 
 if construct is not None:
     construct(Message)  # replaces the named tuple's constructor, a slower Python function
 
 
+class Cancellation(enum.IntEnum):
+    """What became of a delayed message that was to be cancelled."""
+
+    UNKNOWN = 0  # it may or may not be delivered; ask again
+    CANCELLED = 1  # nobody gets it
+    DELIVERED = 2  # it is in its partition, or on its way there
+
+
 class SendResult(NamedTuple):
-    """The place of an acknowledged message: its partition, its record's offset, and its id."""
+    """The place of an acknowledged message: its partition, its record's offset, and its id.
+
+    That of a delayed message is where it waits; ``producer.cancel`` takes it.
+    """
 
     partition: int
     offset: int

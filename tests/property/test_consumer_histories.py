@@ -33,9 +33,9 @@ from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.delivery import Delivery, Executor
-from vq.client.consumer.inbox import Inbox, Messages
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.delivery import Delivery, Executor
+from vq.client.consumer.deliver.inbox import Inbox, Messages
+from vq.client.consumer.deliver.permit import Permit
 from vq.coordination.tree.coordinator import Create, Operation, SessionState, Set, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner
@@ -105,7 +105,7 @@ class Member:
         permit = Permit(client.clock.monotonic)
         config = ConsumerConfig(
             group=GROUP,
-            member=name,
+            member_id=name,
             commit_interval_s=history.rng.choice((0.3, 1.0, 5.0)),
             audit_interval_s=10.0,
             max_wait_s=2.0,

@@ -15,11 +15,11 @@ import pytest
 
 from vq.backoff import Backoff
 from vq.client.config import ConsumerConfig, MessageFactoryConfig
-from vq.client.consumer import fetch_sessions, fetcher
-from vq.client.consumer.delivery import Delivery, DeliveryHooks, Executor
-from vq.client.consumer.fetch_sessions import Fetches
-from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.fetch import fetch_sessions, fetcher
+from vq.client.consumer.fetch.fetch_sessions import Fetches
+from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.clock import SystemClock
 from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
 from vq.limits import KIB

@@ -10,7 +10,7 @@ from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.membership import Membership
+from vq.client.consumer.group.membership import Membership
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.model import Message, TopicPartition
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import Delivery, DeliveryHooks
-from vq.client.consumer.permit import Permit
-from vq.client.consumer.workers import Workers
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.workers import Workers
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.errors import VqError
 from vq.model import Message, TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 
 from vq import limits
 from vq.client.broker_connections import ConnectFailures
-from vq.client.consumer.fetch_sessions import Fetches
+from vq.client.consumer.fetch.fetch_sessions import Fetches
 from vq.errors import ConnectionCut, VqError
 from vq.message_filter import ALL
 from vq.model import Address, TopicPartition

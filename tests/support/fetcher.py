@@ -6,7 +6,7 @@ from typing import Any
 
 from vq import limits
 from vq.client.config import MessageFactoryConfig
-from vq.client.consumer.fetcher import PartitionFetcher
+from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.clock import SystemClock
 from vq.errors import VqError

@@ -6,8 +6,8 @@ from support.delivery import Told, endless
 from support.waiting import WAIT_S
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import Delivery
-from vq.client.consumer.inbox import Inbox, Messages
+from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
 from vq.store.records.record import encode_record

@@ -170,6 +170,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             max_bytes=1048576,
             max_searched_bytes=67108864,
             epoch=3,
+            where="price > 10",
         )
     ),
     (Command.FIND, "response"): Sample(
@@ -198,6 +199,17 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         ),
         RECORD,
     ),
+    (Command.CANCEL, "request"): Sample(
+        wire.CancelRequest(
+            topic="_vq.delayed",
+            partition=3,
+            topic_id="5f0c",
+            epoch=3,
+            offset=88,
+            message_id=241591910400000,
+        )
+    ),
+    (Command.CANCEL, "response"): Sample(wire.CancelResponse(outcome=1)),
     (Command.VERIFY, "request"): Sample(
         wire.VerifyRequest(
             topic="orders",
@@ -259,6 +271,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             last_epoch=2,
             from_copy=True,
             archives=True,
+            where="price > 10",
         )
     ),
     (Command.GET, "response"): Sample(
@@ -298,6 +311,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     tags=["t", "ü"],
                     at_once=True,
                     last_epoch=2,
+                    where="price > 10",
                 ),
             ],
             removed=[7, 300],

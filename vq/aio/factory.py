@@ -12,9 +12,9 @@ from vq.aio.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.inbox import Inbox
-from vq.client.consumer.listening import Listening
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.inbox import Inbox
+from vq.client.consumer.deliver.listening import Listening
+from vq.client.consumer.deliver.permit import Permit
 from vq.client.exits import FORKED
 from vq.client.future import LoopSendFuture
 from vq.client.kinds import settings_of

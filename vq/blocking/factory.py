@@ -10,10 +10,10 @@ from vq.blocking.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.inbox import Inbox
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.inbox import Inbox
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.workers import Workers
 from vq.client.consumer.pull import ThreadPull
-from vq.client.consumer.workers import Workers
 from vq.client.kinds import settings_of
 from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore

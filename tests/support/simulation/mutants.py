@@ -21,11 +21,11 @@ from vq.broker.partition.copies import Copies
 from vq.broker.partition.logs import Logs
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
-from vq.client.consumer.delivery import Delivery
-from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.permit import PermitKeeper
-from vq.client.consumer.progress import Progress
-from vq.client.consumer.share import Share
+from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.permit import PermitKeeper
+from vq.client.consumer.deliver.progress import Progress
+from vq.client.consumer.fetch.fetcher import PartitionFetcher
+from vq.client.consumer.group.share import Share
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.reading.chunk import Chunk
 from vq.coordination.groups import claims, offset_store

@@ -10,10 +10,11 @@ A pass has no state: a missed one needs no policy (decision 0057). A visit delet
 one partition, whatever is due.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.flusher_share import give_way
 from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
@@ -30,6 +31,7 @@ from vq.errors import CoordinationError, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import RetentionPolicy, TopicSettings
+from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.disk import Disk
 from vq.store.log.block import Block
 from vq.store.log.block_facts import read_facts
@@ -131,6 +133,18 @@ class Retainer(Visitor):
         self.held: dict[Channel, Held] = {}
         self._job = jobs.add("retention", self.look, Every(interval_s))
         jobs.add("relief", self._look_for_pressure, Every(PRESSED_S))
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Retainer].of(
+            self,
+            gauge(
+                "vq_held_bytes",
+                "Bytes of topics with the retention policy keep that are kept only because a "
+                "consumer group has not read them, on the node that leads.",
+                lambda retainer: sum(each.size_bytes for each in retainer.held.values()),
+            ),
+        )
 
     async def _look_for_pressure(self) -> None:
         """Have a pass come sooner while a disk is too full."""
@@ -333,7 +347,7 @@ class Retainer(Visitor):
             size_bytes=sum(log.size_bytes for log in logs),
             now_ms=self._clock.wall_ms(),
             committed=channel.high_watermark,
-            needed=None if needs is None else needs.of(channel.partition.partition),
+            needed=_needed(channel, needs),
             early=early,
         )
 
@@ -385,6 +399,14 @@ class Retainer(Visitor):
                 continue
             if limits.age_ms is not None and (last_ms or 0) > now_ms - limits.age_ms:
                 return
+
+
+def _needed(channel: Channel, needs: Needs | None) -> Mapping[str, int] | None:
+    """Return who needs a partition, and from where on: groups, if they are asked; the node."""
+    needed = None if needs is None else needs.of(channel.partition.partition)
+    if channel.needed is None:
+        return needed
+    return {**(needed or {}), DELAYED_TOPIC: channel.needed}
 
 
 def limits_of(settings: TopicSettings) -> Limits:

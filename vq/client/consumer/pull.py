@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.inbox import Inbox, Messages
-from vq.client.consumer.workers import Listener
+from vq.client.consumer.deliver.inbox import Inbox, Messages
+from vq.client.consumer.deliver.workers import Listener
 from vq.client.kinds import check_whole
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState

@@ -11,7 +11,7 @@ CLOSED on, and takes the node again in the next session.
 
 In here: when to take the node, and when it is lost. Not in here: how it is taken and from whom; see
 ``registry``, ``leases`` and ``slots``. The member of a consumer group takes its node in its rounds
-(``client.consumer.membership``), since what it holds depends on their order.
+(``client.consumer.group.membership``), since what it holds depends on their order.
 """
 
 import contextlib

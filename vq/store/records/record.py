@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
-from vq.model import Key
+from vq.model import Key, TopicPartition
 from vq.store import properties_pb2
 from vq.store.records.format import (
     CHECKSUM_CRC32C,
@@ -53,7 +53,10 @@ __all__ = [
     "encode_key",
     "encode_properties",
     "encode_record",
+    "has_tag",
     "is_intact",
+    "parsed_key",
+    "read_delivery",
     "read_properties",
 ]
 
@@ -92,7 +95,7 @@ def encode_record(
         id: Message id in [0, 2**63).
         payload: Already compressed when ``compression`` says so.
         tag: UTF-8, at most 255 bytes.
-        properties: As ``encode_properties`` returns them, at most 32 KiB.
+        properties: As ``encode_properties`` returns them, at most 36 KiB.
         compression: One of ``format.COMPRESSION_*``.
         checksum: ``format.CHECKSUM_MD5`` or ``format.CHECKSUM_CRC32C``.
 
@@ -102,8 +105,8 @@ def encode_record(
     flag = compression << FLAG_COMPRESSION_SHIFT | checksum
     body = payload
     if properties is not None:
-        if len(properties) > limits.PROPERTIES_BYTES_MAX:
-            raise _too_large("properties", len(properties), limits.PROPERTIES_BYTES_MAX)
+        if len(properties) > limits.STORED_PROPERTIES_BYTES_MAX:
+            raise _too_large("properties", len(properties), limits.STORED_PROPERTIES_BYTES_MAX)
         flag |= FLAG_PROPERTIES
         body = len(properties).to_bytes(4, "big") + properties + body
     if tag is not None:
@@ -236,6 +239,19 @@ def boundaries(buf: bytes | memoryview, base_offset: int) -> list[int]:
     return found
 
 
+def has_tag(data: bytes, tag: bytes) -> bool:
+    """Whether one of some whole, well-formed messages has a tag."""
+    wanted = len(tag).to_bytes(4, "big") + tag
+    position = 0
+    while position < len(data):
+        length, _, _, flag = _unpack(data, position)
+        position += RECORD_HEADER_BYTES
+        if flag & FLAG_TAG and data.startswith(wanted, position):
+            return True
+        position += length
+    return False
+
+
 # Properties -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Properties:
@@ -247,6 +263,7 @@ class Properties:
         delivery_time_ms: Not to be delivered before this time (ms since 1970 UTC); 0: at once.
         retry_count: How often it was given back, >= 0.
         origin: Where it was copied from, empty for first-hand messages.
+        destination: The partition where it goes at ``delivery_time_ms``; None: it is there.
     """
 
     key: Key | None = None
@@ -254,6 +271,7 @@ class Properties:
     delivery_time_ms: int = 0
     retry_count: int = 0
     origin: str = ""
+    destination: TopicPartition | None = None
 
 
 #: Properties with nothing but a short key are made and read without protobuf, since many messages
@@ -267,6 +285,7 @@ KEY_BYTES_FIELD = 0x32
 KEY_INT_FIELD = 0x38
 KEY_BYTES_SHORT = 127
 _VARINT_BYTES_MAX = 10
+_PARTITION_DIGITS_MAX = 9
 _U64_MAX = 2**64 - 1
 
 
@@ -334,14 +353,16 @@ def _zigzag(properties: bytes) -> int | None:
     return None if rest > _U64_MAX else (rest >> 1) ^ -(rest & 1)
 
 
-def encode_properties(properties: Properties) -> bytes | None:
+def encode_properties(
+    properties: Properties, *, bytes_max: int = limits.PROPERTIES_BYTES_MAX
+) -> bytes | None:
     """Return the bytes for a record's properties field, or None when there is nothing to say.
 
     Equal properties give equal bytes: headers are written in sorted order.
 
     Raises:
         InvalidArgument: A text is no valid Unicode, or a number is outside its field's range.
-        MessageTooLarge: They take more than 32 KiB.
+        MessageTooLarge: They take more than ``bytes_max``.
     """
     message = properties_pb2.RecordProperties()
     try:
@@ -350,11 +371,13 @@ def encode_properties(properties: Properties) -> bytes | None:
         message.delivery_time_ms = properties.delivery_time_ms
         message.retry_count = properties.retry_count
         message.origin = properties.origin
+        if properties.destination is not None:
+            message.destination = str(properties.destination)
         data: bytes = message.SerializeToString(deterministic=True)
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from error
-    if len(data) > limits.PROPERTIES_BYTES_MAX:
-        raise _too_large("properties", len(data), limits.PROPERTIES_BYTES_MAX)
+    if len(data) > bytes_max:
+        raise _too_large("properties", len(data), bytes_max)
     return data or None
 
 
@@ -370,11 +393,12 @@ def decode_properties(data: bytes) -> Properties:
     except DecodeError as error:
         raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
     return Properties(
-        key=_key_of(message),
+        key=parsed_key(message),
         headers=dict(message.headers),
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
         origin=message.origin,
+        destination=_partition_of(message.destination),
     )
 
 
@@ -387,7 +411,25 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
         message = properties_pb2.RecordProperties.FromString(data)
     except DecodeError:
         return None
-    return _key_of(message), dict(message.headers) or None
+    return parsed_key(message), dict(message.headers) or None
+
+
+def read_delivery(data: bytes) -> tuple[int, TopicPartition] | None:
+    """Return when a delayed message is due and where it goes; None: the bytes do not say it."""
+    try:
+        message = properties_pb2.RecordProperties.FromString(data)
+    except DecodeError:
+        return None
+    to = _partition_of(message.destination)
+    return None if to is None else (message.delivery_time_ms, to)
+
+
+def _partition_of(text: str) -> TopicPartition | None:
+    """Return the partition that ``str`` of it names; None: it names none."""
+    topic, _, number = text.rpartition("-")
+    if not limits.is_valid_name(topic) or not (number.isascii() and number.isdigit()):
+        return None
+    return TopicPartition(topic, int(number)) if len(number) <= _PARTITION_DIGITS_MAX else None
 
 
 def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
@@ -400,7 +442,8 @@ def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
         message.key_int = key
 
 
-def _key_of(message: properties_pb2.RecordProperties) -> Key | None:
+def parsed_key(message: properties_pb2.RecordProperties) -> Key | None:
+    """Return the key in properties that were parsed."""
     kind = message.WhichOneof("business_id")
     if kind == "key_bytes":
         return message.key_bytes

@@ -17,7 +17,7 @@ from support.membership import (
 )
 from support.waiting import until, until_true
 
-from vq.client.consumer import membership as memberships
+from vq.client.consumer.group import membership as memberships
 from vq.coordination.groups import claims
 from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator

@@ -15,10 +15,10 @@ from support.membership import (
 )
 from support.waiting import until
 
-from vq.client.consumer import share as shares
-from vq.client.consumer.hold_states import Event
-from vq.client.consumer.holds import Hold
-from vq.client.consumer.progress import Progress
+from vq.client.consumer.deliver.progress import Progress
+from vq.client.consumer.group import share as shares
+from vq.client.consumer.group.hold_states import Event
+from vq.client.consumer.group.holds import Hold
 from vq.coordination.groups import claims
 from vq.coordination.groups.offset_store import CommitResult, OffsetStore
 from vq.errors import GenerationStale, InvalidArgument

@@ -18,7 +18,7 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.broker.health.repairing import Repairer
 from vq.broker.replication import insync_set
-from vq.client.consumer import fetch_sessions, fetcher
+from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.reading import nodes
 from vq.model import Message
 from vq.store.log.log import Log

@@ -16,7 +16,7 @@ from vq.backoff import Backoff
 from vq.broker.health.repairing import Repairer
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.client.consumer import fetcher as fetchers
+from vq.client.consumer.fetch import fetcher as fetchers
 from vq.client.reading import forward
 from vq.client.reading.chunk import Chunk, chunk_of
 from vq.client.reading.partition_reader import PartitionReader

@@ -11,7 +11,7 @@ from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.broker.base.config import ConnectionLimits
-from vq.client.consumer.fetch_sessions import DELAY_TOLD_S
+from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S
 from vq.errors import Busy
 from vq.model import TopicPartition
 

@@ -19,8 +19,8 @@ from support.consumers import (
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.client.consumer.delivery import Delivery
-from vq.client.consumer.hold_states import Event, State
+from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.group.hold_states import Event, State
 from vq.coordination.topics import topics
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import (

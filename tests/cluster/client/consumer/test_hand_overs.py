@@ -18,8 +18,8 @@ from support.membership import (
 )
 from support.waiting import until, until_true
 
-from vq.client.consumer import membership as memberships
-from vq.client.consumer import share as shares
+from vq.client.consumer.group import membership as memberships
+from vq.client.consumer.group import share as shares
 from vq.coordination.groups import claims
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import ConnectionLost

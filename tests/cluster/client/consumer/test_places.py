@@ -16,9 +16,9 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
-from vq.client.consumer import places
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.hold_states import State
+from vq.client.consumer.group import places
+from vq.client.consumer.group.hold_states import State
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset

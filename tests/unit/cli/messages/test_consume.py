@@ -12,9 +12,9 @@ from support.waiting import WAIT_S, block_until
 from vq.cli import main
 from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import Delivery
+from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.workers import Workers
 from vq.client.consumer.troubles import Troubles
-from vq.client.consumer.workers import Workers
 from vq.client.reading.chunk import Chunk
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition

@@ -8,8 +8,8 @@ from support.delivery import NotedWorkers
 from support.waiting import WAIT_S
 
 from vq.backoff import Backoff
-from vq.client.consumer import fetch_sessions
-from vq.client.consumer import fetcher as fetchers
+from vq.client.consumer.fetch import fetch_sessions
+from vq.client.consumer.fetch import fetcher as fetchers
 
 QUICK: Final = Backoff(first_s=0.002, most_s=0.004, jitter=0.5)
 

@@ -13,8 +13,8 @@ from support.interrupts import Interrupted, Interrupter
 from support.waiting import WAIT_S, block_until
 
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.inbox import Inbox
-from vq.client.consumer.permit import Permit
+from vq.client.consumer.deliver.inbox import Inbox
+from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.pull import ThreadPull
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument

@@ -18,7 +18,8 @@ from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.client.producer.spread.partitioner import Keys, strategy_of
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.message_filter import TAG_SEPARATOR
-from vq.model import Key, Message
+from vq.model import Key, Message, TopicPartition
+from vq.reserved import PREFIX, is_reserved
 from vq.serializers import Serializer
 from vq.shown import shown, shown_error
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
@@ -30,11 +31,15 @@ TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
 _KEY_MIN = -(2**63)
 _KEY_MAX = 2**63 - 1
+_RESERVED_HEADER = PREFIX.encode()
 _SHOWN = 40  # characters of a value in an error
 _SHOWN_BITS = 128
 
 Head = tuple[int, bytes]
 """Flag bits, and the bytes before the payload."""
+
+Delivery = tuple[int, TopicPartition]
+"""When a delayed message is due, in ms since 1970, and where it goes then."""
 
 
 def encode_head(tag: bytes | None, properties: bytes | None) -> Head | None:
@@ -79,22 +84,31 @@ class Heads:
         return head
 
     def of_message(
-        self, tag: str | None, key: Key | None, headers: Mapping[str, str] | None
+        self,
+        tag: str | None,
+        key: Key | None,
+        headers: Mapping[str, str] | None,
+        delivery: Delivery | None = None,
     ) -> Head | None:
         """Return the head of any message; remember it if it has only a tag.
 
         Raises:
             InvalidArgument, MessageTooLarge: Tag, key or headers are unusable.
         """
-        if key is not None or headers is not None:
-            return self.of(tag, key, headers)
+        if key is not None or headers is not None or delivery is not None:
+            return self.of(tag, key, headers, delivery)
         if tag is None:
             return None
         known = self.of_tags.get(tag) if type(tag) is str else None
         return known or self.of_tag(tag)
 
     @staticmethod
-    def of(tag: str | None, key: Key | None, headers: Mapping[str, str] | None) -> Head | None:
+    def of(
+        tag: str | None,
+        key: Key | None,
+        headers: Mapping[str, str] | None,
+        delivery: Delivery | None = None,
+    ) -> Head | None:
         """Return the head of any message.
 
         Raises:
@@ -106,7 +120,12 @@ class Heads:
         headers = {} if headers is None else headers
         try:
             properties = None
-            if key is not None and not headers:
+            if delivery is not None:
+                due_ms, to = delivery
+                properties = encode_properties(
+                    Properties(key=key, headers=headers, delivery_time_ms=due_ms, destination=to)
+                )
+            elif key is not None and not headers:
                 properties = encode_key(key)
             if properties is None:
                 properties = encode_properties(Properties(key=key, headers=headers))
@@ -124,6 +143,8 @@ class Heads:
                 details=error.details,
                 hint="shorten the key or the headers, or put their data into the content",
             ) from None
+        if properties is not None and headers and _RESERVED_HEADER in properties:
+            _check_own_headers(headers)
         return encode_head(None if tag is None else _checked_tag(tag), properties)
 
 
@@ -162,6 +183,20 @@ def _check_types(key: object, headers: object) -> None:
                     f"the {what} of header {_shown(name)} is {_shown(part)} "
                     f"({type(part).__name__}); give text"
                 )
+
+
+def _check_own_headers(headers: Mapping[str, str]) -> None:
+    """Refuse the first header that only vq gives; called if the encoded ones have its prefix.
+
+    Raises:
+        InvalidArgument: There is one.
+    """
+    for name in headers:
+        if is_reserved(name):
+            raise InvalidArgument(
+                f"header {_shown(name)}: names that begin with {PREFIX!r} are reserved for what vq "
+                "tells of copies; leave it out"
+            )
 
 
 def _check_unicode(headers: Mapping[str, str]) -> None:
@@ -284,8 +319,12 @@ class Stages:
         self._is_raw = config.serializer is None
         self._serialize = serialize_with(config.serializer)
 
-    def prepare(self, message: Message, queues: TopicQueues) -> tuple[bytes, Head | None, int]:
+    def prepare(
+        self, message: Message, queues: TopicQueues, delivery: Delivery | None = None
+    ) -> tuple[bytes, Head | None, int]:
         """Return the bytes to store, the head before them, and the partition or ANY_PARTITION.
+
+        The head of a delayed message says its ``delivery``, whose partition is returned.
 
         Raises:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
@@ -302,8 +341,8 @@ class Stages:
             )
         head = None
         try:
-            if tag is not None or key is not None or headers is not None:
-                head = self.heads.of_message(tag, key, headers)
+            if tag is not None or key is not None or headers is not None or delivery:
+                head = self.heads.of_message(tag, key, headers, delivery)
         except VqError:
             raise
         except Exception as error:  # a mapping or a text of the application, whose code raises
@@ -314,7 +353,7 @@ class Stages:
         if compressor is not None:
             flag, content = compressor(content)
             head = with_flag(head, flag)
-        return content, head, queues.partition_of(message)
+        return content, head, delivery[1].partition if delivery else queues.partition_of(message)
 
 
 def _check_unread(message: Message, queues: TopicQueues) -> None:

@@ -1,0 +1,192 @@
+"""What a member keeps for one partition: its state, claim, progress, and what delivers it.
+
+Loop-bound. ``Holds`` has every partition that is not free. The states are in ``hold_states``. Only
+a hold writes its state; a module that acts on a partition gives it the event.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.progress import Progress
+from vq.client.consumer.fetch.fetcher import PartitionFetcher
+from vq.client.consumer.group.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
+from vq.coordination.groups.claims import Claim
+from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.model import TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """The bytes of a held partition on their way to its listener; a pause ends it.
+
+    Attributes:
+        message_id: Of the last message handled before it began, by anybody.
+        fetch_failed: The partition's trouble is an error of the fetcher.
+        task: Checks the place, or commits that the group is stopped.
+        drained: Done when no listener runs any more; None until it is to stop.
+    """
+
+    hold: "Hold"
+    delivery: Delivery
+    fetcher: PartitionFetcher
+    message_id: int | None
+    fetch_failed: bool = False
+    task: "asyncio.Task[None] | None" = field(default=None)
+    drained: "asyncio.Future[None] | None" = field(default=None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its partition is still read by this one."""
+        return self.hold.reading is self
+
+    def progress(self) -> Progress:
+        """Return the progress of the listener."""
+        position, message_id, _ = self.delivery.progress()
+        return Progress(
+            position,
+            self.message_id if message_id is None else message_id,
+            self.fetcher.epoch_at(position),
+        )
+
+
+class Hold:
+    """One partition that is not free.
+
+    Attributes:
+        claim: Its generation and what was committed; generation 0 before the claim.
+        session_id: The session that the claim was made in, and that its owner node ends with; 0
+            before the claim.
+        stopped: Why the group does not go on here before a reset; "": it goes on.
+        reading: What reads and delivers it; None before it began, and after its end.
+        attempted: Commits since that one that may have been written: their answers were lost.
+        sought: Where the application wants to go on; None once the reading begins there.
+        has_sought: It has sought here: progress may be before what was committed.
+        is_set_aside: The application has paused it.
+    """
+
+    __slots__ = (
+        "_on_free",
+        "_state",
+        "attempted",
+        "claim",
+        "has_sought",
+        "is_set_aside",
+        "partition",
+        "reading",
+        "session_id",
+        "sought",
+        "stopped",
+    )
+
+    def __init__(self, claim: Claim, on_free: Callable[["Hold"], None]) -> None:
+        self.partition = claim.partition
+        self.claim = claim
+        self.session_id = 0
+        self.stopped = ""
+        self.reading: Reading | None = None
+        self.attempted: tuple[CommittedOffset, ...] = ()
+        self.sought: Progress | None = None
+        self.has_sought = False
+        self.is_set_aside = False
+        self._state = State.FREE
+        self._on_free = on_free
+
+    @property
+    def state(self) -> State:
+        """The state; see ``hold_states``."""
+        return self._state
+
+    def on(self, event: Event) -> None:
+        """Go to the state that ``event`` leads to.
+
+        Raises:
+            ImpossibleEvent: The table has no entry for it.
+        """
+        self._state = after(self._state, event, self.partition)
+        if self._state is State.FREE:
+            self._on_free(self)
+
+    def may(self, event: Event) -> bool:
+        """Whether ``event`` may happen now."""
+        return event in TABLE[self._state]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was claimed, and its hand-over has not reached the release."""
+        return self.may(Event.LOSE)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether it was claimed, and another member is not known to own it."""
+        return self._state in OWNED
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is given up, and its last commit is not done."""
+        return self._state in LEAVING
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was given up or lost, and is not released yet."""
+        return self._state in ENDING
+
+    @property
+    def stop_is_committed(self) -> bool:
+        """Whether the tree says that the group was stopped here."""
+        return self.claim.committed is not None and bool(self.claim.committed.stopped)
+
+    def seek(self, place: Progress) -> None:
+        """Have the next reading begin at a place; that is its progress from now on."""
+        self.sought, self.has_sought = place, True
+
+    def progress(self) -> Progress | None:
+        """Return where it goes on; None: it was not begun, or has ended."""
+        return self.sought or (None if self.reading is None else self.reading.progress())
+
+    def to_commit(self) -> Progress | None:
+        """Return the progress that is not committed yet; None: all is committed."""
+        progress = self.progress()
+        if progress is None or not self.is_owned:
+            return None
+        committed = self.claim.committed
+        if committed is None or progress.position != committed.offset:
+            return progress
+        return progress if self.stopped and not committed.stopped else None
+
+
+class Holds:
+    """The holds of one member, by partition."""
+
+    def __init__(self, group: str, member: str) -> None:
+        self._group = group
+        self._member = member
+        self._holds: dict[TopicPartition, Hold] = {}
+
+    def __iter__(self) -> Iterator[Hold]:
+        """Iterate in order of the partitions, over a copy: an event may end a hold."""
+        return iter([hold for _, hold in sorted(self._holds.items())])
+
+    def get(self, partition: TopicPartition) -> Hold | None:
+        """Return the hold on a partition; None: it is free."""
+        return self._holds.get(partition)
+
+    def at(self, partition: TopicPartition) -> Hold:
+        """Return the hold on a partition; of one that is free, a new one, to be claimed at once."""
+        hold = self._holds.get(partition)
+        if hold is None:
+            claim = Claim(self._group, self._member, partition, generation=0)
+            hold = self._holds[partition] = Hold(claim, self._forget)
+        return hold
+
+    def held(self) -> list[Hold]:
+        """Return those whose ``is_held`` is true."""
+        return [hold for hold in self if hold.is_held]
+
+    def readings(self) -> list[Reading]:
+        """Return what is read and delivered now."""
+        return [hold.reading for hold in self if hold.reading is not None]
+
+    def _forget(self, hold: Hold) -> None:
+        del self._holds[hold.partition]

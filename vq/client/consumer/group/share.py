@@ -1,0 +1,538 @@
+"""A member's share in the tree: claims, commits, gives up, and detects what it lost.
+
+``membership`` computes which partitions the member should own, and calls these methods from its
+rounds. A partition goes its way through ``hold_states``: it is drained, then committed, then
+released. A task for each hold does that (``hand_overs``), so no method waits for a listener. An
+interrupted claim or release leaves the hold owing a release, which the next round makes up for.
+ZooKeeper is called for many partitions at once: claims go in steps, and commits and releases that
+come while one is under way go together.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.deliver.progress import Progress
+from vq.client.consumer.group.hand_overs import HandOvers
+from vq.client.consumer.group.hold_states import Event, State
+from vq.client.consumer.group.holds import Hold, Holds
+from vq.client.consumer.group.together import Together
+from vq.coordination.groups import claims
+from vq.coordination.groups.claims import (
+    CLAIMS_PER_MULTI,
+    Assigned,
+    Claim,
+    Occasion,
+    StillOwned,
+)
+from vq.coordination.groups.offset_store import COMMITS_PER_MULTI
+from vq.coordination.tree.coordinator import (
+    ConnectionLost,
+    EventKind,
+    NotConnected,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+)
+from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
+from vq.log_lines import get_logger
+from vq.model import PartitionTrouble, TopicPartition
+
+logger = get_logger(__name__)
+T = TypeVar("T")
+#: Partitions that are begun or looked at at once: what goes together comes from these.
+_AT_ONCE: Final = 2 * COMMITS_PER_MULTI
+#: Commits with lost answers that are remembered of one partition, the latest ones.
+_ATTEMPTED_MAX: Final = 16
+#: Steps of claims that are under way at once.
+_STEPS_AT_ONCE: Final = 4
+
+
+class GroupConsumer(Protocol):
+    """What a consumer does when its member's share changes, or is in doubt."""
+
+    async def claimed(self, hold: Hold) -> None:
+        """The member owns a partition now; ``hold.claim.committed`` says where to go on."""
+        ...
+
+    async def drain(self, hold: Hold) -> None:
+        """Return once no listener runs for it any more; it is forgotten if it is lost.
+
+        It is called in a task of the partition's own.
+        """
+        ...
+
+    async def commit_last(self, hold: Hold) -> None:
+        """Write its last progress into the tree and forget it.
+
+        Called again when it raises; the partition is not released before.
+        """
+        ...
+
+    def suspend(self) -> None:
+        """Begin to deliver nothing until ``resume`` (or until everything was given up)."""
+        ...
+
+    def resume(self) -> None:
+        """Ownership is proved again: go on, also where a listener returns later."""
+        ...
+
+    def ended(self, error: VqError) -> None:
+        """The group has other terms, or there is no ZooKeeper any more: nothing follows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """Progress to be committed under the claim that it was made under, and no later one."""
+
+    hold: Hold
+    generation: int
+    progress: Progress
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition is still held under that claim."""
+        return self.hold.is_owned and self.hold.claim.generation == self.generation
+
+
+class _Written(NamedTuple):
+    """A commit on its way into the tree, and the claim that fences it."""
+
+    hold: Hold
+    claim: Claim
+    offset: CommittedOffset
+
+
+class Share:
+    """The partitions of one member. Loop-bound.
+
+    Args:
+        cluster: Where the group is.
+        group: Its name.
+        member: The name of this member.
+        holds: What it has; states are changed here and by the consumer that delivers.
+        consumer: Delivers what it has.
+        wake: Called when an owner that is waited for released its partition, or died.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        group: str,
+        member: str,
+        *,
+        holds: Holds,
+        consumer: GroupConsumer,
+        wake: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._coordinator = cluster.coordinator
+        self._group = group
+        self._member = member
+        self._holds = holds
+        self._consumer = consumer
+        self._wake = wake
+        self._is_doubtful = True  # the next round compares everything held with the tree
+        self._owners_doubted = False  # since the last claim began
+        self.hand_overs = HandOvers(
+            self._lead, group=group, member=member, rng=cluster.rng, wake=wake
+        )
+        self._commits = Together(self._commit_together, most=COMMITS_PER_MULTI)
+        self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
+
+    def doubt(self) -> None:
+        """Have all owners looked at again: they may have changed without a hint."""
+        self._is_doubtful = True
+        self._doubt_owners()
+
+    def _doubt_owners(self) -> None:
+        """Claim again what the member waits for; called once for each lost watch."""
+        if not self._owners_doubted:
+            self._owners_doubted = True
+            for hold in self._holds:
+                if hold.may(Event.OWNER_CHANGED):
+                    hold.on(Event.OWNER_CHANGED)
+
+    def _on_owner(self, event: WatchEvent) -> None:
+        """The owner of a partition that this member waits for released it, or its session ended."""
+        if event.kind is EventKind.DISCONNECTED:
+            self._doubt_owners()
+        else:
+            hold = self._holds.get(_partition_at(event.path))
+            if hold is not None and hold.may(Event.OWNER_CHANGED):
+                hold.on(Event.OWNER_CHANGED)
+        self._wake()
+
+    # Claims ---------------------------------------------------------------------------------------
+    async def claim_all(
+        self,
+        wanted: set[TopicPartition],
+        assigned: Mapping[TopicPartition, Assigned],
+        members: Collection[str],
+    ) -> None:
+        """Claim what is free; what others own is claimed when they release it.
+
+        Args:
+            wanted: The partitions that should be this member's.
+            assigned: What is known of the assignments.
+            members: Who is in the group; for the history of the partitions.
+
+        Raises:
+            VqError: Of one that failed, after all were tried.
+        """
+        for hold in self._holds:
+            if hold.partition not in wanted and hold.may(Event.OWNER_CHANGED):
+                hold.on(Event.OWNER_CHANGED)  # it is not waited for any more
+        free = [each for each in sorted(wanted) if self._holds.get(each) is None]
+        occasion = Occasion(self._cluster.clock.wall_ms(), members)
+        steps = [
+            free[start : start + CLAIMS_PER_MULTI]
+            for start in range(0, len(free), CLAIMS_PER_MULTI)
+        ]
+        await _each(
+            steps, lambda step: self._claim(step, assigned, occasion), at_once=_STEPS_AT_ONCE
+        )
+
+    async def _claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        assigned: Mapping[TopicPartition, Assigned],
+        occasion: Occasion,
+    ) -> None:
+        """Claim up to one ``multi`` of them, and begin to consume those."""
+        holds = [self._holds.at(partition) for partition in partitions]
+        session_id = self._coordinator.session_id
+        for hold in holds:
+            hold.on(Event.CLAIM)  # first, since the watch may fire before the claim returns
+        self._owners_doubted = False
+        try:
+            found = await claims.claim_together(
+                self._coordinator,
+                self._group,
+                self._member,
+                partitions,
+                known=assigned,
+                occasion=occasion,
+                watch=self._on_owner,
+            )
+            claimed = [each for each in found.values() if isinstance(each, Claim)]
+            found |= await self._cluster.offsets.known(claimed)
+        except BaseException:
+            for hold in holds:
+                hold.on(Event.CLAIM_FAILED)
+            raise
+        begun: list[Hold] = []
+        failed: list[CoordinationError] = []
+        for hold in holds:
+            outcome = found[hold.partition]
+            if isinstance(outcome, Claim):
+                hold.claim, hold.session_id = outcome, session_id
+                hold.on(Event.CLAIMED)
+                begun.append(hold)
+            elif isinstance(outcome, StillOwned):
+                hold.on(Event.STILL_OWNED)
+            else:
+                hold.on(Event.CLAIM_FAILED)
+                failed.append(outcome)
+        await _each(begun, self._begin)
+        if failed:
+            raise failed[0]
+
+    async def _begin(self, hold: Hold) -> None:
+        """Begin to consume a partition that was just claimed."""
+        logger.info(
+            "partition claimed",
+            group=self._group,
+            member=self._member,
+            partition=hold.partition,
+            generation=hold.claim.generation,
+        )
+        try:
+            await self._consumer.claimed(hold)
+        except Exception:
+            self.give_up([hold])
+            raise
+
+    # Ends -----------------------------------------------------------------------------------------
+    def give_up(self, holds: Iterable[Hold]) -> None:
+        """Have each drained, committed and released, as soon as its listener lets it."""
+        for hold in holds:
+            hold.on(Event.GIVE_UP)
+            self.hand_overs.begin(hold)
+
+    def _lose(self, hold: Hold) -> None:
+        hold.on(Event.LOSE)
+        self.hand_overs.begin(hold)
+
+    def resume_hand_overs(self) -> None:
+        """Go on with those that failed, or that an interrupted claim or release has left."""
+        ending = [hold for hold in self._holds if hold.is_ending]
+        self.hand_overs.resume(ending)
+
+    async def give_up_all(self) -> None:
+        """Give up all that is held; return when all of it is released or has failed.
+
+        Raises:
+            CoordinationError: A last commit or a release did not get through.
+        """
+        for hold in self._holds.held():
+            hold.on(Event.GIVE_UP)
+        await self.hand_overs.finish(hold for hold in self._holds if hold.is_ending)
+
+    async def _lead(self, hold: Hold) -> None:
+        """Lead a hold that is given up or lost to its release; see ``HandOvers``.
+
+        It may be lost, or its session may end, during each step. The owner node goes also when only
+        the generation was lost, as to a reset: nobody else deletes it while this session lives, and
+        every other member would wait for it.
+
+        Raises:
+            CoordinationError: A last commit did not get through; the partition is still owned, or
+                the next owner would begin before what was handled here. Or the release did not.
+        """
+        while hold.state is not State.OWES_RELEASE:
+            if hold.may(Event.DRAINED):
+                await self._consumer.drain(hold)
+                hold.on(Event.DRAINED)
+                continue
+            try:
+                await self._consumer.commit_last(hold)
+            except CoordinationError:
+                if hold.may(Event.COMMITTED):  # otherwise there is nothing to commit any more
+                    raise
+            if hold.may(Event.COMMITTED):
+                hold.on(Event.COMMITTED)
+                logger.info(
+                    "partition given up",
+                    group=self._group,
+                    member=self._member,
+                    partition=hold.partition,
+                )
+        if self._went_with_its_session(hold):
+            hold.on(Event.RELEASED)
+        elif self._coordinator.state is SessionState.CONNECTED:
+            [error] = await self._releases.do([hold.claim])
+            if error is not None:
+                raise error
+            hold.on(Event.RELEASED)
+
+    def _went_with_its_session(self, hold: Hold) -> bool:
+        """Whether the owner node of a claim is gone; that of an interrupted claim may be there."""
+        return hold.session_id not in {0, self._coordinator.session_id}
+
+    async def _release_together(
+        self, released: Sequence[Claim]
+    ) -> Sequence[CoordinationError | None]:
+        return await claims.release_together(self._coordinator, released)
+
+    async def drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
+        """Compare what is held with the owner nodes; lose what another member owns.
+
+        All of it after a lost connection and at each audit, otherwise what the assignments doubt.
+        """
+        suspects = [
+            hold
+            for hold in self._holds
+            if hold.is_owned
+            and (
+                self._is_doubtful
+                or hold.partition not in assigned
+                or assigned[hold.partition].version > hold.claim.generation
+            )
+        ]
+
+        async def look(hold: Hold) -> None:
+            is_ours = await claims.still_ours(self._coordinator, hold.claim)
+            if not is_ours and hold.is_owned:  # not released by ourselves meanwhile
+                logger.warning(
+                    "partition lost to another member",
+                    group=self._group,
+                    member=self._member,
+                    partition=hold.partition,
+                )
+                self._lose(hold)
+
+        is_doubtful, self._is_doubtful = self._is_doubtful, False
+        try:
+            await _each(suspects, look)
+        except BaseException:
+            self._is_doubtful = is_doubtful
+            raise
+
+    def drop_ended(self) -> None:
+        """Lose what was claimed in a session that ended, and with it every owner node of it."""
+        for hold in self._holds:
+            if hold.is_owned and hold.session_id != self._coordinator.session_id:
+                self._lose(hold)
+
+    def leave(self) -> list[Claim]:
+        """Let go of everything, in any state; no hand-over is under way any more.
+
+        Returns the claims whose owner nodes may be in the tree still.
+        """
+        owed: list[Claim] = []
+        for hold in self._holds:
+            if hold.may(Event.LEAVE):
+                hold.on(Event.LEAVE)
+            if hold.may(Event.RELEASED):
+                if not self._went_with_its_session(hold):
+                    owed.append(hold.claim)
+                hold.on(Event.RELEASED)
+        return owed
+
+    # Reports and commits ------------------------------------------------------------------------
+    async def report(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:
+        """Write into the owner node why a partition does not go on; None: it does.
+
+        Raises:
+            CoordinationError: It may not have been written.
+        """
+        hold = self._holds.get(partition)
+        if hold is None or not hold.is_owned:
+            return  # its owner node is gone, and the report with it
+        if trouble is None:
+            await claims.report_stopped(self._coordinator, hold.claim)
+        else:
+            shown = f"{type(trouble.error).__name__}: {trouble.error}"
+            await claims.report_stopped(
+                self._coordinator,
+                hold.claim,
+                stopped=shown,
+                stopped_at=trouble.offset,
+                stopped_since_ms=trouble.since_ms,
+            )
+
+    async def commit(
+        self, progress: Mapping[TopicPartition, Progress]
+    ) -> dict[TopicPartition, VqError | None]:
+        """Commit the progress of held partitions; return None for each commit, or its error.
+
+        A commit also has why the group is stopped there, for the next owner.
+
+        Raises:
+            CoordinationError: It is unknown whether they were written; commit them again.
+        """
+        wanted = [
+            _Commit(hold, hold.claim.generation, done)
+            for partition, done in progress.items()
+            if (hold := self._holds.get(partition)) is not None
+        ]
+        written = await self._commits.do(wanted)
+        outcome: dict[TopicPartition, VqError | None] = {each: _stale(each) for each in progress}
+        for each, error in zip(wanted, written, strict=True):
+            outcome[each.hold.partition] = error
+        return outcome
+
+    async def _commit_together(self, wanted: Sequence[_Commit]) -> Sequence[VqError | None]:
+        """Commit what this member still owns; of two commits of one partition, the later one.
+
+        A claim ends with its session, also before a round has noticed that. Its generation is no
+        fence any more: if the group was deleted meanwhile, generations began anew.
+        """
+        now = self._cluster.clock.wall_ms()
+        current = [
+            each.is_current and not self._went_with_its_session(each.hold) for each in wanted
+        ]
+        ours = zip(wanted, current, strict=True)
+        latest = {each.hold.partition: each for each, is_ours in ours if is_ours}
+        step = []
+        for each in latest.values():
+            offset = CommittedOffset(
+                offset=each.progress.position,
+                message_id=each.progress.message_id,
+                time_ms=now,
+                member=self._member,
+                topic_id=self._topic_id(each.hold),
+                epoch=each.progress.epoch,
+                stopped=each.hold.stopped,
+            )
+            step.append(_Written(each.hold, each.hold.claim, offset))
+        outcome: dict[TopicPartition, VqError | None] = {}
+        try:
+            await self._write(step, outcome)
+        except (ConnectionLost, SessionExpired):
+            raise
+        except VqError:  # one of them is refused; each alone shows which one
+            for alone in step:
+                try:
+                    await self._write([alone], outcome)
+                except (ConnectionLost, SessionExpired):
+                    raise
+                except VqError as error:
+                    outcome[alone.hold.partition] = error
+        return [
+            outcome[each.hold.partition] if is_ours else _stale(each.hold.partition)
+            for each, is_ours in zip(wanted, current, strict=True)
+        ]
+
+    def _topic_id(self, hold: Hold) -> str:
+        """Return the id of the topic that the progress was made in; "": not known."""
+        if hold.reading is not None:
+            return hold.reading.fetcher.topic_id
+        view = self._cluster.routes.topics.get(hold.partition.topic)
+        return "" if view is None else view.id
+
+    async def _write(
+        self,
+        step: Sequence[_Written],
+        outcome: dict[TopicPartition, VqError | None],
+    ) -> None:
+        for each in step:  # before: the session may end meanwhile, and the hold with it
+            each.hold.attempted = (*each.hold.attempted, each.offset)[-_ATTEMPTED_MAX:]
+        try:
+            result = await self._cluster.offsets.commit(
+                [(each.claim, each.offset) for each in step],
+                may_go_back={each.hold.partition for each in step if each.hold.has_sought},
+            )
+        except (NotConnected, SessionExpired, InvalidArgument):  # nothing was written
+            for each in step:
+                tried = each.hold.attempted
+                each.hold.attempted = tuple(one for one in tried if one is not each.offset)
+            raise
+        for partition, claim in result.done.items():
+            hold = self._holds.get(partition)
+            if hold is not None and hold.claim.generation == claim.generation:
+                hold.claim = claim  # but not in the place of a later claim
+                hold.attempted = ()
+            outcome[partition] = None
+        for partition in result.stale:
+            outcome[partition] = _stale(partition)
+
+
+def _stale(partition: TopicPartition) -> GenerationStale:
+    return GenerationStale(f"{partition} belongs to another member now")
+
+
+def _partition_at(path: str) -> TopicPartition:
+    """Return the partition of an owner node's path."""
+    _, topic, number = path.rsplit("/", 2)
+    return TopicPartition(topic, int(number))
+
+
+async def _each(
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_once: int = _AT_ONCE
+) -> None:
+    """Do ``work`` for each item, some at once; raise the first error after all were tried.
+
+    Items are in the order of their partitions, so that all members work in the same order.
+    """
+    errors: list[BaseException] = []
+    gate = asyncio.Semaphore(at_once)
+
+    async def do(item: T) -> None:
+        async with gate:
+            try:
+                await work(item)
+            except Exception as error:  # noqa: BLE001 - raised below, when all were tried
+                errors.append(error)
+
+    await asyncio.gather(*(do(item) for item in items))
+    for error in errors:
+        if not isinstance(error, VqError):
+            raise error
+    if errors:
+        raise errors[0]
