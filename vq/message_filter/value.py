@@ -195,7 +195,8 @@ class Filter:
         """Return the filter of a request, which has ``tags``, or an expression.
 
         Raises:
-            InvalidRequest: It has too many tags, both, or the expression is none.
+            InvalidRequest: It has too many tags, one that no message can have, or both, or the
+                expression is none.
         """
         if where:
             if tags:
@@ -208,7 +209,10 @@ class Filter:
             raise InvalidRequest(
                 f"{len(tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
             )
-        return cls(tuple(tags))
+        found = cls(tuple(tags))
+        if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in found.encoded):
+            raise InvalidRequest(f"a tag has 1 to {limits.TAG_BYTES_MAX} bytes")
+        return found
 
     @classmethod
     def of_stored(cls, text: str) -> Self:
@@ -224,10 +228,17 @@ class Filter:
 
     @property
     def stored(self) -> str:
-        """The text in ZooKeeper: tags as they are, or what is none; empty for all messages."""
+        """The text in ZooKeeper: tags as they are, or what is none; empty for all messages.
+
+        Tags are without spaces, unless one begins or ends with half of the separator.
+        """
         if self.where:
             return _NO_TAGS + self.where
-        return _CODE + self.code if self.code else TAG_SEPARATOR.join(self.tags)
+        if self.code:
+            return _CODE + self.code
+        half = TAG_SEPARATOR[0]
+        is_clear = not any(tag.startswith(half) or tag.endswith(half) for tag in self.tags)
+        return (TAG_SEPARATOR if is_clear else f" {TAG_SEPARATOR} ").join(self.tags)
 
     @property
     def text(self) -> str:
@@ -292,6 +303,11 @@ def _tag_of(text: str, what: str) -> str:
                 f"tag {shown(text)} of {what} has {sign!r}, which no filter understands: "
                 f'{_HOW}; a tag with that sign is named as "{text}", with the double quotes'
             )
+    if tag.strip() != tag:
+        raise InvalidArgument(
+            f"tag {shown(tag)} of {what} begins or ends with white space, which no message's tag "
+            "does: leave it out"
+        )
     try:
         size = len(tag.encode())
     except UnicodeEncodeError as error:

@@ -8,13 +8,25 @@ from vq.message_filter import ALL, Filter, MessageFilter, Where
 from vq.model import Message
 
 TAGS = ["a", "ü", "a b", "a,b", "a && b", "*", "a*", ">", '"a"', '"', '""', "a | b"]
+#: Beside the sign between tags, they could be read otherwise.
+WITH_BARS = ["|", "|a", "a|", "|a|", "| |"]
 
 
-@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("tag", [*TAGS, *WITH_BARS])
 def test_each_text_of_a_filter_says_the_same(tag: str) -> None:
-    for wanted in (Filter((tag,)), Filter((tag, "other")), Filter(("other", tag))):
+    others = ("other", *WITH_BARS)
+    pairs = [pair for other in others for pair in ((tag, other), (other, tag)) if tag != other]
+    for tags in ((tag,), *pairs):
+        wanted = Filter(tags)
         assert Filter.parse(wanted.text).tags == wanted.tags
         assert Filter.of_stored(wanted.stored).tags == wanted.tags
+
+
+@pytest.mark.parametrize("text", ['" a "', '" "', "'a' || \"\tb\""])
+def test_a_tag_that_no_message_can_have_is_refused(text: str) -> None:
+    """A producer refuses it, too; and its group could be read as one with another filter."""
+    with pytest.raises(InvalidArgument, match="begins or ends with white space"):
+        Filter.parse(text)
 
 
 def test_texts_are_as_people_and_the_tree_have_them() -> None:

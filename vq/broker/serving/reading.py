@@ -8,7 +8,7 @@ from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries, read_again
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import check_place
 from vq.broker.partition.role import Role
 from vq.errors import (
@@ -105,7 +105,7 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         Busy: Its data directory does not answer: a read would hang.
         VqError: The channel is closing.
     """
-    if channel.state is State.CLOSED:
+    if channel.state is ChannelState.CLOSED:
         raise channel.why_refused()
     if channel.role.follows:
         if not from_copy or not channel.copies.epoch or epoch > channel.copies.epoch:
@@ -202,7 +202,9 @@ def _lacks_end(channel: Channel) -> bool:
     return channel.earlier or (bool(channel.role.epoch) and channel.is_cut_short)
 
 
-_TELL_NO_END: Final = frozenset({State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED})
+_TELL_NO_END: Final = frozenset(
+    {ChannelState.QUARANTINED, ChannelState.FAILED, ChannelState.UNREADABLE, ChannelState.CLOSED}
+)
 
 
 def epoch_end(
@@ -225,7 +227,7 @@ def epoch_end(
     )
     try:
         if log is None or channel.state in _TELL_NO_END or log.state is LogState.QUARANTINED:
-            if not next_start or channel.state is State.CLOSED:
+            if not next_start or channel.state is ChannelState.CLOSED:
                 # A copy would cut what is missing here. It may be the only place that has it.
                 raise Busy(
                     f"the log of {channel} is not whole here ({channel.state}): {channel.told[1]}"

@@ -85,7 +85,7 @@ class ConsumerCore:
         permit: Permit,
     ) -> None:
         self.config = config
-        self.member = config.member or _member_name(cluster)
+        self.member = config.member_id or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
         self._permit = permit

@@ -144,7 +144,7 @@ async def find_messages(
             raise InvalidArgument(f"max_bytes = {max_bytes} is below 1")
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
     budget = Budget(limit, max_bytes)
-    finder = Finder(cluster, question, wanted, since_ms, until_ms, budget, deadline)
+    finder = ClusterSearch(cluster, question, wanted, since_ms, until_ms, budget, deadline)
     placements = await _placements(cluster, topic, partitions, offsets or {})
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -210,7 +210,7 @@ async def _placements(
     return [each for each in view.partitions if not wanted or each.partition in wanted]
 
 
-class Finder:
+class ClusterSearch:
     """Searches partition after partition; keeps what was found."""
 
     def __init__(

@@ -95,7 +95,7 @@ def encode_record(
         id: Message id in [0, 2**63).
         payload: Already compressed when ``compression`` says so.
         tag: UTF-8, at most 255 bytes.
-        properties: As ``encode_properties`` returns them, at most 32 KiB.
+        properties: As ``encode_properties`` returns them, at most 36 KiB.
         compression: One of ``format.COMPRESSION_*``.
         checksum: ``format.CHECKSUM_MD5`` or ``format.CHECKSUM_CRC32C``.
 
@@ -105,8 +105,8 @@ def encode_record(
     flag = compression << FLAG_COMPRESSION_SHIFT | checksum
     body = payload
     if properties is not None:
-        if len(properties) > limits.PROPERTIES_BYTES_MAX:
-            raise _too_large("properties", len(properties), limits.PROPERTIES_BYTES_MAX)
+        if len(properties) > limits.STORED_PROPERTIES_BYTES_MAX:
+            raise _too_large("properties", len(properties), limits.STORED_PROPERTIES_BYTES_MAX)
         flag |= FLAG_PROPERTIES
         body = len(properties).to_bytes(4, "big") + properties + body
     if tag is not None:
@@ -353,14 +353,16 @@ def _zigzag(properties: bytes) -> int | None:
     return None if rest > _U64_MAX else (rest >> 1) ^ -(rest & 1)
 
 
-def encode_properties(properties: Properties) -> bytes | None:
+def encode_properties(
+    properties: Properties, *, bytes_max: int = limits.PROPERTIES_BYTES_MAX
+) -> bytes | None:
     """Return the bytes for a record's properties field, or None when there is nothing to say.
 
     Equal properties give equal bytes: headers are written in sorted order.
 
     Raises:
         InvalidArgument: A text is no valid Unicode, or a number is outside its field's range.
-        MessageTooLarge: They take more than 32 KiB.
+        MessageTooLarge: They take more than ``bytes_max``.
     """
     message = properties_pb2.RecordProperties()
     try:
@@ -374,8 +376,8 @@ def encode_properties(properties: Properties) -> bytes | None:
         data: bytes = message.SerializeToString(deterministic=True)
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from error
-    if len(data) > limits.PROPERTIES_BYTES_MAX:
-        raise _too_large("properties", len(data), limits.PROPERTIES_BYTES_MAX)
+    if len(data) > bytes_max:
+        raise _too_large("properties", len(data), bytes_max)
     return data or None
 
 

@@ -146,11 +146,11 @@ def test_an_empty_message_is_a_record() -> None:
 
 def test_bounds_of_the_parts() -> None:
     """Tag, properties and payload are refused one byte above their bound, taken at it."""
-    encode_record(1, bytes(limits.MESSAGE_BYTES_MAX), bytes(255), bytes(32 * 1024))
+    encode_record(1, bytes(limits.MESSAGE_BYTES_MAX), bytes(255), bytes(36 * 1024))
     for arguments in (
         (bytes(limits.MESSAGE_BYTES_MAX + 1),),
         (b"", bytes(256)),
-        (b"", None, bytes(32 * 1024 + 1)),
+        (b"", None, bytes(36 * 1024 + 1)),
     ):
         with pytest.raises(MessageTooLarge):
             encode_record(1, *arguments)
