@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
-        OnListenerError,
+        Mode,
+        OnFailure,
         OnUnavailable,
         ProducerConfig,
         ReadFrom,
         StartPosition,
         WhenFull,
     )
+    from vq.client.consumer.deliver.tries import RETRY, Retry
     from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
@@ -86,13 +88,15 @@ _HOMES = {
     "vq.client.config": (
         "ConsumerConfig",
         "MessageFactoryConfig",
-        "OnListenerError",
+        "Mode",
+        "OnFailure",
         "OnUnavailable",
         "ProducerConfig",
         "ReadFrom",
         "StartPosition",
         "WhenFull",
     ),
+    "vq.client.consumer.deliver.tries": ("RETRY", "Retry"),
     "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.client.reading.positions": (
         "Moment",
@@ -144,6 +148,7 @@ _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "RETRY",
     "Address",
     "Admin",
     "BatchFailed",
@@ -162,9 +167,10 @@ __all__ = [
     "MessageFactoryConfig",
     "MessageList",
     "MessageProducer",
+    "Mode",
     "Moment",
     "OffsetBounds",
-    "OnListenerError",
+    "OnFailure",
     "OnUnavailable",
     "OutcomeUnknown",
     "PartitionLoad",
@@ -181,6 +187,7 @@ __all__ = [
     "Refused",
     "Replication",
     "RetentionPolicy",
+    "Retry",
     "SendCallback",
     "SendFuture",
     "SendResult",
