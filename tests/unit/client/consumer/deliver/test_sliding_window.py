@@ -89,7 +89,7 @@ class Model:
         return self.admitted[self.admitted.index(self.unfinished()[0]) :]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 9), max_size=40),
     most=st.integers(1, 8),
