@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
-        Mode,
-        OnFailure,
         OnUnavailable,
         ProducerConfig,
         ReadFrom,
@@ -51,6 +49,8 @@ if TYPE_CHECKING:
         Moment,
         Position,
     )
+    from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
+    from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure, WorkingMode
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Refused,
         VqError,
     )
+    from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
         Cancellation,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.reserved import DeliveryFailure, MessageOrigin
 
 
 _HOMES = {
@@ -88,8 +90,6 @@ _HOMES = {
     "vq.client.config": (
         "ConsumerConfig",
         "MessageFactoryConfig",
-        "Mode",
-        "OnFailure",
         "OnUnavailable",
         "ProducerConfig",
         "ReadFrom",
@@ -98,6 +98,8 @@ _HOMES = {
     ),
     "vq.client.consumer.deliver.tries": ("RETRY", "Retry"),
     "vq.client.consumer.deliver.workers": ("Listener",),
+    "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy", "OnFailure", "WorkingMode"),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -121,6 +123,7 @@ _HOMES = {
         "Refused",
         "VqError",
     ),
+    "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
         "Cancellation",
@@ -142,6 +145,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
@@ -155,7 +159,11 @@ __all__ = [
     "Cancellation",
     "Compression",
     "ConsumerConfig",
+    "DeliveryFailure",
+    "FailurePolicy",
     "FlushMode",
+    "GroupBalance",
+    "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
     "Key",
@@ -165,9 +173,10 @@ __all__ = [
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
+    "MessageFilter",
     "MessageList",
+    "MessageOrigin",
     "MessageProducer",
-    "Mode",
     "Moment",
     "OffsetBounds",
     "OnFailure",
@@ -200,6 +209,8 @@ __all__ = [
     "TopicSettings",
     "VqError",
     "WhenFull",
+    "Where",
+    "WorkingMode",
     "__version__",
 ]
 

@@ -22,7 +22,7 @@ BY_MEMBER = (
     vq.ConsumerConfig(
         group="shop",
         start_position=vq.StartPosition.LATEST,
-        mode=vq.Mode.CONCURRENT,
+        mode=vq.WorkingMode.CONCURRENT,
         on_failure=vq.OnFailure.SKIP,
         read_from=vq.ReadFrom.ANY,
     ),

@@ -13,6 +13,7 @@ from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
+from vq.message_filter import Wanting
 from vq.model import Message, MessageList, OffsetBounds, PartitionTrouble, TopicPartition
 
 
@@ -75,17 +76,24 @@ class MessageConsumer:
         return self._core
 
     async def get(
-        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        length: int,
+        timeout: float | None = None,
+        message_filter: Wanting = None,
     ) -> MessageList:
         """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
-        return await self._here().reader.get(topic, partition, offset, length, timeout)
+        reader = self._here().reader
+        return await reader.get(topic, partition, offset, length, timeout, message_filter)
 
     def subscribe(
         self,
         topic: str,
         length: int = limits.MIB,
         listener: AsyncListener | None = None,
-        message_filter: str | None = None,
+        message_filter: Wanting = None,
     ) -> Self:
         """Add a topic to consume, before ``start`` or the iteration; return this consumer.
 
@@ -99,7 +107,8 @@ class MessageConsumer:
                 ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
                 ``config.workers`` how many run at a time. A message counts as consumed when it
                 returns; see ``vq.MessageConsumer.subscribe`` for failures. Call ``start`` after.
-            message_filter: A tag, or several as ``"a || b"``; see ``vq.MessageConsumer.subscribe``.
+            message_filter: A tag, or several as ``"a || b"``, a ``vq.Where`` or a
+                ``vq.MessageFilter``; see ``vq.MessageConsumer.subscribe``.
 
         Raises:
             InvalidArgument: An argument is wrong, or some topics have a listener and some none.
@@ -205,9 +214,15 @@ class MessageConsumer:
         """Return ``offset_at`` of every partition of a topic."""
         return await self._here().reader.offsets_at(topic, moment)
 
-    async def get_last(self, topic: str, count: int, partition: int | None = None) -> list[Message]:
+    async def get_last(
+        self,
+        topic: str,
+        count: int,
+        partition: int | None = None,
+        message_filter: Wanting = None,
+    ) -> list[Message]:
         """Return the last messages of a partition or topic; see ``vq.MessageConsumer``."""
-        return await self._here().reader.last(topic, count, partition)
+        return await self._here().reader.last(topic, count, partition, message_filter)
 
     async def seek(self, where: TopicPartition | str, position: Position) -> None:
         """Let the group go on at another place; see ``vq.MessageConsumer.seek``.

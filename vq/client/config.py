@@ -10,7 +10,9 @@ from vq.client import environment
 from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
+from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
+from vq.coordination.tree.values.group_terms import STICKY, OnFailure, WorkingMode
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -32,6 +34,8 @@ WORKERS_MAX = 1_000
 WINDOW_MESSAGES_MAX = 1_000_000
 BATCH_WAIT_MS_MAX = 60_000
 PRODUCER_BUFFER_BYTES_MAX = 16 * limits.GIB
+#: Longest time for which a group keeps the place of a member that was closed.
+RESTART_S_MAX = 3_600
 #: The most empty messages that fit into any buffer.
 BUFFER_MESSAGES_MAX = PRODUCER_BUFFER_BYTES_MAX // MESSAGE_OVERHEAD_BYTES
 
@@ -49,22 +53,6 @@ class ReadFrom(enum.StrEnum):
     MASTER = "master"  # from the node that leads it
     ANY = "any"  # from all nodes in sync: partitions are spread over them
     NEAREST = "nearest"  # from those in sync that are in the consumer's rack; else from the master
-
-
-class Mode(enum.StrEnum):
-    """How many messages of a partition its listener is at, and in which order."""
-
-    ORDERLY = "orderly"  # one at a time, in order
-    KEYED = "keyed"  # those of one key one at a time and in order, different keys side by side
-    CONCURRENT = "concurrent"  # several at a time, in any order
-
-
-class OnFailure(enum.StrEnum):
-    """What happens to a message whose listener has failed ``max_attempts`` times."""
-
-    HOLD = "hold"  # it is tried on, and what must follow it waits: its partition, or its key
-    SKIP = "skip"  # it is logged, and counts as handled
-    STOP = "stop"  # the group stops at it, in this partition, until ``vq group reset``
 
 
 class WhenFull(enum.StrEnum):
@@ -314,9 +302,13 @@ class ConsumerConfig:
 
     Attributes:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
-        member: This member's name in the group; if empty, made from host, process and a random
+        member_id: This member's name in the group; if empty, made from host, process and a random
             number. A member with a fixed name that was killed and starts again waits for the end of
-            its old session: up to two session time-outs and 5 s.
+            its old session: up to two session time-outs and 5 s. Meanwhile the group keeps its
+            partitions for it: none of them moves.
+        restart_s: For a member with a fixed name: so long the group keeps its partitions for it
+            after it was closed, so that a restart moves nothing; nobody reads them meanwhile. 0:
+            not at all.
         start_position: ``earliest`` or ``latest``: where the group begins in partitions for which
             it has no offset. Also with ``latest``, a partition that is added after the group began
             is read from its start.
@@ -332,7 +324,7 @@ class ConsumerConfig:
             of messages that are being delivered do not count. Each partition has at least 1 KiB.
         max_wait_s: How long a broker waits for data before it answers a fetch without any.
         mode: ``orderly``, ``keyed`` or ``concurrent``: how many messages of a partition the
-            listener is at, see ``Mode``. Without a listener, messages come in order.
+            listener is at, see ``WorkingMode``. Without a listener, messages come in order.
         workers: So many listeners of this consumer run at a time: threads of the blocking API,
             tasks of ``vq.aio``. With ``orderly`` they are at different partitions.
         batch_size: Above 1, the listener gets lists of up to so many messages of one partition.
@@ -359,17 +351,22 @@ class ConsumerConfig:
             topics are read, see ``ReadFrom``. A node that copies gives only what cannot be taken
             back, a moment later than the master. If it fails, the consumer reads from the master.
             ``get`` and offsets always ask the master.
-        rack: Where this consumer runs, as brokers name it (``vq broker --rack``); for ``nearest``.
+        rack: Where this consumer runs, as brokers name it (``vq broker --rack``); for ``nearest``,
+            and for the strategy ``rack``.
+        strategy: How the group shares out partitions, the same in all members: ``sticky``,
+            ``average``, ``circle``, ``hash`` or ``rack``; the how-to "Choose how a group shares
+            out" has a table. Or an object of your own, see ``GroupStrategy``.
     """
 
     group: str = ""
-    member: str = ""
+    member_id: str = ""
+    restart_s: float = 0.0
     start_position: StartPosition | Literal["earliest", "latest"] = StartPosition.EARLIEST
     commit_interval_s: float = 5.0
     prefetch_bytes: int = 2 * limits.MIB
     buffer_bytes: int = 64 * limits.MIB
     max_wait_s: float = limits.LONG_POLL_S_DEFAULT
-    mode: Mode | Literal["orderly", "keyed", "concurrent"] = Mode.ORDERLY
+    mode: WorkingMode | Literal["orderly", "keyed", "concurrent"] = WorkingMode.ORDERLY
     workers: int = 1
     batch_size: int = 1
     batch_wait_ms: float = 0.0
@@ -382,18 +379,24 @@ class ConsumerConfig:
     audit_interval_s: float = 30.0
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
+    strategy: str | GroupStrategy = STICKY
 
     def __post_init__(self) -> None:
-        for what, name in (("group", self.group), ("member", self.member)):
+        for what, name in (("group", self.group), ("member_id", self.member_id)):
             check_text(what, name)
             if name:
                 check_name(what, name)
         # Text is taken, too: what compares by identity later must not meet it.
         start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
-        object.__setattr__(self, "mode", choice_of(Mode, "mode", self.mode))
+        object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
         object.__setattr__(self, "on_failure", on_failure)
+        if on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
+            raise InvalidArgument(
+                f"on_failure = {str(on_failure)!r}: members do not copy messages yet; give 'hold', "
+                "'skip' or 'stop'"
+            )
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)
@@ -403,6 +406,20 @@ class ConsumerConfig:
             raise InvalidArgument(
                 "read_from = 'nearest' needs rack = '...': where this consumer runs, as "
                 "`vq broker --rack` names it"
+            )
+        _number("restart_s", self.restart_s)
+        if not 0 <= self.restart_s <= RESTART_S_MAX:
+            raise InvalidArgument(f"restart_s = {self.restart_s} is outside [0, {RESTART_S_MAX}]")
+        if self.restart_s and not self.member_id:
+            raise InvalidArgument(
+                f"restart_s = {self.restart_s} needs member_id = '...': a name that the member has "
+                "again after its restart"
+            )
+        name, _ = group_strategy_of(self.strategy)
+        if name == "rack" and not self.rack:
+            raise InvalidArgument(
+                "strategy = 'rack' needs rack = '...': where this consumer runs, as `vq broker "
+                "--rack` names it"
             )
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)

@@ -11,8 +11,6 @@ from vq import limits
 from vq.client.config import (
     ConsumerConfig,
     MessageFactoryConfig,
-    Mode,
-    OnFailure,
     OnUnavailable,
     ProducerConfig,
     StartPosition,
@@ -20,6 +18,7 @@ from vq.client.config import (
     buffer_messages_of,
 )
 from vq.client.producer.interceptors import ProducerInterceptor
+from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import InvalidArgument
 from vq.model import Compression, ProducerIdentity
 from vq.serializers import Hessian2, Json, Serializer
@@ -101,7 +100,7 @@ def test_names_are_names(bad: str) -> None:
         (MessageFactoryConfig, "cluster"),
         (MessageFactoryConfig, "client_id"),
         (ConsumerConfig, "group"),
-        (ConsumerConfig, "member"),
+        (ConsumerConfig, "member_id"),
     ):
         with pytest.raises(InvalidArgument):
             cls(**{field: bad})  # type: ignore[arg-type]
@@ -131,8 +130,9 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_words_are_those_of_the_tree_and_the_command_line() -> None:
     assert [str(each) for each in StartPosition] == ["earliest", "latest"]
-    assert [str(each) for each in OnFailure] == ["hold", "skip", "stop"]
-    assert [str(each) for each in Mode] == ["orderly", "keyed", "concurrent"]
+    with pytest.raises(InvalidArgument, match="do not copy messages yet"):
+        ConsumerConfig(on_failure=OnFailure.DEAD_LETTER)  # type: ignore[arg-type]
+    assert [str(each) for each in WorkingMode] == ["orderly", "keyed", "concurrent"]
 
 
 @pytest.mark.parametrize(("cls", "name"), [(cls, name) for cls, name, _, _ in BOUNDS])

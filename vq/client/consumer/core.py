@@ -39,6 +39,7 @@ from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
 from vq.errors import (
     CoordinationError,
+    FilterFailed,
     GenerationStale,
     InvalidArgument,
     InvalidState,
@@ -46,7 +47,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
+from vq.message_filter import Filter, Wanting
 from vq.model import PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
 
@@ -82,7 +83,7 @@ class ConsumerCore:
 
     def __init__(self, cluster: ClusterClient, config: ConsumerConfig, *, permit: Permit) -> None:
         self.config = config
-        self.member = config.member or _member_name(cluster)
+        self.member = config.member_id or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
         self._permit = permit
@@ -110,7 +111,7 @@ class ConsumerCore:
         self,
         topic: str,
         length: int,
-        message_filter: str | None,
+        message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
     ) -> None:
@@ -124,7 +125,7 @@ class ConsumerCore:
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         check_listener_for(self.config, listener)
-        wanted = Filter.parse(message_filter)
+        wanted = Filter.of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
 
     async def start(self) -> None:
@@ -224,6 +225,7 @@ class ConsumerCore:
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
+            wanted=subscription.wanted,
         )
         fetcher = PartitionFetcher(
             self._fetches,
@@ -355,8 +357,8 @@ class ConsumerCore:
 
     def _fetch_again(self, reading: Reading, offset: int) -> None:
         if reading.is_current:
-            self._troubles.bad_reads += 1
             error = reading.delivery.error
+            self._troubles.bad_reads += not isinstance(error, FilterFailed)
             bad = offset if error is None else error.details.get("offset", offset)
             reading.fetcher.fetch_again(offset, int(bad))
 

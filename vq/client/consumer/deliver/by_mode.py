@@ -3,19 +3,21 @@
 from typing import Any
 
 from vq.backoff import Draws
-from vq.client.config import ConsumerConfig, Mode
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.sliding import Sliding
+from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.errors import InvalidArgument
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 
 
 def is_in_turn(config: ConsumerConfig) -> bool:
     """Whether a partition's messages are handled one at a time, each by itself."""
-    return config.mode is Mode.ORDERLY and config.batch_size == 1
+    return config.mode is WorkingMode.ORDERLY and config.batch_size == 1
 
 
 def check_listener_for(config: ConsumerConfig, listener: object) -> None:
@@ -41,6 +43,7 @@ def delivery_for(
     executor: Executor,
     permit: Permit,
     hooks: DeliveryHooks,
+    wanted: Filter = ALL,
 ) -> Delivery:
     """Return what delivers a partition from ``position`` on, as the settings say."""
     failures = Failures(partition, config, rng)
@@ -53,6 +56,7 @@ def delivery_for(
             executor=executor,
             permit=permit,
             hooks=hooks,
+            wanted=wanted,
         )
     return Sliding(
         partition,
@@ -63,4 +67,5 @@ def delivery_for(
         executor=executor,
         permit=permit,
         hooks=hooks,
+        wanted=wanted,
     )

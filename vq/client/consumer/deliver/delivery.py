@@ -26,6 +26,7 @@ from vq.client.reading.chunk import Chunk, Rest
 from vq.client.reading.decode import Decoder
 from vq.errors import InternalError, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 from vq.shown import shown_raised
 
@@ -92,6 +93,7 @@ class Delivery(ABC):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        wanted: Filter = ALL,
     ) -> None:
         self.partition: Final = partition
         self.listener: Final = listener
@@ -105,7 +107,8 @@ class Delivery(ABC):
         self._stuck_at = position  # where ``error`` came up
         self._chunks: deque[Chunk] = deque()
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
-        self._decoder = Decoder(partition)
+        self._wanted = wanted
+        self._decoder = Decoder(partition, wanted=wanted)
         self._open: Chunk | None = None  # what the messages at hand come from
         self._lock = threading.Lock()
         self._in_line = False  # its executor has it
@@ -242,11 +245,11 @@ class Delivery(ABC):
 
     # Errors -------------------------------------------------------------------------------------
     def _begin_anew(self, error: VqError) -> None:
-        """Bytes failed a check: forget what was fetched, and have it fetched again."""
+        """Forget what was fetched, and have it fetched again, after a pause."""
         with self._lock:
             begin = self._expected = self._forget_fetched()
             self._chunks.clear()
-            self._decoder = Decoder(self.partition)
+            self._decoder = Decoder(self.partition, wanted=self._wanted)
             self._open = None
         self._stuck(error)
         self._hooks.fetch_again(begin)

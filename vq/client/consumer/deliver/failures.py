@@ -8,8 +8,9 @@ import enum
 from typing import Final, NamedTuple
 
 from vq.backoff import Backoff, Draws
-from vq.client.config import ConsumerConfig, OnFailure
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.tries import Retry
+from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import ListenerFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition

@@ -9,6 +9,8 @@ from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress, Window
 from vq.client.consumer.deliver.tries import tried_again
 from vq.client.reading.chunk import Chunk
+from vq.errors import FilterFailed
+from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 
 
@@ -30,9 +32,17 @@ class InTurn(Delivery):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        wanted: Filter = ALL,
     ) -> None:
         super().__init__(
-            partition, position, listener, failures, executor=executor, permit=permit, hooks=hooks
+            partition,
+            position,
+            listener,
+            failures,
+            executor=executor,
+            permit=permit,
+            hooks=hooks,
+            wanted=wanted,
         )
         self.window = Window(position)
         self.pause_s = 0.0
@@ -86,6 +96,8 @@ class InTurn(Delivery):
                 messages = decoder.more()
                 with self._lock:
                     window.open(messages)
+        except FilterFailed as error:
+            self._begin_anew(error)
         except Exception as error:  # noqa: BLE001 - told and logged there
             self.broke(error)
         return False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from vq.client.config import ConsumerConfig, Mode
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.deliver.failures import Failures, Verdict, failed_try
 from vq.client.consumer.deliver.permit import Permit
@@ -23,7 +23,9 @@ from vq.client.consumer.deliver.sliding_window import SlidingWindow
 from vq.client.consumer.deliver.tries import Retry, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
-from vq.errors import VqError
+from vq.coordination.tree.values.group_terms import WorkingMode
+from vq.errors import FilterFailed, VqError
+from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 
 _ONE: Final = object()  # the lane of all messages of an orderly partition
@@ -41,10 +43,10 @@ def _one_lane(_: Message) -> Hashable:
     return _ONE
 
 
-_LANES: Final[dict[Mode, Callable[[Message], Hashable]]] = {
-    Mode.ORDERLY: _one_lane,
-    Mode.KEYED: _lane_of_key,
-    Mode.CONCURRENT: _no_lane,
+_LANES: Final[dict[WorkingMode, Callable[[Message], Hashable]]] = {
+    WorkingMode.ORDERLY: _one_lane,
+    WorkingMode.KEYED: _lane_of_key,
+    WorkingMode.CONCURRENT: _no_lane,
 }
 
 
@@ -70,9 +72,17 @@ class Sliding(Delivery):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        wanted: Filter = ALL,
     ) -> None:
         super().__init__(
-            partition, position, listener, failures, executor=executor, permit=permit, hooks=hooks
+            partition,
+            position,
+            listener,
+            failures,
+            executor=executor,
+            permit=permit,
+            hooks=hooks,
+            wanted=wanted,
         )
         self.window: Final = SlidingWindow(position, config.window_messages, config.window_bytes)
         self.ready: Final[deque[Message]] = deque()
@@ -82,7 +92,7 @@ class Sliding(Delivery):
         self._batch_size = config.batch_size
         self._batch_wait_s = config.batch_wait_ms / 1000
         self._short_since: float | None = None  # there are fewer messages than a list has
-        self._lane_of = _LANES[Mode(config.mode)]
+        self._lane_of = _LANES[WorkingMode(config.mode)]
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
@@ -135,6 +145,9 @@ class Sliding(Delivery):
                 return is_ready
             try:
                 self._step(chunk)
+            except FilterFailed as error:
+                self._begin_anew(error)
+                return False
             except Exception as error:  # noqa: BLE001 - told and logged there
                 self.broke(error)
                 return False

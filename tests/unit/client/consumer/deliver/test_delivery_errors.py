@@ -13,7 +13,6 @@ from support.delivery import Listener, NotedWorkers, Partition, expanding
 from support.waiting import WAIT_S, block_until
 
 from vq import limits
-from vq.client.config import OnFailure
 from vq.client.consumer.deliver import delivery as deliveries
 from vq.client.consumer.deliver import failures
 from vq.client.consumer.deliver import workers as threads
@@ -21,6 +20,7 @@ from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.workers import Workers
 from vq.client.reading import decode
 from vq.client.reading.chunk import Chunk
+from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message
 from vq.store.records.record import encode_record
