@@ -63,8 +63,8 @@ async def test_an_audit_looks_at_everything_without_a_hint(client) -> None:
     """Again and again."""
     owner = Owner()
     async with kept(client, owner, audit_s=0.001):
-        await until(lambda: len(owner.looks) == 3)
-    assert owner.looks == [True, True, True]
+        await until(lambda: len(owner.looks) >= 3)
+    assert set(owner.looks) == {True}
 
 
 async def test_hints_do_not_put_an_audit_off(client) -> None:
