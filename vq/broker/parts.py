@@ -391,6 +391,7 @@ class Parts:
             self.partitions,
             self.presence,
             self.follower,
+            self.timers,
         )
         self.facts = table(
             self.vitals.facts(),
@@ -404,6 +405,7 @@ class Parts:
             disks.facts(),
             self.upkeep.facts(),
             self.repairer.facts(),
+            self.timers.facts(),
             jobs.facts(),
         )
         self.status = StatusReport(

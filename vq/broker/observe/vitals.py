@@ -14,6 +14,7 @@ from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
 from vq.broker.replication.presence import Presence
 from vq.broker.serving.server import Server
+from vq.broker.timers.timers import Timers
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.remoting.connection import ServerIdentity
 
@@ -35,6 +36,7 @@ class Vitals:
         partitions: All partitions.
         presence: Whether the node is registered in ZooKeeper.
         follower: What it copies.
+        timers: What it delivers later.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Vitals:
         partitions: Partitions,
         presence: Presence,
         follower: Follower,
+        timers: Timers,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
@@ -56,6 +59,7 @@ class Vitals:
         self._partitions = partitions
         self._presence = presence
         self._follower = follower
+        self._timers = timers
         self._started = context.clock.monotonic()
         self._sessions_ended = 0
         self._loop_lag = Histogram()
@@ -93,7 +97,11 @@ class Vitals:
             "" if gone else self._follower.problem,
             role.waits,
         ]
-        return [*filter(None, found), *self._partitions.told_problems()]
+        return [
+            *filter(None, found),
+            *self._partitions.told_problems(),
+            *self._timers.told_problems(),
+        ]
 
     def facts(self) -> Iterator[Facts[Any]]:
         """Return what it tells."""
