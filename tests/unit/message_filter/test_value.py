@@ -80,7 +80,7 @@ def test_what_people_are_shown_is_what_they_may_give(wanted: Filter) -> None:
     assert Filter.of_text(wanted.text) == wanted
     assert Filter.of_text("*") == ALL
     assert Filter.of_text("MessageFilter shop.Odd") == Filter(code="shop.Odd")
-    with pytest.raises(InvalidArgument, match="is wrong at character 3"):
+    with pytest.raises(InvalidArgument, match="is wrong at character 2"):
         Filter.of_text("WHERE a")
 
 
