@@ -29,6 +29,9 @@ _HOW: Final = "give tags as in 'a || b', or '*' alone for all messages"
 #: a tag that no member names, and so refuses to join such a group.
 _NO_TAGS: Final = TAG_SEPARATOR
 _CODE: Final = TAG_SEPARATOR + "@"
+#: What the texts for people begin with that are no tags.
+_WHERE: Final = "WHERE "
+_CLASS: Final = "MessageFilter "
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,21 @@ class Filter:
         return cls(tuple(dict.fromkeys(_tag_of(tag, what) for tag in tags)))
 
     @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Return the filter that ``text`` is of, as people name one; "" and ``*``: all messages.
+
+        What a class of the application lets pass is not known from its name.
+
+        Raises:
+            InvalidArgument: It is the text of none.
+        """
+        if text.startswith(_WHERE):
+            return cls.of(Where(text.removeprefix(_WHERE)))
+        if text.startswith(_CLASS):
+            return cls(code=text.removeprefix(_CLASS))
+        return cls.parse(text or None)
+
+    @classmethod
     def of_request(cls, tags: Collection[str], where: str = "") -> Self:
         """Return the filter of a request, which has ``tags``, or an expression.
 
@@ -242,11 +260,11 @@ class Filter:
 
     @property
     def text(self) -> str:
-        """The text for people: tags as ``parse`` takes them, or what is none; empty for all."""
+        """The text for people, which ``of_text`` takes; empty for all messages."""
         if self.where:
-            return f"WHERE {self.where}"
+            return _WHERE + self.where
         if self.code:
-            return f"MessageFilter {self.code}"
+            return _CLASS + self.code
         return f" {TAG_SEPARATOR} ".join(map(_quoted, self.tags))
 
     @property
@@ -289,7 +307,8 @@ def _is_quoted(text: str) -> bool:
 
 
 def _quoted(tag: str) -> str:
-    return f'"{tag}"' if _pattern_in(tag) or _is_quoted(tag) else tag
+    is_other = _pattern_in(tag) or _is_quoted(tag) or tag.startswith((_WHERE, _CLASS))
+    return f'"{tag}"' if is_other else tag
 
 
 def _tag_of(text: str, what: str) -> str:

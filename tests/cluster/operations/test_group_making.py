@@ -80,6 +80,15 @@ async def test_what_no_group_can_begin_with_is_refused(
     assert await factory.admin.list_groups() == []
 
 
+async def test_a_clone_reads_by_the_same_expression(factory: aio.MessageFactory) -> None:
+    admin = factory.admin
+    planned = await admin.plan_create_group("g", {"t": "WHERE price > 10"}, Target(goal="earliest"))
+    await admin.make_group(planned)
+    planned = await admin.plan_clone_group("g", "h")
+    await admin.make_group(planned)
+    assert (await admin.describe_group("h")).topics == {"t": "WHERE price > 10"}
+
+
 async def test_a_clone_goes_on_where_the_other_group_is(factory: aio.MessageFactory) -> None:
     """With its filter; and each goes its own way from there."""
     admin = factory.admin

@@ -72,6 +72,18 @@ def test_an_expression_is_handed_on_as_a_text_that_no_list_of_tags_is() -> None:
     assert hash(wanted) == hash(stored)
 
 
+TEXTS = [ALL, Filter(("a", "b*")), Filter(("WHERE a", "x")), Filter(("MessageFilter x",))]
+
+
+@pytest.mark.parametrize("wanted", [*TEXTS, Filter.of(Where("a = '*' OR b > 1"))], ids=str)
+def test_what_people_are_shown_is_what_they_may_give(wanted: Filter) -> None:
+    assert Filter.of_text(wanted.text) == wanted
+    assert Filter.of_text("*") == ALL
+    assert Filter.of_text("MessageFilter shop.Odd") == Filter(code="shop.Odd")
+    with pytest.raises(InvalidArgument, match="is wrong at character 2"):
+        Filter.of_text("WHERE a")
+
+
 @pytest.mark.parametrize("text", ["TAGS = 'a||b'", "a = '||' OR b = '@'", '"||" = 1'])
 def test_separators_in_an_expression_separate_nothing(text: str) -> None:
     wanted = Filter.of(Where(text))

@@ -52,7 +52,7 @@ class Pauses(click.ParamType[tuple[float, ...]]):
 
 
 class TopicFilter(click.ParamType[tuple[str, str]]):
-    """A topic, and the filter of a group there: ``orders``, or ``orders=a || b``."""
+    """A topic and a group's filter there: ``orders``, or ``orders=a || b``; see ``Filter``."""
 
     name = "topic"
 
@@ -88,7 +88,8 @@ _filter_option = click.option(
     type=TopicFilter(),
     multiple=True,
     metavar="TOPIC=FILTER",
-    help="The filter in a topic, such as 'orders=paid || sent'; * for all messages; may repeat.",
+    help="The filter in a topic, such as 'orders=paid || sent' or 'orders=WHERE price > 10'; * for "
+    "all messages; may repeat.",
 )
 
 

@@ -100,7 +100,8 @@ async def plan_create_group(
 
     Args:
         group: Its name.
-        filters: The topics it reads, each with its filter as text: ``a || b``, or ``*`` for all.
+        filters: The topics it reads, each with its filter as text: ``a || b``,
+            ``WHERE price > 10``, or ``*`` for all.
         target: Where it is to begin in each partition that there is now.
         start: ``earliest`` or ``latest``: where it begins in partitions that come later.
         mode, order, strategy: Its terms; members must have the same.
@@ -313,4 +314,4 @@ def _contract(planned: PlannedGroup) -> ConsumerGroup:
 
 
 def _filters(texts: Mapping[str, str]) -> dict[str, Filter]:
-    return {topic: Filter.parse(text or None) for topic, text in texts.items()}
+    return {topic: Filter.of_text(text) for topic, text in texts.items()}

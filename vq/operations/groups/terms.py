@@ -75,7 +75,8 @@ async def alter_group(
     Args:
         group: Its name.
         mode, order, strategy: As in ``GroupTerms``; None: as it is.
-        filters: For some of its topics, the filter as text: ``a || b``, or ``*``.
+        filters: For some of its topics, the filter as text: ``a || b``, ``WHERE price > 10``, or
+            ``*``.
         on_failure, max_attempts, retry_backoff_s, retry_topic_s: As in ``vq.FailurePolicy``; None:
             as it is.
 
@@ -137,7 +138,8 @@ async def roll_group(
         group: Its name.
         for_s: How long, in seconds, at most seven days.
         mode, order, strategy: As in ``GroupTerms``; None: as it is.
-        filters: For some of its topics, the filter as text: ``a || b``, or ``*``.
+        filters: For some of its topics, the filter as text: ``a || b``, ``WHERE price > 10``, or
+            ``*``.
 
     Raises:
         UnknownGroup: There is none of this name.
@@ -217,7 +219,7 @@ def _filters(group: str, contract: ConsumerGroup, filters: Mapping[str, str]) ->
                 f"group {group!r} does not read topic {topic!r}; it reads "
                 f"{', '.join(sorted(contract.topics)) or 'none'}"
             )
-    parsed = {topic: Filter.parse(text) for topic, text in filters.items()}
+    parsed = {topic: Filter.of_text(text) for topic, text in filters.items()}
     return {topic: each for topic, each in parsed.items() if each != contract.topics[topic]}
 
 

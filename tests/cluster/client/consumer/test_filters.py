@@ -232,10 +232,10 @@ async def test_members_with_another_filter_are_refused_with_both(
         async with await reading(factory, same) as another:
             await another.start()
         for wanted, said in (
-            (vq.Where("price > 11"), "this member wants 'WHERE price > 11' of topic 't'"),
-            ("hz || sh", "this member wants 'hz || sh' of topic 't'"),
-            (None, "this member wants all of topic 't'"),
-            (Odd(), "this member wants 'MessageFilter .*Odd' of topic 't'"),
+            (vq.Where("price > 11"), "this member 'WHERE price > 11'"),
+            ("hz || sh", "this member 'hz || sh'"),
+            (None, "this member all messages"),
+            (Odd(), "this member 'MessageFilter .*Odd'"),
         ):
             other = await reading(factory, wanted)
             said = said.replace("|", r"\|")
