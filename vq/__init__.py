@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from vq.model import (
         Address,
+        Cancellation,
         Compression,
         FlushMode,
         Key,
@@ -118,6 +119,7 @@ _HOMES = {
     ),
     "vq.model": (
         "Address",
+        "Cancellation",
         "Compression",
         "FlushMode",
         "Key",
@@ -145,6 +147,7 @@ __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "Cancellation",
     "Compression",
     "ConsumerConfig",
     "FlushMode",

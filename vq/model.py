@@ -535,6 +535,11 @@ class Message(NamedTuple):
 
     ``tag`` is text of 1 to 255 bytes in UTF-8, without white space at its ends and without ``||``,
     which separates the tags of a filter.
+
+    ``deliver_at`` or ``delay_s`` has a message delivered later, by up to 40 days: at a time, which
+    is an aware ``datetime`` or seconds since 1970, or after so many seconds from the send on, by
+    the clock of the producer's machine. Until then it is kept outside its partition. A received
+    message has neither.
     """
 
     topic: str
@@ -547,6 +552,8 @@ class Message(NamedTuple):
     next_offset: int = -1
     id: int = 0
     append_time_ms: int | None = None
+    deliver_at: datetime | float | None = None
+    delay_s: float | None = None
 
     @property
     def timestamp(self) -> datetime | None:
@@ -573,8 +580,19 @@ if construct is not None:
     construct(Message)  # replaces the named tuple's constructor, a slower Python function
 
 
+class Cancellation(enum.IntEnum):
+    """What became of a delayed message that was to be cancelled."""
+
+    UNKNOWN = 0  # it may or may not be delivered; ask again
+    CANCELLED = 1  # nobody gets it
+    DELIVERED = 2  # it is in its partition, or on its way there
+
+
 class SendResult(NamedTuple):
-    """The place of an acknowledged message: its partition, its record's offset, and its id."""
+    """The place of an acknowledged message: its partition, its record's offset, and its id.
+
+    That of a delayed message is where it waits; ``producer.cancel`` takes it.
+    """
 
     partition: int
     offset: int

@@ -198,6 +198,17 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         ),
         RECORD,
     ),
+    (Command.CANCEL, "request"): Sample(
+        wire.CancelRequest(
+            topic="_vq.delayed",
+            partition=3,
+            topic_id="5f0c",
+            epoch=3,
+            offset=88,
+            message_id=241591910400000,
+        )
+    ),
+    (Command.CANCEL, "response"): Sample(wire.CancelResponse(outcome=1)),
     (Command.VERIFY, "request"): Sample(
         wire.VerifyRequest(
             topic="orders",

@@ -16,7 +16,7 @@ from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.metrics import ProducerMetrics
 from vq.errors import BufferFull, NotPublished, VqError
-from vq.model import Message, SendResult, TopicSettings, check_timeout
+from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
 
 class MessageProducer:
@@ -184,9 +184,9 @@ class MessageProducer:
             loop = asyncio.get_running_loop()
             bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
             deadline = loop.time() + bound
-            if not core.is_published(message.topic):
-                takes = functools.partial(core.check, message)
-                await self._publish_for(message.topic, bound, takes)
+            takes = functools.partial(core.check, message)
+            for topic in core.missing(message):
+                await self._publish_for(topic, max(0.0, deadline - loop.time()), takes)
             if may_wait:
                 await core.space_line.wait(deadline - loop.time())
             left = deadline - loop.time()
@@ -198,6 +198,14 @@ class MessageProducer:
         except BufferFull:
             core.count_full()
             raise
+
+    async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
+        """Have a delayed message delivered to nobody; see ``vq.MessageProducer.cancel``.
+
+        Raises:
+            InvalidArgument: It is not the result of a delayed message.
+        """
+        return await self._here().cancel(result, timeout)
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.

@@ -12,7 +12,7 @@ from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.runtime import LoopThread
 from vq.errors import BufferFull, NotPublished, TimedOut, VqError
-from vq.model import Message, SendResult, TopicSettings, check_timeout
+from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
 _SEND_SYNC_S = 3.0
 _ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
@@ -105,9 +105,10 @@ class MessageProducer:
         except NotPublished:
             pass  # it is published below: an error there has nothing to do with this one
 
-        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        left = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         takes = functools.partial(self._core.check, message)
-        left = self._publish_for(message.topic, bound, takes)
+        for topic in self._core.missing(message):
+            left = self._publish_for(topic, max(0.0, left), takes)
         with deleted_if_unpublished(message.topic):
             return accept(message, timeout=left)
 
@@ -232,6 +233,25 @@ class MessageProducer:
             if future.outcome is None:
                 future.exception()
         return batch.results()
+
+    def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
+        """Have a delayed message delivered to nobody, and say what became of it.
+
+        A message that is due, or was delivered, stays. Asked again, it answers the same for as long
+        as the broker remembers.
+
+        Args:
+            result: What the send of the message returned.
+            timeout: Seconds for all attempts together, by default ``config.send_timeout_s``.
+
+        Returns:
+            ``UNKNOWN`` if the broker was asked and did not answer in time.
+
+        Raises:
+            InvalidArgument: It is not the result of a delayed message.
+            VqError: The broker could not be asked; the message is certainly not cancelled.
+        """
+        return self._runtime.run(self._core.cancel(result, timeout))
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.

@@ -315,7 +315,7 @@ class BrokerNode:
             await self._tasks.close()
             return
         parts.jobs.close()
-        await asyncio.gather(self._tasks.close(), parts.upkeep.stop())
+        await asyncio.gather(self._tasks.close(), parts.upkeep.stop(), parts.timers.close())
 
     @staticmethod
     def _close_storers(parts: Parts) -> None:

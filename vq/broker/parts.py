@@ -59,6 +59,8 @@ from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.server import Server
+from vq.broker.timers.outbox import Outbox
+from vq.broker.timers.timers import Timers
 from vq.broker.upkeep import Upkeep
 from vq.clock import Clock
 from vq.coordination.brokers.dead_masters import DeadMasters
@@ -172,6 +174,7 @@ class Parts:
         insync: Which nodes are in sync with it, while it leads.
         lags: How far the nodes that copy from it are behind.
         epoch_file: The epochs that it acted in.
+        timers: Deliver messages later, while it leads.
         mastership: Whether it leads or follows, and in which epoch.
         presence: What the group sees of the node.
         repairer: Repairs damage from other nodes.
@@ -294,6 +297,20 @@ class Parts:
         self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
+        self.timers = Timers(
+            jobs,
+            self.partitions,
+            Outbox(
+                coordinator,
+                network,
+                rng,
+                cluster=config.cluster,
+                client_id=f"timers.{config.group}.{config.node}",
+            ),
+            gate,
+            clock=clock,
+            runner=runner,
+        )
         self.mastership = Mastership(
             role,
             coordinator,
@@ -303,7 +320,14 @@ class Parts:
             reserve=disks.main.reserve,
             gate=gate,
             follower=self.follower,
-            duties=(self.partitions, self.insync, self.lags, self.hand_over, jobs),
+            duties=(
+                self.partitions,
+                self.insync,
+                self.lags,
+                self.hand_over,
+                self.timers,
+                jobs,
+            ),
         )
         self.presence = Presence(
             config,
@@ -420,6 +444,7 @@ class Parts:
                 Command.FETCH: Route(self.fetches.fetch, why.reads),
                 Command.VERIFY: Route(self.verifier.verify, of_partition=True),
                 Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
+                Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
                 Command.BLOCKS: Route(held.answer),
                 Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
                 Command.ADOPT: Route(self.mover.adopt, why.adopts),

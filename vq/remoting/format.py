@@ -139,6 +139,7 @@ class Command(enum.IntEnum):
     FETCH = 13, _ANYONE, wire.FetchRequest, wire.FetchResponse, True
     # It shows what GET shows, and a node works at few of them at a time, in small steps.
     FIND = 15, _ANYONE, wire.FindRequest, wire.FindResponse
+    CANCEL = 17, _ANYONE, wire.CancelRequest, wire.CancelResponse
     # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
     # move`, `vq cluster switch`.
     SEAL = 20, _CLUSTER, wire.SealRequest, wire.SealResponse

@@ -320,6 +320,28 @@ class PutResponse(_message.Message):
     epoch: int
     def __init__(self, offset: _Optional[int] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class CancelRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "offset", "message_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    offset: int
+    message_id: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ..., message_id: _Optional[int] = ...) -> None: ...
+
+class CancelResponse(_message.Message):
+    __slots__ = ("outcome",)
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    outcome: int
+    def __init__(self, outcome: _Optional[int] = ...) -> None: ...
+
 class GetRequest(_message.Message):
     __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19vq/store/properties.proto\x12\x08vq.store\"\x81\x02\n\x10RecordProperties\x12\r\n\x03key\x18\x01 \x01(\tH\x00\x12\x13\n\tkey_bytes\x18\x06 \x01(\x0cH\x00\x12\x11\n\x07key_int\x18\x07 \x01(\x12H\x00\x12\x38\n\x07headers\x18\x02 \x03(\x0b\x32\'.vq.store.RecordProperties.HeadersEntry\x12\x18\n\x10\x64\x65livery_time_ms\x18\x03 \x01(\x04\x12\x13\n\x0bretry_count\x18\x04 \x01(\r\x12\x0e\n\x06origin\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b\x62usiness_idB2\n\x08vq.storeB\x0fPropertiesProtoP\x01Z\x08vq/store\xaa\x02\x08Vq.Storeb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19vq/store/properties.proto\x12\x08vq.store\"\x96\x02\n\x10RecordProperties\x12\r\n\x03key\x18\x01 \x01(\tH\x00\x12\x13\n\tkey_bytes\x18\x06 \x01(\x0cH\x00\x12\x11\n\x07key_int\x18\x07 \x01(\x12H\x00\x12\x38\n\x07headers\x18\x02 \x03(\x0b\x32\'.vq.store.RecordProperties.HeadersEntry\x12\x18\n\x10\x64\x65livery_time_ms\x18\x03 \x01(\x04\x12\x13\n\x0bretry_count\x18\x04 \x01(\r\x12\x0e\n\x06origin\x18\x05 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x0c \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b\x62usiness_idB2\n\x08vq.storeB\x0fPropertiesProtoP\x01Z\x08vq/store\xaa\x02\x08Vq.Storeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDPROPERTIES_HEADERSENTRY']._loaded_options = None
   _globals['_RECORDPROPERTIES_HEADERSENTRY']._serialized_options = b'8\001'
   _globals['_RECORDPROPERTIES']._serialized_start=40
-  _globals['_RECORDPROPERTIES']._serialized_end=297
-  _globals['_RECORDPROPERTIES_HEADERSENTRY']._serialized_start=236
-  _globals['_RECORDPROPERTIES_HEADERSENTRY']._serialized_end=282
+  _globals['_RECORDPROPERTIES']._serialized_end=318
+  _globals['_RECORDPROPERTIES_HEADERSENTRY']._serialized_start=257
+  _globals['_RECORDPROPERTIES_HEADERSENTRY']._serialized_end=303
 # @@protoc_insertion_point(module_scope)

@@ -25,6 +25,7 @@ def test_commands_keep_their_numbers() -> None:
         "VERIFY": 14,
         "FIND": 15,
         "BLOCKS": 16,
+        "CANCEL": 17,
         "SEAL": 20,
         "ADOPT": 21,
         "REPLICATE": 40,

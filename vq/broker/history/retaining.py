@@ -10,7 +10,7 @@ A pass has no state: a missed one needs no policy (decision 0057). A visit delet
 one partition, whatever is due.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from vq.errors import CoordinationError, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import RetentionPolicy, TopicSettings
+from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.disk import Disk
 from vq.store.log.block import Block
 from vq.store.log.block_facts import read_facts
@@ -333,7 +334,7 @@ class Retainer(Visitor):
             size_bytes=sum(log.size_bytes for log in logs),
             now_ms=self._clock.wall_ms(),
             committed=channel.high_watermark,
-            needed=None if needs is None else needs.of(channel.partition.partition),
+            needed=_needed(channel, needs),
             early=early,
         )
 
@@ -385,6 +386,14 @@ class Retainer(Visitor):
                 continue
             if limits.age_ms is not None and (last_ms or 0) > now_ms - limits.age_ms:
                 return
+
+
+def _needed(channel: Channel, needs: Needs | None) -> Mapping[str, int] | None:
+    """Return who needs a partition, and from where on: groups, if they are asked; the node."""
+    needed = None if needs is None else needs.of(channel.partition.partition)
+    if channel.needed is None:
+        return needed
+    return {**(needed or {}), DELAYED_TOPIC: channel.needed}
 
 
 def limits_of(settings: TopicSettings) -> Limits:

@@ -61,11 +61,13 @@ from vq.model import (
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
+from vq.remoting.format import Access
 from vq.store.care.divergence import Diverged
 from vq.store.log.log import Log, LogBegin, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records
+from vq.store.records.record import has_tag
 
 logger = get_logger(__name__)
 
@@ -113,6 +115,9 @@ class Channel:
         start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
         epoch_start: Where the log ended when this node began to lead, or when it was opened since.
+        needed: From which offset on this node itself needs the log; None: it does not.
+        own_tag: Messages with this tag are this node's own, and taken of no client; None: there is
+            no such tag.
         flushing: The flusher works on the log at this moment; it must not be closed.
         acks: The PUTs that wait to be acknowledged.
         parked: GETs that wait for data.
@@ -131,7 +136,9 @@ class Channel:
         "flushing",
         "high_watermark",
         "log",
+        "needed",
         "older",
+        "own_tag",
         "parked",
         "partition",
         "place",
@@ -167,6 +174,8 @@ class Channel:
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
         self.epoch_start = 0
+        self.needed: int | None = None
+        self.own_tag: bytes | None = None
         self.state = State.OPENING
         self.cause: BaseException | None = None
         self.acks = Acknowledgements(partition, self.role, context)
@@ -516,6 +525,8 @@ class Channel:
                     crc=crc,
                     max_message_bytes=settings.max_message_bytes,
                 )
+                if self.own_tag is not None and self.own_tag in body:
+                    self._check_tags(session, body, self.own_tag)
             else:
                 check_empty(producer_id, header.sequence)
                 crc = 0
@@ -574,6 +585,20 @@ class Channel:
         self.acks.give(session, request_id, start + CONTROL_BYTES, duplicate=False)
         if not others:
             self._move_high_watermark(end)
+
+    def _check_tags(self, session: Session, body: bytes, own_tag: bytes) -> None:
+        """Return if no message has a tag that is this node's own, or a node of the group sends it.
+
+        Raises:
+            InvalidRequest: A client sends one.
+        """
+        if session.principal.may(Access.GROUP, self.context.group):
+            return
+        if has_tag(body, own_tag):
+            raise InvalidRequest(
+                f"a record has the tag {own_tag.decode()!r}, with which only brokers write to "
+                f"{self.partition.topic}"
+            )
 
     def acknowledge_known(
         self, session: Session, request_id: RequestId, header: wire.PutRequest

@@ -7,7 +7,7 @@
 #include <structmember.h>
 
 /* Fields of vq.model.Message, by position. */
-enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, FIELDS_READ };
+enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, DELIVER_AT = 10, DELAY_S, FIELDS_READ };
 
 /* vq.limits.TIMEOUT_S_MAX. */
 #define TIMEOUT_S_MAX 1e6
@@ -267,6 +267,8 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
     double seconds;
     if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(content) ||
         PyTuple_GET_ITEM(message, KEY) != Py_None || PyTuple_GET_ITEM(message, HEADERS) != Py_None ||
+        PyTuple_GET_ITEM(message, DELIVER_AT) != Py_None ||
+        PyTuple_GET_ITEM(message, DELAY_S) != Py_None ||
         names_partition(self, message) || !read_timeout(self, timeout, &seconds))
         Py_RETURN_NONE;
     if (tag != Py_None) {

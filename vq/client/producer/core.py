@@ -15,12 +15,14 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.intake.appender import not_plain
 from vq.client.producer.intake.batch_send import BatchSend
+from vq.client.producer.intake.delays import due_ms_of, is_delayed, topics_of
 from vq.client.producer.intake.space_line import Turn
 from vq.client.producer.intake.stages import Stages
 from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.metrics import Meter, ProducerMetrics
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.client.producer.send.blocking_sender import BlockingConnections, BlockingSender
+from vq.client.producer.send.cancelling import cancel
 from vq.client.producer.send.sender import Sender
 from vq.client.producer.send.unheard import (
     AT_EXIT,
@@ -35,6 +37,7 @@ from vq.client.producer.spread.partitioner import strategy_of, wants_load
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
+    InvalidArgument,
     InvalidState,
     NotPublished,
     NotSent,
@@ -43,7 +46,16 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.model import Address, Message, TopicSettings, check_timeout
+from vq.model import (
+    Address,
+    Cancellation,
+    Message,
+    SendResult,
+    TopicSettings,
+    check_timeout,
+)
+from vq.reserved import DELAYED_TOPIC
+from vq.shown import shown
 from vq.tasks import begin_task
 
 _CLOSED = "the producer is closed"
@@ -136,6 +148,9 @@ class ProducerCore:
         """
         self._check_open()
         await self.cluster.lease_slot()
+        if topic == DELAYED_TOPIC:
+            self._open(topic, await self.cluster.track_delayed())
+            return None
         settings = await self.cluster.track_or_see(topic)
         if settings is None:
             self._open(topic, self.cluster.routes)
@@ -152,6 +167,8 @@ class ProducerCore:
         meter = Meter(self.cluster.clock).topic(message.topic)
         trial = TopicQueues(message.topic, "", self.sender, meter)
         trial.update(settings, settings.partitions, range(settings.partitions))
+        if is_delayed(message):
+            due_ms_of(message, self.cluster.clock.wall_ms())
         self._stages.prepare(message, trial)
         return True
 
@@ -254,6 +271,10 @@ class ProducerCore:
         """Have no message linger for which somebody waits now. Any thread."""
         self.accumulator.hurry_sender()
 
+    def missing(self, message: Message) -> list[str]:
+        """Return the topics that are to be published before a message is sent. Any thread."""
+        return [each for each in topics_of(message) if each not in self.accumulator.topics]
+
     def is_published(self, topic: str) -> bool:
         """Return whether messages to a topic are accepted. Any thread."""
         return topic in self.accumulator.topics
@@ -345,6 +366,20 @@ class ProducerCore:
     def count_full(self, messages: int = 1) -> None:
         """Count messages that were not accepted, because the buffer is full. Any thread."""
         self._meter.buffer_full(messages)
+
+    async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
+        """Have a delayed message delivered to nobody, and say what became of it.
+
+        Raises:
+            InvalidArgument: It is not the result of a delayed message.
+        """
+        given: object = result
+        if not isinstance(given, SendResult):
+            raise InvalidArgument(
+                f"{shown(given)} is {type(given).__name__}; give the result of a delayed message"
+            )
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        return await cancel(self.cluster, result, bound)
 
     def metrics(self) -> ProducerMetrics:
         """Return the counts so far. Any thread."""

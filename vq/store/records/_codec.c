@@ -18,7 +18,7 @@
 
 #include "_records.h"
 
-enum { MESSAGE_FIELDS = 10 };
+enum { MESSAGE_FIELDS = 12 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
 enum { KEY_BYTES_SHORT = 127 };
@@ -517,6 +517,8 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         PyLong_FromLongLong(next_offset),
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
         Py_NewRef(reader->appended),
+        Py_NewRef(Py_None), /* deliver_at and delay_s: of messages to send */
+        Py_NewRef(Py_None),
     };
     PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);
     if (!message)

@@ -223,6 +223,8 @@ def python_decode_common(
                     next_offset,
                     message_id,
                     appended,
+                    None,
+                    None,
                 ),
             )
         )

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
-from vq.model import Key
+from vq.model import Key, TopicPartition
 from vq.store import properties_pb2
 from vq.store.records.format import (
     CHECKSUM_CRC32C,
@@ -53,7 +53,9 @@ __all__ = [
     "encode_key",
     "encode_properties",
     "encode_record",
+    "has_tag",
     "is_intact",
+    "read_delivery",
     "read_properties",
 ]
 
@@ -236,6 +238,19 @@ def boundaries(buf: bytes | memoryview, base_offset: int) -> list[int]:
     return found
 
 
+def has_tag(data: bytes, tag: bytes) -> bool:
+    """Whether one of some whole, well-formed messages has a tag."""
+    wanted = len(tag).to_bytes(4, "big") + tag
+    position = 0
+    while position < len(data):
+        length, _, _, flag = _unpack(data, position)
+        position += RECORD_HEADER_BYTES
+        if flag & FLAG_TAG and data.startswith(wanted, position):
+            return True
+        position += length
+    return False
+
+
 # Properties -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Properties:
@@ -247,6 +262,7 @@ class Properties:
         delivery_time_ms: Not to be delivered before this time (ms since 1970 UTC); 0: at once.
         retry_count: How often it was given back, >= 0.
         origin: Where it was copied from, empty for first-hand messages.
+        destination: The partition where it goes at ``delivery_time_ms``; None: it is there.
     """
 
     key: Key | None = None
@@ -254,6 +270,7 @@ class Properties:
     delivery_time_ms: int = 0
     retry_count: int = 0
     origin: str = ""
+    destination: TopicPartition | None = None
 
 
 #: Properties with nothing but a short key are made and read without protobuf, since many messages
@@ -267,6 +284,7 @@ KEY_BYTES_FIELD = 0x32
 KEY_INT_FIELD = 0x38
 KEY_BYTES_SHORT = 127
 _VARINT_BYTES_MAX = 10
+_PARTITION_DIGITS_MAX = 9
 _U64_MAX = 2**64 - 1
 
 
@@ -350,6 +368,8 @@ def encode_properties(properties: Properties) -> bytes | None:
         message.delivery_time_ms = properties.delivery_time_ms
         message.retry_count = properties.retry_count
         message.origin = properties.origin
+        if properties.destination is not None:
+            message.destination = str(properties.destination)
         data: bytes = message.SerializeToString(deterministic=True)
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from error
@@ -375,6 +395,7 @@ def decode_properties(data: bytes) -> Properties:
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
         origin=message.origin,
+        destination=_partition_of(message.destination),
     )
 
 
@@ -388,6 +409,24 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
     except DecodeError:
         return None
     return _key_of(message), dict(message.headers) or None
+
+
+def read_delivery(data: bytes) -> tuple[int, TopicPartition] | None:
+    """Return when a delayed message is due and where it goes; None: the bytes do not say it."""
+    try:
+        message = properties_pb2.RecordProperties.FromString(data)
+    except DecodeError:
+        return None
+    to = _partition_of(message.destination)
+    return None if to is None else (message.delivery_time_ms, to)
+
+
+def _partition_of(text: str) -> TopicPartition | None:
+    """Return the partition that ``str`` of it names; None: it names none."""
+    topic, _, number = text.rpartition("-")
+    if not limits.is_valid_name(topic) or not (number.isascii() and number.isdigit()):
+        return None
+    return TopicPartition(topic, int(number)) if len(number) <= _PARTITION_DIGITS_MAX else None
 
 
 def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:

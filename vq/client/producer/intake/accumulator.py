@@ -17,9 +17,10 @@ from vq.client.config import (
     WhenFull,
     buffer_messages_of,
 )
-from vq.client.future import BlockingSendFuture, SendCallback, SendFuture
+from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendCallback, SendFuture
 from vq.client.producer.intake.appender import make_appender, not_plain
-from vq.client.producer.intake.stages import Stages
+from vq.client.producer.intake.delays import due_ms_of, is_delayed, waits_in
+from vq.client.producer.intake.stages import Head, Stages
 from vq.client.producer.metrics import Waiting
 from vq.client.producer.queue.batch import Ended
 from vq.client.producer.queue.partition_queue import PartitionQueue
@@ -32,7 +33,8 @@ from vq.errors import (
     NotPublished,
     VqError,
 )
-from vq.model import Message, check_timeout
+from vq.model import Message, TopicPartition, check_timeout
+from vq.reserved import DELAYED_TOPIC
 
 F = TypeVar("F", bound=SendFuture)
 
@@ -74,6 +76,7 @@ class Accumulator:
         self._held_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.config = config
         self._now = clock.monotonic
+        self._clock = clock
         self._wake = wake
         self._future = future
         self._space_came = threading.Condition(self.lock)
@@ -179,7 +182,12 @@ class Accumulator:
         Raises:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
         """
-        content, head, partition = self._stages.prepare(message, queues)
+        if queues.topic == DELAYED_TOPIC:
+            due_ms = max(1, due_ms_of(message, self._clock.wall_ms()))
+            to = self._published(message.topic)
+            content, head, queues, partition = self._delayed(message, to, due_ms)
+        else:
+            content, head, partition = self._stages.prepare(message, queues)
         return self._future(content, head, callback, deadline, partition, self._now())
 
     def append_many(
@@ -251,8 +259,32 @@ class Accumulator:
         queues = self._published(message.topic)
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         now = self._now()
+        if is_delayed(message):
+            due_ms = due_ms_of(message, self._clock.wall_ms())
+            if due_ms:
+                content, head, queues, partition = self._delayed(message, queues, due_ms)
+                return make(content, head, callback, now + bound, partition, now), queues
         content, head, partition = self._stages.prepare(message, queues)
         return make(content, head, callback, now + bound, partition, now), queues
+
+    def _delayed(
+        self, message: Message, queues: TopicQueues, due_ms: int
+    ) -> tuple[bytes, Head | None, TopicQueues, int]:
+        """Return a delayed message, and the topic and the partition in which it waits."""
+        if self.config.identity is not None:
+            raise InvalidArgument(
+                "a producer with an identity sends no delayed messages: whoever takes over from it "
+                "could not tell which of them are stored; send them with another producer"
+            )
+        waiting = self._published(DELAYED_TOPIC)
+        partition = queues.partition_of(message)
+        if partition == ANY_PARTITION:
+            with self.lock:
+                partition = queues.next_partition()
+        to = TopicPartition(queues.topic, partition)
+        content, head, _ = self._stages.prepare(message, queues, (due_ms, to))
+        delay_ms = due_ms - self._clock.wall_ms()
+        return content, head, waiting, waits_in(to, delay_ms, len(waiting.queues))
 
     def _make_ready(self, queues: TopicQueues, deadline: float, *, block: bool) -> None:
         """Have space for a message of a topic that is still there; the caller has the lock."""

@@ -61,9 +61,9 @@ class Appender(Protocol):
     ) -> SendFuture | None:
         """Append a plain message to its topic's list; return None, without effect, if it is not.
 
-        A plain message has no key and no headers, and no tag or a known one. It names no partition
-        unless it was received. Its topic stores a payload of its size as it is, and the buffer has
-        space for it. Any thread.
+        A plain message has no key, no headers and no time of delivery, and no tag or a known one.
+        It names no partition unless it was received. Its topic stores a payload of its size as it
+        is, and the buffer has space for it. Any thread.
 
         Args:
             message: The message to send.
@@ -118,6 +118,8 @@ class PythonAppender:
             or key is not None
             or headers is not None
             or (partition != ANY_PARTITION and offset == ANY_PARTITION)
+            or message.deliver_at is not None
+            or message.delay_s is not None
         ):
             return None
         head = None

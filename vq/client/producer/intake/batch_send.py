@@ -15,10 +15,12 @@ from typing import Any, Self
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.intake.accumulator import Accumulator
+from vq.client.producer.intake.delays import is_delayed
 from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
 from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
 from vq.model import Message, SendResult, TopicPartition, TopicSettings
+from vq.reserved import DELAYED_TOPIC
 from vq.shown import shown
 
 
@@ -56,15 +58,19 @@ class BatchSend:
         self._last: dict[int, SendFuture] = {}  # of this topic, appended, by partition
         self._begun: tuple[int, Sending] | None = None  # its ``before_send`` ran, not prepared
         self._target: tuple[TopicQueues, int] | None = None  # of this topic, where no key decides
+        delayed: list[int] = []
         for place in range(len(self._messages) - 1, -1, -1):
             message = self._messages[place]
             if isinstance(message, Message) and isinstance(message.topic, str):
-                self._rests.setdefault(message.topic, []).append(place)
+                rest = self._rests.setdefault(message.topic, [])
+                (delayed if is_delayed(message) else rest).append(place)
             else:
                 self._sends[place] = InvalidArgument(
                     f"message {place} of the batch is not a vq.Message with a topic: "
                     f"{shown(message)}"
                 )
+        if delayed:  # behind their own topics, which must be known
+            self._rests[DELAYED_TOPIC] = delayed
         self.topics = list(self._rests)
 
     def check(

@@ -18,7 +18,7 @@ from vq.client.producer.queue.topic_queues import TopicQueues
 from vq.client.producer.spread.partitioner import Keys, strategy_of
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.message_filter import TAG_SEPARATOR
-from vq.model import Key, Message
+from vq.model import Key, Message, TopicPartition
 from vq.serializers import Serializer
 from vq.shown import shown, shown_error
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
@@ -35,6 +35,9 @@ _SHOWN_BITS = 128
 
 Head = tuple[int, bytes]
 """Flag bits, and the bytes before the payload."""
+
+Delivery = tuple[int, TopicPartition]
+"""When a delayed message is due, in ms since 1970, and where it goes then."""
 
 
 def encode_head(tag: bytes | None, properties: bytes | None) -> Head | None:
@@ -79,22 +82,31 @@ class Heads:
         return head
 
     def of_message(
-        self, tag: str | None, key: Key | None, headers: Mapping[str, str] | None
+        self,
+        tag: str | None,
+        key: Key | None,
+        headers: Mapping[str, str] | None,
+        delivery: Delivery | None = None,
     ) -> Head | None:
         """Return the head of any message; remember it if it has only a tag.
 
         Raises:
             InvalidArgument, MessageTooLarge: Tag, key or headers are unusable.
         """
-        if key is not None or headers is not None:
-            return self.of(tag, key, headers)
+        if key is not None or headers is not None or delivery is not None:
+            return self.of(tag, key, headers, delivery)
         if tag is None:
             return None
         known = self.of_tags.get(tag) if type(tag) is str else None
         return known or self.of_tag(tag)
 
     @staticmethod
-    def of(tag: str | None, key: Key | None, headers: Mapping[str, str] | None) -> Head | None:
+    def of(
+        tag: str | None,
+        key: Key | None,
+        headers: Mapping[str, str] | None,
+        delivery: Delivery | None = None,
+    ) -> Head | None:
         """Return the head of any message.
 
         Raises:
@@ -106,7 +118,12 @@ class Heads:
         headers = {} if headers is None else headers
         try:
             properties = None
-            if key is not None and not headers:
+            if delivery is not None:
+                due_ms, to = delivery
+                properties = encode_properties(
+                    Properties(key=key, headers=headers, delivery_time_ms=due_ms, destination=to)
+                )
+            elif key is not None and not headers:
                 properties = encode_key(key)
             if properties is None:
                 properties = encode_properties(Properties(key=key, headers=headers))
@@ -284,8 +301,12 @@ class Stages:
         self._is_raw = config.serializer is None
         self._serialize = serialize_with(config.serializer)
 
-    def prepare(self, message: Message, queues: TopicQueues) -> tuple[bytes, Head | None, int]:
+    def prepare(
+        self, message: Message, queues: TopicQueues, delivery: Delivery | None = None
+    ) -> tuple[bytes, Head | None, int]:
         """Return the bytes to store, the head before them, and the partition or ANY_PARTITION.
+
+        The head of a delayed message says its ``delivery``, whose partition is returned.
 
         Raises:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
@@ -302,8 +323,8 @@ class Stages:
             )
         head = None
         try:
-            if tag is not None or key is not None or headers is not None:
-                head = self.heads.of_message(tag, key, headers)
+            if tag is not None or key is not None or headers is not None or delivery:
+                head = self.heads.of_message(tag, key, headers, delivery)
         except VqError:
             raise
         except Exception as error:  # a mapping or a text of the application, whose code raises
@@ -314,7 +335,7 @@ class Stages:
         if compressor is not None:
             flag, content = compressor(content)
             head = with_flag(head, flag)
-        return content, head, queues.partition_of(message)
+        return content, head, delivery[1].partition if delivery else queues.partition_of(message)
 
 
 def _check_unread(message: Message, queues: TopicQueues) -> None:

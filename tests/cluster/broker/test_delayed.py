@@ -1,0 +1,315 @@
+"""Delayed messages: kept, delivered in time, once, and cancelled; through producer and consumer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from support.broker import Client, MemoryCluster, message
+from support.client import factory_of
+from support.late_clock import later
+from support.waiting import until
+
+from vq import aio
+from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
+from vq.broker.timers.pending import Delayed
+from vq.client.config import ConsumerConfig, ProducerConfig
+from vq.coordination.topics.topics import delete_topic, describe_topic
+from vq.errors import InvalidArgument, InvalidRequest
+from vq.limits import DELAY_S_MAX, MIB
+from vq.model import (
+    Cancellation,
+    Message,
+    ProducerIdentity,
+    ProducerStamp,
+    SendResult,
+    TopicPartition,
+)
+from vq.reserved import DELAYED_TOPIC
+from vq.store.disk.memory_disk import keep_all, keep_none
+from vq.store.log.log import LogConfig
+from vq.store.records.record import encode_record
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    """One node with topic ``t`` of one partition, and a client."""
+    await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    async with factory_of(cluster) as made:
+        yield made
+
+
+async def stored(cluster: MemoryCluster, topic: str = "t") -> list[bytes]:
+    """Return all that is in partition 0 of a topic, read by a client of its own."""
+    async with factory_of(cluster, seed=99) as factory:
+        consumer = await factory.create_consumer()
+        return [each.content for each in await consumer.get(topic, 0, 0, 1 << 20)]
+
+
+async def got(consumer: aio.MessageConsumer, count: int) -> list[Message]:
+    messages: list[Message] = []
+    while len(messages) < count:
+        messages += await consumer.get_many(count - len(messages))
+    return messages
+
+
+async def delayed(factory: aio.MessageFactory, *delays: float) -> list[SendResult]:
+    """Send a message to ``t`` for each delay; its content says it."""
+    producer = await factory.create_producer()
+    return [await producer.send(Message("t", b"%g" % each, delay_s=each)) for each in delays]
+
+
+async def test_a_message_comes_when_it_is_due_and_not_before(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """With all that it has; by its time, not by the time of its send."""
+    clock = cluster.ensemble.clock
+    producer = await factory.create_producer()
+    began = clock.wall_ms()
+    for delay in (30.0, 10.0, 20.0):
+        message = Message("t", b"%d" % delay, tag="x", key="k", headers={"a": "b"}, delay_s=delay)
+        await producer.send(message)
+    consumer = await factory.create_consumer(ConsumerConfig(group="g"))
+    consumer.subscribe("t")
+    for delay in (10, 20, 30):
+        (message,) = await got(consumer, 1)
+        late_ms = clock.wall_ms() - began - delay * 1_000
+        assert message.content == b"%d" % delay
+        assert (message.tag, message.key, message.headers) == ("x", "k", {"a": "b"})
+        assert 0 <= late_ms < 1_000
+
+
+async def test_a_cancelled_message_is_never_delivered(factory: aio.MessageFactory) -> None:
+    """Asked again it answers the same; one that was delivered stays."""
+    producer = await factory.create_producer()
+    first = await producer.send(Message("t", b"1", delay_s=5))
+    second = await producer.send(Message("t", b"2", delay_s=6))
+    assert await producer.cancel(first) is Cancellation.CANCELLED
+    assert await producer.cancel(first) is Cancellation.CANCELLED
+    consumer = await factory.create_consumer(ConsumerConfig(group="g"))
+    consumer.subscribe("t")
+    (message,) = await got(consumer, 1)
+    assert message.content == b"2"
+    assert await producer.cancel(second) is Cancellation.DELIVERED
+
+
+async def test_what_cannot_be_delayed_is_refused(factory: aio.MessageFactory) -> None:
+    """With the value, the bound, and what to give instead; nothing is stored."""
+    producer = await factory.create_producer()
+    now = datetime.now(UTC)
+    for wrong, says in (
+        ({"delay_s": -1}, "outside"),
+        ({"delay_s": DELAY_S_MAX + 1}, "40 days"),
+        ({"delay_s": float("nan")}, "finite"),
+        ({"delay_s": "5"}, "finite"),
+        ({"deliver_at": 1e300}, "40 days"),
+        ({"deliver_at": now.replace(tzinfo=None)}, "time zone"),
+        ({"deliver_at": now + timedelta(days=36_500)}, "40 days"),
+        ({"deliver_at": now, "delay_s": 1}, "exclude"),
+    ):
+        with pytest.raises(InvalidArgument, match=says):
+            await producer.send(Message("t", b"x", **wrong))  # type: ignore[arg-type]
+    identity = ProducerConfig(ordered=True, identity=ProducerIdentity(1, 0))
+    with pytest.raises(InvalidArgument, match="identity"):
+        await (await factory.create_producer(identity)).send(Message("t", b"x", delay_s=1))
+
+
+async def test_a_time_that_has_come_already_delays_nothing(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The message goes straight to its partition; in a batch, too."""
+    producer = await factory.create_producer()
+    past = cluster.ensemble.clock.wall_ms() / 1_000 - 5
+    await producer.send(Message("t", b"1", deliver_at=past))
+    await producer.send(Message("t", b"2", delay_s=0))
+    results = await producer.send_batch(
+        [Message("t", b"3"), Message("t", b"4", delay_s=1), Message("t", b"5")]
+    )
+    assert await stored(cluster) == [b"1", b"2", b"3", b"5"]
+    await asyncio.sleep(2)
+    assert await stored(cluster) == [b"1", b"2", b"3", b"5", b"4"]
+    assert await producer.cancel(results[1]) is Cancellation.DELIVERED
+
+
+async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
+    factory: aio.MessageFactory,
+) -> None:
+    """Not the place of another message, and nothing else."""
+    producer = await factory.create_producer()
+    (waits,) = await delayed(factory, 50)
+    plain = await producer.send(Message("t", b"x"))
+    for wrong in (plain, waits._replace(id=waits.id + 1), waits._replace(offset=waits.offset + 1)):
+        with pytest.raises(InvalidArgument, match="delayed message"):
+            await producer.cancel(wrong._replace(partition=waits.partition))
+    with pytest.raises(InvalidArgument, match="result"):
+        await producer.cancel(5)  # type: ignore[arg-type]
+
+
+async def crash(cluster: MemoryCluster, keep: object, key: str = "b1") -> None:
+    """End a node as kill -9 does, or as a loss of power does."""
+    cluster.network.kill(key)
+    disk = cluster.disks[key].crash(keep)  # type: ignore[arg-type]
+    cluster.ensemble.crash(cluster.coordinators[key])
+    cluster.flushers[key].release()
+    await cluster.nodes[key].stop()
+    cluster.disks[key] = disk
+
+
+@pytest.mark.parametrize("keep", [keep_all, keep_none])
+@pytest.mark.parametrize("flushes", range(5))
+async def test_each_message_is_delivered_once_whenever_its_broker_dies(
+    cluster: MemoryCluster, flushes: int, keep: object
+) -> None:
+    """After so many flushes from the time on at which it is due: its note, its batch, the end."""
+    await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    async with factory_of(cluster) as factory:
+        await delayed(factory, 2, 3, 2)
+        flusher = cluster.flushers["b1"]
+        flusher.held = True
+        for _ in range(flushes):
+            await until(lambda: bool(flusher._submitted))
+            flusher.release_one()
+        await asyncio.sleep(2.5)
+        await crash(cluster, keep)
+    await cluster.start()
+    await asyncio.sleep(20)
+    assert await stored(cluster) == [b"2", b"2", b"3"]
+
+
+@pytest.mark.parametrize("at_s", [0.5, 1.0, 1.001, 1.05, 4.0])
+async def test_another_node_goes_on_with_what_waits(cluster: MemoryCluster, at_s: float) -> None:
+    """Whatever the first one had done of it, nothing is lost, doubled or early."""
+    await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await cluster.start(node="n2")
+    await cluster.until_in_sync("n1", "n2")
+    async with factory_of(cluster) as factory:
+        await delayed(factory, 60, 1, 2, 3)
+        begun = cluster.ensemble.clock.wall_ms()
+        await asyncio.sleep(at_s)
+        await crash(cluster, keep_all)
+        await cluster.until_in_sync("n2")
+        await asyncio.sleep(10)
+        assert await stored(cluster) == [b"1", b"2", b"3"]
+        assert cluster.ensemble.clock.wall_ms() - begun < 60_000
+        await asyncio.sleep(55)
+        assert await stored(cluster) == [b"1", b"2", b"3", b"60"]
+
+
+async def test_a_clock_that_is_set_back_delivers_nothing_early(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """And nothing twice."""
+    await delayed(factory, 10, 100)
+    await asyncio.sleep(15)
+    cluster.ensemble.clock.wall_offset_ms = -60_000  # type: ignore[attr-defined]
+    await asyncio.sleep(100)
+    assert await stored(cluster) == [b"10"]
+    await asyncio.sleep(60)
+    assert await stored(cluster) == [b"10", b"100"]
+
+
+async def test_messages_for_a_deleted_topic_go_nowhere(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """They hold up no other ones, and the node counts them."""
+    await cluster.create_topic("u", partitions=1)
+    producer = await factory.create_producer()
+    await producer.send(Message("u", b"x", delay_s=5))
+    await delayed(factory, 6)
+    async with cluster.admin() as coordinator:
+        await delete_topic(coordinator, "u")
+    await asyncio.sleep(10)
+    assert await stored(cluster) == [b"6"]
+    assert cluster.nodes["b1"].parts.timers.counts.undeliverable == 1
+
+
+async def test_what_waits_follows_its_partition_to_another_group(cluster: MemoryCluster) -> None:
+    """Its bytes stay where they are, and the group that writes now delivers them, and cancels."""
+    for group in ("b1", "b2"):
+        await cluster.start(group)
+    await cluster.create_topic("t", partitions=1)
+    async with factory_of(cluster) as factory:
+        results = await delayed(factory, 20, 30, 40)
+        (number,) = {each.partition for each in results}
+        async with cluster.admin() as coordinator:
+            view = await describe_topic(coordinator, DELAYED_TOPIC)
+        new = "b2" if view.partitions[number].writer_group == "b1" else "b1"
+        await factory.admin.move(await factory.admin.plan_moves(DELAYED_TOPIC, [number], new))
+        await asyncio.sleep(5)
+        producer = await factory.create_producer()
+        assert await producer.cancel(results[1]) is Cancellation.CANCELLED
+        await producer.send(Message("t", b"35", delay_s=30))
+        await asyncio.sleep(50)
+        assert await stored(cluster) == [b"20", b"35", b"40"]
+        await cluster.nodes[new].stop()
+        await cluster.start(new)
+        await asyncio.sleep(50)
+        assert await stored(cluster) == [b"20", b"35", b"40"]
+
+
+async def test_the_log_is_kept_from_the_oldest_message_on_that_waits(
+    cluster: MemoryCluster,
+) -> None:
+    """What was delivered before it goes by age; what waits outlives every age."""
+    node = await cluster.start(log_config=LogConfig(block_bytes=MIB))
+    await cluster.create_topic("t", partitions=1)
+    async with factory_of(cluster) as factory:
+        producer = await factory.create_producer()
+        for _ in range(30):
+            await producer.send(Message("t", bytes(100_000), delay_s=1))
+        (waits,) = await delayed(factory, 500)
+        for _ in range(30):
+            await producer.send(Message("t", bytes(100_000), delay_s=1))
+        await asyncio.sleep(20)
+        channel = node.parts.partitions.channels[DELAYED_TOPIC, waits.partition]
+        log = channel.log
+        assert log is not None
+        await later(node, 5).look()
+        assert waits.offset - 3 * MIB < channel.start_offset <= waits.offset
+        await asyncio.sleep(500)
+        (last,) = await (await factory.create_consumer()).get_last("t", 1)
+        assert last.content == b"500"
+        await producer.send(Message("t", b"x", delay_s=1))
+        await asyncio.sleep(20)
+        await later(node, 5).look()
+        assert channel.start_offset > waits.offset
+
+
+async def test_a_record_that_nobody_can_read_holds_up_no_other_one(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A faulty client can store one, but no note; it is told, and passed by."""
+    (waits,) = await delayed(factory, 30)
+    client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    bad = bytearray(message(b"x", tag="t"))
+    bad[-1] ^= 1
+    note = encode_note(Sent(TopicPartition("t", 0), ProducerStamp(1, 0, 0), [Delayed(1, 2, 3, 0)]))
+    for record in (bytes(bad), message(b"plain _vq.note")):
+        await client.put(DELAYED_TOPIC, waits.partition, [record])
+    for record in (encode_record(0, b"{", NOTE_TAG), note):
+        with pytest.raises(InvalidRequest, match="only brokers"):
+            await client.put(DELAYED_TOPIC, waits.partition, [message(b"x"), record])
+    await delayed(factory, 1)
+    await asyncio.sleep(60)
+    assert await stored(cluster) == [b"1", b"30"]
+    (why,) = cluster.nodes["b1"].parts.timers.told_problems()
+    assert "cannot be read" in why
+
+
+async def test_a_topic_that_was_made_again_takes_what_is_due(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its broker does not know who sent to the topic of that name before."""
+    await delayed(factory, 1, 2, 30)
+    await asyncio.sleep(5)
+    async with cluster.admin() as coordinator:
+        await delete_topic(coordinator, "t")
+    await asyncio.sleep(2)
+    await cluster.create_topic("t", partitions=1)
+    await asyncio.sleep(40)
+    assert await stored(cluster) == [b"30"]

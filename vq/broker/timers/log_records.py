@@ -1,0 +1,177 @@
+"""The committed records of one partition, in order, whichever group has them.
+
+What lies on this node is read from its log, what another group has of the partition over the
+network. A record that cannot be read is passed by after some tries, and read again later: it may be
+damaged, and repaired; or its producer has sent it so. The others must not wait for it.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from vq import limits
+from vq.broker.base.runner import Lane, Runner
+from vq.broker.partition.channel import Channel
+from vq.broker.timers.outbox import Outbox
+from vq.errors import Busy, CorruptData, OffsetOutOfRange, VqError
+from vq.log_lines import get_logger
+from vq.store.archive.archived_file import NotInMemory
+from vq.store.records.format import RECORD_HEADER_BYTES
+from vq.store.records.record import Record, bytes_needed, decode_into
+
+__all__ = ["LogRecords"]
+
+logger = get_logger(__name__)
+
+#: What is read at a time: to take it apart holds the loop for one or two milliseconds.
+READ_BYTES: Final = 64 * limits.KIB
+#: A record that cannot be read is passed by after so many tries.
+TRIES: Final = 3
+
+
+class LogRecords:
+    """See the module. Loop-bound.
+
+    Args:
+        channel: Of the partition, which this node leads.
+        outbox: Reads what another group has.
+        runner: Reads what is not in memory.
+
+    Attributes:
+        begin: The first offset that is kept.
+        position: Where reading goes on.
+        unread: Offsets of records that were passed by.
+    """
+
+    def __init__(self, channel: Channel, outbox: Outbox, runner: Runner) -> None:
+        spans = channel.placement.spans
+        self.begin = spans[0].start if spans else channel.earliest
+        self.position = self.begin
+        self.unread: dict[int, None] = {}
+        self._channel = channel
+        self._outbox = outbox
+        self._runner = runner
+        self._size = READ_BYTES
+        self._failed = (-1, 0)  # the record that could not be read last, and how often
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is committed that was not read."""
+        return self.position < self._channel.read_limit
+
+    @property
+    def problem(self) -> str:
+        """What was passed by; "": nothing."""
+        if not self.unread:
+            return ""
+        first = min(self.unread)
+        return f"{len(self.unread)} record(s) of {self._channel} cannot be read, from {first} on"
+
+    async def next_records(self) -> list[Record]:
+        """Return the next records; there may be none, although there are more.
+
+        Raises:
+            VqError, OSError: They cannot be read now.
+        """
+        position = self.position
+        try:
+            data = await self.bytes_at(position, self._size)
+        except OffsetOutOfRange as error:
+            earliest = int(error.details.get("earliest", 0))
+            if position != self.begin or earliest <= position:
+                raise
+            self.begin = self.position = earliest  # retention has taken what is before
+            return []
+        records: list[Record] = []
+        try:
+            end = decode_into(data, position, records)
+        except CorruptData as error:
+            end = self._pass_by(error, bytes(data))
+        if not data:
+            self.position = self._next_range()
+        elif end == position:
+            self._size = max(self._size, bytes_needed(data))
+        else:
+            self.position, self._size = end, READ_BYTES
+        return records
+
+    def _pass_by(self, error: CorruptData, data: bytes) -> int:
+        """Return where the record ends that cannot be read; it is tried some times before.
+
+        It may be damaged, and repaired later; or its producer has sent it so. The others must not
+        wait for it, and it is read again from time to time.
+        """
+        at = int(error.details["offset"])
+        channel = self._channel
+        channel.context.suspect(channel, at)
+        before, tries = self._failed
+        self._failed = at, tries + 1 if at == before else 1
+        if at > self.position:
+            return at  # what is before it counts
+        if self._failed[1] < TRIES:
+            raise error
+        length = bytes_needed(data)
+        if length > len(data):
+            raise error
+        logger.error(
+            "record of a delayed message cannot be read, going on behind it",
+            partition=channel,
+            offset=at,
+            error=error,
+        )
+        self.unread[at] = None
+        return at + length
+
+    async def read_again(self) -> list[Record]:
+        """Return records that were passed by and can be read now."""
+        found: list[Record] = []
+        for offset in list(self.unread):
+            with suppress(VqError, OSError):
+                found.append(await self.record_at(offset))
+                del self.unread[offset]
+        return found
+
+    async def record_at(self, offset: int) -> Record:
+        """Return one record.
+
+        Raises:
+            VqError, OSError: It cannot be read.
+        """
+        head = await self.bytes_at(offset, RECORD_HEADER_BYTES)
+        records: list[Record] = []
+        decode_into(await self.bytes_at(offset, bytes_needed(head)), offset, records)
+        if not records:
+            raise CorruptData(f"no message begins at offset {offset}", details={"offset": offset})
+        return records[0]
+
+    def _next_range(self) -> int:
+        """Return where reading goes on behind an earlier range."""
+        channel = self._channel
+        part = channel.holding(self.position)
+        if part is channel:
+            raise Busy(f"offset {self.position} of {channel} cannot be read now")
+        return max(self.position, part.range_at(part.end_of_range)[1] or channel.start_offset)
+
+    async def bytes_at(self, offset: int, size: int) -> memoryview:
+        """Return up to so many bytes from an offset on.
+
+        Raises:
+            VqError, OSError: They cannot be read now.
+        """
+        channel = self._channel
+        span = channel.placement.span_at(offset)
+        if span is not None and span.group != channel.context.group:
+            end = offset + size if span.end is None else min(offset + size, span.end)
+            data = await self._outbox.read(channel.partition, span.group, offset, end - offset)
+            return memoryview(data)
+        part = channel.holding(offset)
+        log = part.log
+        if log is None:
+            raise Busy(f"the log of {self._channel} is not open yet")
+        while True:
+            try:
+                fetch = log.reader.cold(offset, size, part.read_limit)
+                if fetch is not None:
+                    await self._runner.run(fetch, Lane.READ)
+                return log.reader.read(offset, size, part.read_limit)
+            except NotInMemory as error:
+                await self._runner.run(error.fetch, Lane.READ)

@@ -1,0 +1,236 @@
+"""Sends batches of messages that are due to the masters of their partitions, this node included.
+
+A batch is sent until it has an outcome, under one stamp: the broker that takes it recognises it
+when it comes again. What keeps one partition waiting holds up no other one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from vq.backoff import Backoff, Draws
+from vq.coordination.topics.routes import RouteWatcher
+from vq.coordination.tree.coordinator import Coordinator
+from vq.errors import (
+    CoordinationError,
+    NotMaster,
+    SequenceStale,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+    VqError,
+)
+from vq.log_lines import get_logger
+from vq.model import Address, ProducerStamp, TopicPartition
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.broker_connection import BrokerConnection, connect
+from vq.remoting.format import Command
+from vq.remoting.transport import Network
+
+__all__ = ["Gone", "NotRemembered", "Outbox", "Parcel"]
+
+logger = get_logger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 10.0
+BACKOFF: Final = Backoff(first_s=0.05, most_s=5.0, jitter=0.2)
+#: A batch that is refused so often is told once.
+TOLD_AFTER: Final = 5
+
+
+class Gone(Exception):
+    """There is no such topic or partition any more: nobody can have the messages."""
+
+
+class NotRemembered(Exception):
+    """The broker has forgotten who sent the batch: it may be stored, or may not."""
+
+
+class Parcel(NamedTuple):
+    """A batch to be sent.
+
+    Attributes:
+        to: Where.
+        stamp: By whom it is; the same whenever it is sent.
+        records: Its records.
+        messages: How many they are.
+        resend: It may have been sent before.
+    """
+
+    to: TopicPartition
+    stamp: ProducerStamp
+    records: bytes
+    messages: int
+    resend: bool
+
+
+class Outbox:
+    """The connections of a node to the masters of partitions. Loop-bound.
+
+    Args:
+        coordinator: A started coordinator, by the time of the first batch.
+        network: To reach brokers.
+        rng: For pauses.
+        cluster: Its name.
+        client_id: How this node calls itself.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        network: Network,
+        rng: Draws,
+        *,
+        cluster: str,
+        client_id: str,
+    ) -> None:
+        self._routes = RouteWatcher(coordinator)
+        self._network = network
+        self._rng = rng
+        self._cluster = cluster
+        self._client_id = client_id
+        self._connections: dict[Address, asyncio.Future[BrokerConnection]] = {}
+
+    async def send(self, parcel: Parcel, tell: Callable[[str], None]) -> None:
+        """Return when a batch is stored.
+
+        Args:
+            parcel: The batch.
+            tell: Told why it is not stored yet; "": it is.
+
+        Raises:
+            Gone, NotRemembered: See there.
+        """
+        crc: int = google_crc32c.value(parcel.records)
+        id, epoch, sequence = parcel.stamp
+        request = wire.PutRequest(
+            topic=parcel.to.topic,
+            partition=parcel.to.partition,
+            record_count=parcel.messages,
+            crc=crc,
+            producer_id=id,
+            producer_epoch=epoch,
+            sequence=sequence,
+            resend=parcel.resend,
+        )
+        failures = 0
+        while True:
+            try:
+                address = await self._master(parcel.to, again=failures > 0)
+                connection = await self._connection(address)
+                await connection.request(
+                    Command.PUT, request, parcel.records, timeout=ANSWER_TIMEOUT_S
+                )
+            except (UnknownTopic, UnknownPartition) as error:
+                if await self._is_gone(parcel.to):
+                    raise Gone(str(error)) from error
+                why: VqError = error
+            except (UnknownProducer, SequenceStale) as error:
+                raise NotRemembered(str(error)) from error
+            except VqError as error:
+                why = error
+            else:
+                if failures >= TOLD_AFTER:
+                    tell("")
+                return
+            failures += 1
+            request.resend = True
+            if failures == TOLD_AFTER:
+                tell(f"{parcel.to} takes no message that is due: {why}")
+            await asyncio.sleep(BACKOFF.pause_s(failures, self._rng))
+
+    async def read(self, partition: TopicPartition, group: str, offset: int, size: int) -> bytes:
+        """Return bytes of a range that another group has.
+
+        Raises:
+            OffsetOutOfRange: They are deleted; the details have the earliest offset that is kept.
+            VqError: They cannot be read now.
+        """
+        await self._routes.track(partition.topic)
+        master = self._routes.snapshot.master(group)
+        if master is None:
+            await self._routes.refresh(partition.topic)
+            raise NotMaster(f"group {group}, which has a part of {partition}, has no master now")
+        request = wire.GetRequest(
+            topic=partition.topic,
+            partition=partition.partition,
+            offset=offset,
+            max_bytes=size,
+        )
+        connection = await self._connection(master[0])
+        try:
+            _, body = await connection.request(Command.GET, request, timeout=ANSWER_TIMEOUT_S)
+        except VqError as error:
+            if error.refresh_routes:
+                await self._routes.refresh(partition.topic)
+            raise
+        return body
+
+    async def _master(self, to: TopicPartition, *, again: bool) -> Address:
+        """Return who takes the appends of a partition.
+
+        Raises:
+            VqError: That cannot be told now.
+        """
+        if again:
+            await self._routes.refresh(to.topic)
+        else:
+            await self._routes.track(to.topic)
+        routes = self._routes.snapshot
+        group = routes.placement(to).writer_group
+        master = None if group is None else routes.master(group)
+        if master is None:
+            raise NotMaster(f"partition {to} has no master now")
+        return master[0]
+
+    async def _is_gone(self, to: TopicPartition) -> bool:
+        """Whether a topic or a partition is not there, also as ZooKeeper's leader knows it."""
+        try:
+            await self._routes.refresh(to.topic)
+            self._routes.snapshot.placement(to)
+        except (UnknownTopic, UnknownPartition):
+            return True
+        except CoordinationError:
+            return False
+        return False
+
+    async def _connection(self, address: Address) -> BrokerConnection:
+        """Return a connection to a broker; those who need one at the same time share it.
+
+        Raises:
+            VqError: There is none.
+        """
+        making = self._connections.get(address)
+        if making is None:
+            making = asyncio.ensure_future(
+                connect(
+                    self._network,
+                    address,
+                    client_id=self._client_id,
+                    cluster=self._cluster,
+                    timeout=CONNECT_TIMEOUT_S,
+                    on_close=lambda _: self._forget(address, making),
+                )
+            )
+            self._connections[address] = making
+        try:
+            return await asyncio.shield(making)
+        except VqError:
+            self._forget(address, making)
+            raise
+
+    def _forget(self, address: Address, making: "asyncio.Future[BrokerConnection] | None") -> None:
+        if self._connections.get(address) is making:
+            self._connections.pop(address, None)
+
+    async def close(self) -> None:
+        """End all connections."""
+        connections, self._connections = self._connections, {}
+        for making in connections.values():
+            making.cancel()
+            with suppress(asyncio.CancelledError, VqError):
+                (await making).close()
+        await self._routes.close()

@@ -1,0 +1,231 @@
+"""Messages that wait for their time, and which of them are due. Pure.
+
+A message of far-off time lies packed in the minute in which it is due. A minute that is near is
+dealt to its seconds, a bounded part at a time, and a second that begins goes into a heap. So a
+million messages take 24 bytes each, only those of one second are objects, and no call takes long.
+
+A message that is taken out of a minute is noted as gone. It is left out when the minute is dealt,
+or when half of its messages are gone.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+__all__ = ["PACKED_BYTES", "PAGE_BYTES", "STEP", "Delayed", "Pending", "packed", "unpacked"]
+
+_PACKED: Final = Struct("<QQII")
+PACKED_BYTES: Final = _PACKED.size
+_SECOND_MS: Final = 1_000
+_MINUTE_MS: Final = 60_000
+_NEVER: Final = 2**63
+#: So many messages are dealt, or taken out, at a time: some milliseconds.
+STEP: Final = 2_000
+#: It is known to within so many bytes from where on a log is needed.
+PAGE_BYTES: Final = 1 << 20
+
+
+class Delayed(NamedTuple):
+    """One message that waits.
+
+    Attributes:
+        due_ms: When it is due, by the wall clock.
+        offset: Of its record in the log.
+        length: Of that record in bytes.
+        target: Where it is to go: a number of whoever keeps these.
+    """
+
+    due_ms: int
+    offset: int
+    length: int
+    target: int
+
+
+class Pending:
+    """The messages of one log that wait. Not safe for several threads.
+
+    Invariant: a message is in the heap, in one second, in the minute that is being dealt, or in one
+    minute that is not.
+    """
+
+    def __init__(self) -> None:
+        self._minutes: dict[int, bytearray] = {}
+        self._gone: dict[int, set[int]] = {}  # by minute: offsets of what was removed from it
+        self._seconds: dict[int, bytearray] = {}
+        self._heap: list[Delayed] = []
+        self._removed: set[int] = set()  # offsets, of what is in a second or in the heap
+        self._dealt = bytearray()  # the minute that is being dealt,
+        self._at = 0  # from where on,
+        self._dealt_gone: set[int] = set()  # without these
+        self._minute = 0  # those before it are dealt, or being dealt
+        self._second = 0  # those before it are in the heap
+        self._count = 0
+        self._pages: dict[int, int] = {}  # by page of the log: how many of its messages are needed
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, delayed: Delayed) -> None:
+        """Have a message wait; its record is needed until ``free``."""
+        self._put(delayed)
+        page = delayed.offset // PAGE_BYTES
+        self._pages[page] = self._pages.get(page, 0) + 1
+
+    def put_back(self, delayed: Delayed) -> None:
+        """Have a message wait again that was removed, and is not freed."""
+        minute = delayed.due_ms // _MINUTE_MS
+        gone = self._gone.get(minute)
+        if gone is not None and delayed.offset in gone:
+            gone.discard(delayed.offset)  # it lies there still
+            self._count += 1
+        elif delayed.offset in self._removed:
+            self._removed.discard(delayed.offset)
+            self._count += 1
+        else:
+            self._put(delayed)
+
+    def _put(self, delayed: Delayed) -> None:
+        due_ms = delayed.due_ms
+        if due_ms >= self._minute * _MINUTE_MS:
+            _room(self._minutes, due_ms // _MINUTE_MS).extend(_PACKED.pack(*delayed))
+        else:
+            self._put_near(delayed)
+        self._count += 1
+
+    def _put_near(self, delayed: Delayed) -> None:
+        second = delayed.due_ms // _SECOND_MS
+        if second >= self._second:
+            _room(self._seconds, second).extend(_PACKED.pack(*delayed))
+        else:
+            heapq.heappush(self._heap, delayed)
+
+    def holds(self, due_ms: int, offset: int) -> bool:
+        """Whether a message waits."""
+        minute = due_ms // _MINUTE_MS
+        if minute >= self._minute:
+            gone = self._gone.get(minute, ())
+            return offset not in gone and _has(self._minutes.get(minute), offset)
+        if offset in self._removed:
+            return False
+        return (
+            _has(self._seconds.get(due_ms // _SECOND_MS), offset)
+            or any(each.offset == offset for each in self._heap)
+            or (offset not in self._dealt_gone and _has(self._dealt[self._at :], offset))
+        )
+
+    def remove(self, due_ms: int, offset: int) -> None:
+        """Have a message wait no more; it must be one that waits."""
+        minute = due_ms // _MINUTE_MS
+        if minute < self._minute:
+            self._removed.add(offset)
+            self._count -= 1
+            return
+        room = self._minutes.get(minute)
+        if room is None:  # somebody made a note of a message that is none
+            return
+        self._count -= 1
+        gone = self._gone.setdefault(minute, set())
+        gone.add(offset)
+        if len(gone) * _PACKED.size * 2 > len(room):
+            left = [each for each in unpacked(room) if each.offset not in gone]
+            del self._gone[minute]
+            if left:
+                self._minutes[minute] = packed(left)
+            else:
+                del self._minutes[minute]
+
+    def due(self, now_ms: int) -> list[Delayed]:
+        """Take out what is due, ``STEP`` messages at most, in the order of time, then of offsets.
+
+        Call it again while ``next_ms`` is not after ``now_ms``. If some of what is due was not
+        dealt yet, it comes with a later call, behind what is due after it.
+        """
+        self._deal(now_ms)
+        heap, removed = self._heap, self._removed
+        found: list[Delayed] = []
+        while heap and heap[0].due_ms <= now_ms and len(found) < STEP:
+            delayed = heapq.heappop(heap)
+            if delayed.offset in removed:
+                removed.discard(delayed.offset)
+            else:
+                found.append(delayed)
+        self._count -= len(found)
+        return found
+
+    def _deal(self, now_ms: int) -> None:
+        """Deal a part of a minute that has begun or begins next; open the seconds that began."""
+        if self._at >= len(self._dealt):
+            self._next_minute(now_ms)
+        end = min(self._at + STEP * _PACKED.size, len(self._dealt))
+        gone = self._dealt_gone
+        for delayed in unpacked(self._dealt[self._at : end]):
+            if delayed.offset not in gone:
+                self._put_near(delayed)
+        self._at = end
+        second = now_ms // _SECOND_MS
+        if second >= self._second:
+            begun = [every for every in self._seconds if every <= second]
+            for each in begun:
+                self._heap += unpacked(self._seconds.pop(each))
+            if begun:
+                heapq.heapify(self._heap)
+            self._second = second + 1
+
+    def _next_minute(self, now_ms: int) -> None:
+        """Begin to deal the first minute, unless it is far off."""
+        minute = min(self._minutes, default=_NEVER)
+        if minute <= now_ms // _MINUTE_MS + 1:
+            self._dealt = self._minutes.pop(minute)
+            self._dealt_gone = self._gone.pop(minute, set())
+            self._minute = max(self._minute, minute + 1)
+        elif self._dealt:
+            self._dealt, self._dealt_gone = bytearray(), set()
+        self._at = 0
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return when to call ``due`` next; None: nothing waits."""
+        if self._at < len(self._dealt):
+            return now_ms
+        times = [self._heap[0].due_ms] if self._heap else []
+        if self._seconds:
+            times.append(min(self._seconds) * _SECOND_MS)
+        if self._minutes:
+            times.append(max(0, (min(self._minutes) - 1) * _MINUTE_MS))
+        return min(times, default=None)
+
+    # What is needed of the log --------------------------------------------------------------------
+    def free(self, offset: int) -> None:
+        """The record of a message that waits no more is not needed any more."""
+        page = offset // PAGE_BYTES
+        left = self._pages.get(page, 1) - 1
+        if left:
+            self._pages[page] = left
+        else:
+            self._pages.pop(page, None)
+
+    @property
+    def needed_from(self) -> int | None:
+        """The offset from which on the log is needed, at most that; None: nothing is needed."""
+        return min(self._pages) * PAGE_BYTES if self._pages else None
+
+
+def packed(messages: Iterable[Delayed]) -> bytearray:
+    """Return messages as bytes, ``PACKED_BYTES`` for each."""
+    return bytearray().join(_PACKED.pack(*each) for each in messages)
+
+
+def unpacked(room: bytes | bytearray) -> Iterator[Delayed]:
+    """Yield the messages that ``packed`` has made bytes of."""
+    return map(Delayed._make, _PACKED.iter_unpack(room))
+
+
+def _has(room: bytearray | None, offset: int) -> bool:
+    return room is not None and any(each.offset == offset for each in unpacked(room))
+
+
+def _room(rooms: dict[int, bytearray], number: int) -> bytearray:
+    room = rooms.get(number)
+    if room is None:
+        room = rooms[number] = bytearray()
+    return room

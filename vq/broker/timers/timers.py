@@ -1,0 +1,177 @@
+"""The timers of a node: one for each partition of delayed messages that it leads."""
+
+import asyncio
+from typing import Final
+
+from vq import limits
+from vq.broker.base.jobs import Every, Jobs, While
+from vq.broker.base.runner import Runner
+from vq.broker.base.session import Session
+from vq.broker.base.tasks import BACKOFF
+from vq.broker.partition.channel import Channel
+from vq.broker.partition.gate import Gate
+from vq.broker.partition.partitions import Partitions
+from vq.broker.timers.notes import NOTE_TAG
+from vq.broker.timers.outbox import Outbox
+from vq.broker.timers.timer import Counts, Timer
+from vq.clock import Clock
+from vq.errors import Busy, InvalidRequest, NotMaster
+from vq.log_lines import get_logger
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import RequestId
+from vq.reserved import DELAYED_TOPIC
+
+__all__ = ["Timers"]
+
+logger = get_logger(__name__)
+
+#: How often it is looked whether a partition has come, or was moved away.
+LOOK_S: Final = 2.0
+#: A range of a partition that was moved away is kept for so long: longer than anything waits.
+KEPT_MS: Final = (limits.DELAY_S_MAX + 86_400) * 1_000
+
+
+class Timers:
+    """A duty of the master. Loop-bound.
+
+    Args:
+        jobs: Has it looked which partitions there are.
+        partitions: Those of the node.
+        outbox: Sends what is due.
+        gate: Says whether anything may be appended.
+        clock, runner: See ``Timer``.
+
+    Attributes:
+        counts: What the timers have done.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        partitions: Partitions,
+        outbox: Outbox,
+        gate: Gate,
+        *,
+        clock: Clock,
+        runner: Runner,
+    ) -> None:
+        self.counts: Final = Counts()
+        self._channels = partitions.channels
+        self._outbox = outbox
+        self._gate = gate
+        self._clock = clock
+        self._runner = runner
+        self._epoch = 0
+        self._timers: dict[Channel, tuple[Timer, asyncio.Task[None]]] = {}
+        partitions.added.listen(self.look)
+        jobs.add("timers", self._look_again, Every(LOOK_S), While.LEADING)
+
+    def start(self, epoch: int) -> None:
+        """See ``mastership.Duty``: what an epoch before read is read again."""
+        self.stop()
+        self._epoch = epoch
+        self.look()
+
+    def stop(self) -> None:
+        """See ``mastership.Duty``."""
+        self._epoch = 0
+        for channel in list(self._timers):
+            self._end(channel)
+
+    def _end(self, channel: Channel) -> None:
+        self._timers.pop(channel)[1].cancel()
+        channel.needed = channel.own_tag = None
+
+    async def close(self) -> None:
+        """End all timers, and the connections."""
+        tasks = [task for _, task in self._timers.values()]
+        self.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._outbox.close()
+
+    async def _look_again(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Begin the timers that are missing, and end those whose partition is not here any more."""
+        if not self._epoch:
+            return
+        mine = set()
+        for each in self._channels.values():
+            if each.partition.topic != DELAYED_TOPIC:
+                continue
+            if each.placement.writer_group == each.context.group:
+                mine.add(each)
+            else:  # the group that has the rest of it delivers these, too
+                each.needed = each.earliest if self._may_wait(each) else None
+        for channel in [each for each in self._timers if each not in mine]:
+            self._end(channel)
+        for channel in mine - self._timers.keys():
+            channel.needed = channel.earliest  # until it is known better
+            channel.own_tag = NOTE_TAG
+            timer = self._make(channel)
+            task = asyncio.get_running_loop().create_task(self._keep(channel, timer))
+            self._timers[channel] = timer, task
+
+    def _may_wait(self, channel: Channel) -> bool:
+        """Whether something may wait in a range that gets nothing more."""
+        last_ms = 0 if channel.log is None else channel.log.last_append_time_ms
+        return self._clock.wall_ms() <= last_ms + KEPT_MS
+
+    def _make(self, channel: Channel) -> Timer:
+        return Timer(
+            channel,
+            self._outbox,
+            self._gate,
+            clock=self._clock,
+            runner=self._runner,
+            counts=self.counts,
+        )
+
+    async def _keep(self, channel: Channel, timer: Timer) -> None:
+        """Have a partition's timer go on; after an error that nobody expected it begins anew."""
+        failures = 0
+        while True:
+            try:
+                await timer.run()
+            except Exception:
+                failures += 1
+                pause_s = BACKOFF.pause_s(failures)
+                logger.exception(
+                    "timer failed, beginning again", partition=channel, retry_s=pause_s
+                )
+                await asyncio.sleep(pause_s)
+                timer = self._make(channel)
+                self._timers[channel] = timer, self._timers[channel][1]
+
+    # What others ask ----------------------------------------------------------------------------
+    async def cancel(
+        self, channel: Channel, _session: Session, _id: RequestId, header: wire.CancelRequest
+    ) -> wire.CancelResponse:
+        """Carry out a CANCEL.
+
+        Raises:
+            VqError: See ``Timer.cancel``; or this node has no timer for the partition.
+        """
+        if channel.partition.topic != DELAYED_TOPIC:
+            raise InvalidRequest(
+                f"{channel} has no delayed messages; give the result of their send"
+            )
+        if header.epoch > channel.role.epoch:
+            raise channel.stale_epoch(header.epoch)
+        found = self._timers.get(channel)
+        if found is None:
+            raise NotMaster(f"this node does not lead {channel}")
+        if not self._gate.serves:
+            raise Busy(f"{channel} takes no messages now")
+        outcome = await found[0].cancel(header.offset, header.message_id)
+        return wire.CancelResponse(outcome=outcome)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait."""
+        return sum(len(timer) for timer, _ in self._timers.values())
+
+    def told_problems(self) -> list[str]:
+        """Return why messages wait that are due."""
+        return [why for timer, _ in self._timers.values() for why in timer.problems]

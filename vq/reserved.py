@@ -1,0 +1,171 @@
+"""Names that belong to vq: topics that it makes for itself, and headers that it gives to messages.
+
+    _vq.retry.<group>   messages that a group is to try again later
+    _vq.delayed         messages that are delivered later
+    _vq.dlq.<group>     dead letters: messages that a group has given up
+
+Only this module knows how they are written. Everything that begins so is reserved, also for what
+later versions need. Pure.
+
+A copy of a message in such a topic has the key, tag, content, id and headers of the message, and
+these headers more:
+
+    _vq.origin          orders-3@1024        topic, partition and offset of the message
+    _vq.origin-number   17                   its number in the partition, where it is known
+    _vq.attempts        3                    how often listeners were called with it
+    _vq.first-failed    1764360000000        when the first call failed, in ms since 1970
+    _vq.reason          ValueError: no id    why the last call failed, its beginning
+
+A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from vq.errors import InvalidArgument
+from vq.limits import NAME_CHARS_MAX
+from vq.shown import shown
+
+#: The topic of messages that are delivered later.
+DELAYED_TOPIC: Final = "_vq.delayed"
+#: Begins the name of every reserved topic, and of every header that vq gives to a message.
+PREFIX: Final = "_vq."
+
+
+class Purpose(StrEnum):
+    """What a reserved topic of a consumer group is for; the word in its name."""
+
+    RETRY = "retry"
+    DEAD_LETTERS = "dlq"
+
+
+#: The longest name of a group that can have all of them.
+GROUP_CHARS_MAX: Final = NAME_CHARS_MAX - max(len(f"{PREFIX}{each}.") for each in Purpose)
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a topic, or a header, is vq's own."""
+    return name.startswith(PREFIX)
+
+
+def topic_of(purpose: Purpose, group: str) -> str:
+    """Return the name of a group's reserved topic.
+
+    Raises:
+        InvalidArgument: It would be longer than a name may be.
+    """
+    name = f"{PREFIX}{purpose}.{group}"
+    if len(name) > NAME_CHARS_MAX:
+        raise InvalidArgument(
+            f"group {shown(group)} ({len(group)} characters) can have no topic {PREFIX}{purpose}."
+            f"<group>: names of topics have at most {NAME_CHARS_MAX} characters; give it a name of "
+            f"at most {GROUP_CHARS_MAX}"
+        )
+    return name
+
+
+def group_of(topic: str, purpose: Purpose) -> str | None:
+    """Return the group whose reserved topic this is; None if it is none of this purpose."""
+    begin = f"{PREFIX}{purpose}."
+    return topic.removeprefix(begin) if topic.startswith(begin) and topic != begin else None
+
+
+def check_own_name(topic: str) -> str:
+    """Return the name of a topic that users create or send to.
+
+    Raises:
+        InvalidArgument: It is reserved.
+    """
+    given: object = topic
+    if isinstance(given, str) and is_reserved(given):
+        raise InvalidArgument(
+            f"topic {shown(topic)}: names that begin with {PREFIX!r} are reserved for topics that "
+            "vq makes for itself, and only vq sends to them; choose another name. `vq dlq resend` "
+            "sends dead letters again"
+        )
+    return topic
+
+
+# Headers of copies ----------------------------------------------------------------------------
+ORIGIN: Final = f"{PREFIX}origin"
+ORIGIN_NUMBER: Final = f"{PREFIX}origin-number"
+ATTEMPTS: Final = f"{PREFIX}attempts"
+FIRST_FAILED: Final = f"{PREFIX}first-failed"
+REASON: Final = f"{PREFIX}reason"
+RESENT: Final = f"{PREFIX}resent"
+#: So much of a reason is kept: a header is no place for a trace.
+REASON_CHARS_MAX: Final = 500
+_PLACE: Final = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})@(?P<offset>[0-9]{1,20})")
+_NUMBER: Final = re.compile(r"[0-9]{1,20}")
+
+
+class MessageOrigin(NamedTuple):
+    """Where a message was stored, of which another one is a copy.
+
+    Attributes:
+        topic, partition, offset: Its topic, the number of its partition, the offset of its record.
+        number: How many messages the partition had before it; None: not known.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
+
+class DeliveryFailure(NamedTuple):
+    """Why a message was copied: what its listeners made of it.
+
+    Attributes:
+        attempts: How often they were called with it, >= 1.
+        first_ms: When the first call failed, in milliseconds since 1970.
+        reason: Why the last one failed.
+    """
+
+    attempts: int
+    first_ms: int
+    reason: str
+
+
+def headers_of_copy(origin: MessageOrigin, failure: DeliveryFailure) -> dict[str, str]:
+    """Return the headers that a copy has beside those of the message."""
+    reason = failure.reason.encode(errors="backslashreplace").decode()
+    headers = {
+        ORIGIN: str(origin),
+        ATTEMPTS: str(failure.attempts),
+        FIRST_FAILED: str(failure.first_ms),
+        REASON: reason[:REASON_CHARS_MAX],
+    }
+    return headers if origin.number is None else {**headers, ORIGIN_NUMBER: str(origin.number)}
+
+
+def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the headers that an application gave a message."""
+    return {name: text for name, text in (headers or {}).items() if not is_reserved(name)}
+
+
+def origin_in(headers: Mapping[str, str] | None, name: str = ORIGIN) -> MessageOrigin | None:
+    """Return the place that a header names; None if there is none, or it names no place."""
+    found = _PLACE.fullmatch((headers or {}).get(name, ""))
+    if found is None:
+        return None
+    number = _number(headers, ORIGIN_NUMBER) if name == ORIGIN else None
+    return MessageOrigin(found["topic"], int(found["partition"]), int(found["offset"]), number)
+
+
+def failure_in(headers: Mapping[str, str] | None) -> DeliveryFailure | None:
+    """Return why a copy was made; None: it does not say."""
+    attempts, first_ms = _number(headers, ATTEMPTS), _number(headers, FIRST_FAILED)
+    if headers is None or attempts is None or first_ms is None:
+        return None
+    return DeliveryFailure(attempts, first_ms, headers.get(REASON, ""))
+
+
+def _number(headers: Mapping[str, str] | None, name: str) -> int | None:
+    text = (headers or {}).get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
