@@ -14,11 +14,12 @@ from typing import Any, Final
 from bench import baseline
 from bench.cluster import Cluster
 from bench.context import Context, Rounds
+from bench.delays import delays
 from bench.features import features
 from bench.figures import Figure, Target
 from bench.history import history
 from bench.metadata import METADATA_PARTITIONS, metadata
-from bench.processor import processor_s
+from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
@@ -261,19 +262,12 @@ def idle(context: Context) -> Rounds:
                 time.sleep(seconds)
                 used = processor_s(cluster.broker.pid) - before
                 share = used / (time.monotonic() - begin) * 100
-                memory = _memory(cluster.broker.pid)
+                memory = memory_of(cluster.broker.pid)
                 yield [
                     Figure("idle broker, processor", share, "% of a core"),
                     Figure("idle broker, memory", memory["VmRSS"], "MB", details=memory),
                 ]
             waiting.go().result()
-
-
-def _memory(pid: int) -> dict[str, float]:
-    """Return the resident memory in MB, all of it and without file pages."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssAnon")))
-    return {name: int(value.split()[0]) * 1024 / 1e6 for name, value in found.items()}
 
 
 # Many partitions --------------------------------------------------------------------------------
@@ -490,6 +484,17 @@ SCENARIOS: Final = (
             f"{way}, at {level} GB of backlog": Target(ratio_min=0.85)
             for way in ("in", "out")
             for level in (1, 2, 3, 4)
+        },
+    ),
+    Scenario(
+        "delays",
+        "delayed messages",
+        delays,
+        {
+            "idle, late by, p99": Target(value_max=50.0),
+            "5 000/s, late by, p99": Target(value_max=250.0),
+            "1000000 that wait, memory": Target(value_max=64.0),
+            "1000000 that wait, restart": Target(value_max=5.0),
         },
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),

@@ -279,6 +279,54 @@ def send_one_each(
     return {"messages": partitions}
 
 
+def delayed(
+    ready: Ready, *, client: dict[str, Any], topic: str, count: int, rate: float
+) -> dict[str, Any]:
+    """Send messages that are due at a rate, from a second on; return how late they were stored."""
+    outcomes = Outcomes()
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+        factory.create_consumer() as consumer,
+    ):
+        producer.publish(topic)
+        ready()
+        start = consumer.get_bounds(topic, 0).latest
+        first = time.time() + 1.0 + count / 50_000
+        for number in range(count):
+            at = first + number / rate
+            message = vq.Message(topic, b"%d" % int(at * 1_000_000), deliver_at=at)
+            producer.send_async(message, outcomes)
+        producer.flush()
+        outcomes.check(count)
+        late: list[float] = []
+        while len(late) < count:
+            found = consumer.get(topic, 0, start, 1 << 20, timeout=5.0)
+            start = found.next_offset
+            late += [(each.append_time_ms or 0) - int(each.content) / 1_000 for each in found]
+    if min(late) < -1:
+        raise WorkFailed(f"a message came {-min(late):.1f} ms early")
+    return {"messages": count, "late_ms": percentiles(sorted(late), unit_s=1.0)}
+
+
+def wait_long(
+    ready: Ready, *, client: dict[str, Any], topic: str, count: int, ahead_s: float
+) -> dict[str, Any]:
+    """Send messages that are due much later."""
+    outcomes = Outcomes()
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+    ):
+        producer.publish(topic)
+        ready()
+        for number in range(count):
+            producer.send_async(vq.Message(topic, b"%128d" % number, delay_s=ahead_s), outcomes)
+        producer.flush()
+    outcomes.check(count)
+    return {"messages": count}
+
+
 # Metadata ---------------------------------------------------------------------------------------
 def make_topics(
     ready: Ready, *, client: dict[str, Any], first: int, count: int, partitions: int
@@ -307,6 +355,8 @@ WORKS: Final = {
         acks_on_schedule,
         acks_over_time,
         send_one_each,
+        delayed,
+        wait_long,
         make_topics,
     )
 }

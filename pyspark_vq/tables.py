@@ -7,6 +7,7 @@ and an ``error``, such as those of a broker that does not answer. Without ZooKee
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, Final, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -240,7 +241,7 @@ def _brokers(admin: Admin, _: Sequence[str]) -> Iterator[Row]:
 def _audit(admin: Admin, _: Sequence[str]) -> Iterator[Row]:
     problems: list[Row] = []
     yield from table_rows.audit_rows(
-        _told(admin.list_topics, [], "topic_created", problems),
+        _told(partial(admin.list_topics, reserved=True), [], "topic_created", problems),
         _told(admin.deleted_topics, [], "topic_deleted", problems),
         _told(admin.archive_history, [], "archive_run", problems),
         _told(admin.unclean_elections, {}, "unclean_election", problems),

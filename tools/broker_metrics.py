@@ -84,7 +84,7 @@ async def broker_families() -> list[Metric]:
         disk=MemoryDisk(),
         clock=clock,
         rng=random.Random(1),
-        flusher=LoopFlusher(FlushRunner(clock), delay_s=0),
+        flushers=(LoopFlusher(FlushRunner(clock), delay_s=0),),
         runner=InlineRunner(),
     )
     await node.start()

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         Moment,
         Position,
     )
+    from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
+    from vq.coordination.tree.values.group_terms import FailurePolicy
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         Refused,
         VqError,
     )
+    from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
         Cancellation,
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.reserved import DeliveryFailure, MessageOrigin
 
 
 _HOMES = {
@@ -94,6 +98,8 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.consumer.deliver.workers": ("Listener",),
+    "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -117,6 +123,7 @@ _HOMES = {
         "Refused",
         "VqError",
     ),
+    "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
         "Cancellation",
@@ -138,6 +145,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
@@ -150,7 +158,11 @@ __all__ = [
     "Cancellation",
     "Compression",
     "ConsumerConfig",
+    "DeliveryFailure",
+    "FailurePolicy",
     "FlushMode",
+    "GroupBalance",
+    "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
     "Key",
@@ -160,7 +172,9 @@ __all__ = [
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
+    "MessageFilter",
     "MessageList",
+    "MessageOrigin",
     "MessageProducer",
     "Moment",
     "OffsetBounds",
@@ -193,6 +207,7 @@ __all__ = [
     "TopicSettings",
     "VqError",
     "WhenFull",
+    "Where",
     "__version__",
 ]
 

@@ -21,10 +21,17 @@ COMPRESSION_THRESHOLD_BYTES: Final = 128 * KIB
 TAG_BYTES_MAX: Final = 255
 #: Most tags in the filter of one subscription.
 FILTER_TAGS_MAX: Final = 64
-#: Largest encoded properties (key, headers and the like) of one record.
+#: Longest expression of a filter in UTF-8, the most operands in it, and how deep NOT and
+#: parentheses may stand inside one another. They bound what a reader can make a broker do.
+FILTER_EXPRESSION_BYTES_MAX: Final = 4 * KIB
+FILTER_TERMS_MAX: Final = 256
+FILTER_DEPTH_MAX: Final = 32
+#: Largest encoded properties (key, headers and the like) that an application gives a message.
 PROPERTIES_BYTES_MAX: Final = 32 * KIB
+#: Largest encoded properties of a stored record: a copy has some more, see ``reserved``.
+STORED_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX + 4 * KIB
 #: Bytes a record needs beside its payload: fixed header, two length fields, tag, properties.
-RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + PROPERTIES_BYTES_MAX
+RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + STORED_PROPERTIES_BYTES_MAX
 #: Largest sum of records in one batch (the control record in front of it not counted).
 BATCH_BYTES_MAX: Final = 4 * MIB
 #: Longest time for which a producer holds back a batch that is not full.
@@ -94,10 +101,11 @@ REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
 #: Partitions added or asked for again by one FETCH, and results in one answer.
 FETCH_PARTITIONS_PER_REQUEST_MAX: Final = 1_024
 #: What a broker remembers for the fetch sessions of one connection: each session and each of its
-#: partitions counts 512 bytes, each tag 64 and its own.
+#: partitions counts 512 bytes, each tag 64 and its own, each operand of an expression 512.
 FETCH_STATE_BYTES_PER_CONNECTION_MAX: Final = 16 * MIB
 FETCH_STATE_ENTRY_BYTES: Final = 512
 FETCH_STATE_TAG_BYTES: Final = 64
+FETCH_STATE_TERM_BYTES: Final = 512
 #: Bytes of PUT bodies of one connection that may wait for a flush before reading pauses.
 PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX: Final = 32 * MIB
 #: Longest hold of a GET that waits for data.

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
+from vq.reserved import DeliveryFailure, MessageOrigin, failure_in, origin_in
 from vq.shown import shown
 
 try:
@@ -574,6 +575,16 @@ class Message(NamedTuple):
         that a broker picked for a ``message_filter``.
         """
         return None if self.append_time_ms is None else utc_of(self.append_time_ms)
+
+    @property
+    def origin(self) -> MessageOrigin | None:
+        """Of a copy, as of a dead letter: the place of the message; None: it is no copy."""
+        return origin_in(self.headers)
+
+    @property
+    def failure(self) -> DeliveryFailure | None:
+        """Of a copy: how often listeners failed, since when, and why; None: it is no copy."""
+        return failure_in(self.headers)
 
 
 if construct is not None:

@@ -1,7 +1,7 @@
 """Names that belong to vq: topics that it makes for itself, and headers that it gives to messages.
 
-    _vq.retry.<group>   messages that a group is to try again later
     _vq.delayed         messages that are delivered later
+    _vq.retry.<group>   messages that a group is to try again later
     _vq.dlq.<group>     dead letters: messages that a group has given up
 
 Only this module knows how they are written. Everything that begins so is reserved, also for what
@@ -16,7 +16,8 @@ these headers more:
     _vq.first-failed    1764360000000        when the first call failed, in ms since 1970
     _vq.reason          ValueError: no id    why the last call failed, its beginning
 
-A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other.
+A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other. A
+message with ``_vq.settled`` is no dead letter: it tells what became of some.
 """
 
 import re
@@ -28,10 +29,11 @@ from vq.errors import InvalidArgument
 from vq.limits import NAME_CHARS_MAX
 from vq.shown import shown
 
-#: The topic of messages that are delivered later.
-DELAYED_TOPIC: Final = "_vq.delayed"
 #: Begins the name of every reserved topic, and of every header that vq gives to a message.
 PREFIX: Final = "_vq."
+
+#: The topic of messages that are delivered later.
+DELAYED_TOPIC: Final = f"{PREFIX}delayed"
 
 
 class Purpose(StrEnum):
@@ -82,8 +84,7 @@ def check_own_name(topic: str) -> str:
     if isinstance(given, str) and is_reserved(given):
         raise InvalidArgument(
             f"topic {shown(topic)}: names that begin with {PREFIX!r} are reserved for topics that "
-            "vq makes for itself, and only vq sends to them; choose another name. `vq dlq resend` "
-            "sends dead letters again"
+            "vq makes for itself, and only vq sends to them; choose another name"
         )
     return topic
 
@@ -95,6 +96,7 @@ ATTEMPTS: Final = f"{PREFIX}attempts"
 FIRST_FAILED: Final = f"{PREFIX}first-failed"
 REASON: Final = f"{PREFIX}reason"
 RESENT: Final = f"{PREFIX}resent"
+SETTLED: Final = f"{PREFIX}settled"
 #: So much of a reason is kept: a header is no place for a trace.
 REASON_CHARS_MAX: Final = 500
 _PLACE: Final = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})@(?P<offset>[0-9]{1,20})")

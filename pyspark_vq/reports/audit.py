@@ -165,14 +165,14 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
         archives, unverified = verifying.result()
     joined = join_splits(checked, layout)
     findings = [*layout.findings, *joined.findings, *twice, *_archive_findings(archives)]
-    return _made(wanted, layout, joined, findings, many, archives, unverified)
+    return audit_of(wanted, layout, joined, findings, many, archives, unverified)
 
 
 # Which bytes ----------------------------------------------------------------------------------
 def read_layout(wanted: Wanted) -> Layout:
     """Ask which blocks there are, where, and which nodes are in sync."""
     admin = factory_of(wanted.connect).admin
-    given = list(wanted.topics) or [topic.name for topic in admin.list_topics()]
+    given = list(wanted.topics) or [topic.name for topic in admin.list_topics(reserved=True)]
     names = sorted(set(given))
     brokers = [each for each in admin.cluster_status().brokers if each.node is not None]
     held, silent = admin.list_blocks(names[0] if len(names) == 1 else None)
@@ -324,7 +324,7 @@ def _archive_findings(verified: Iterable[VerifiedArchive]) -> list[Finding]:
 
 
 # Putting together -----------------------------------------------------------------------------
-def _made(
+def audit_of(
     wanted: Wanted,
     layout: Layout,
     joined: Joined,
@@ -333,6 +333,7 @@ def _made(
     archives: Sequence[VerifiedArchive],
     unverified: Sequence[str],
 ) -> Audit:
+    """Return the audit of what was found; what one copy repeats of another is told once."""
     told = without_repeats(findings)
     counts: dict[str, int] = {}
     for each in told:

@@ -129,7 +129,7 @@ def read_cluster(connect: Connect) -> Cluster:
         CoordinationError: ZooKeeper does not answer.
     """
     admin = factory_of(connect).admin
-    settings = {topic.name: topic.settings for topic in admin.list_topics()}
+    settings = {topic.name: topic.settings for topic in admin.list_topics(reserved=True)}
     read = admin.read_placements({name: each.partitions for name, each in settings.items()})
     homes = [_home(each) for each in read]
     return Cluster(admin.cluster_status().brokers, settings, tuple(homes))

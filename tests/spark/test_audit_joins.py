@@ -148,7 +148,7 @@ def test_a_topic_that_is_closed_for_reading_is_unknown_for_a_cause_of_its_own(
     admin = SimpleNamespace(
         placements=lambda _: [placed(("b1", 0, None))],
         bounds=refuse,
-        list_topics=lambda: [SimpleNamespace(name="t")],
+        list_topics=lambda **_: [SimpleNamespace(name="t")],
         cluster_status=lambda: SimpleNamespace(brokers=[broker("b1/n1")]),
         list_blocks=lambda _: ([held("b1/n1", (0, 10))], []),
     )

@@ -55,6 +55,7 @@ class MessageProducer:
         """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``.
 
         Raises:
+            InvalidArgument: Its name is not valid, or reserved for vq's own topics.
             UnknownTopic, TopicClosed: The topic is missing or closed for writes.
             CoordinationError: ZooKeeper does not answer. A send raises ``NotSent`` instead.
         """

@@ -15,7 +15,7 @@ from vq.errors import BufferFull, NotPublished, TimedOut, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
 _SEND_SYNC_S = 3.0
-_ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
+ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
 
 class MessageProducer:
@@ -59,6 +59,7 @@ class MessageProducer:
         creates it, if the new topic could take the message.
 
         Raises:
+            InvalidArgument: Its name is not valid, or reserved for vq's own topics.
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             TopicClosed: The topic is closed for writes.
             CoordinationError: ZooKeeper does not answer, the connection to it ended
@@ -271,7 +272,7 @@ class MessageProducer:
             TimedOut: Some have none in time, ``details["open"]`` of them. The sends go on.
         """
         bound = None if timeout is None else check_timeout(timeout)
-        answer_s = None if bound is None else bound + _ANSWER_S
+        answer_s = None if bound is None else bound + ANSWER_S
         try:
             self._runtime.run(self._core.flush(bound), answer_s)
         except TimedOut as error:

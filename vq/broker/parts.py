@@ -9,17 +9,15 @@ Not in here: when parts start and stop (``node``).
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-
-from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
+from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
@@ -35,24 +33,25 @@ from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.gate import Gate
+from vq.broker.partition.lease import Lease
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
+from vq.broker.replication.fitness import NodeFitness
 from vq.broker.replication.following import Follower
 from vq.broker.replication.handing_over import HandOver
 from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.replication.lag import Lags
-from vq.broker.replication.lease import Lease
 from vq.broker.replication.mastership import Mastership
-from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
+from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
-from vq.broker.serving.fetching import Fetches
+from vq.broker.serving.fetching import ServedSessions
 from vq.broker.serving.finding import Finder
 from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
@@ -93,9 +92,8 @@ class Outside:
     flushers: tuple[Flusher, ...]
     runner: Runner
     log_config: LogConfig
-    process_metrics: Callable[[], Iterable[Metric]]
+    process: Process
     alarm: Alarm
-    cpu_s: Callable[[], float] | None
 
 
 class Front:
@@ -106,7 +104,7 @@ class Front:
         jobs: What is done again and again.
         role: What the node is in its group.
         gate: Why the node refuses requests.
-        membership: The cluster's secret.
+        secret: The cluster's secret.
         server: The connections.
         flush_times: How long flushes take, on all disks.
         flushes: Measure them, one for each data directory.
@@ -118,7 +116,7 @@ class Front:
         self.turn = Turn(asyncio.get_running_loop().call_soon)
         self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         refusal = NotMaster("this node is not registered yet")
-        self.role = Role(config.group, Lease(coordinator, clock).lasts, refusal)
+        self.role = Role(config.group, Lease(coordinator, clock), refusal)
         self.gate = Gate(
             ServerIdentity(
                 cluster=config.cluster,
@@ -129,13 +127,13 @@ class Front:
             self.role,
         )
         asker = Principal(config.group, config.node)
-        self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
+        self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
         self.server = Server(
             config.connections,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
-            proving=self.membership.proving,
+            proving=self.secret.proving,
         )
         self.flush_times = Histogram()
         self.flushes = tuple(
@@ -161,7 +159,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, membership, server, flushes, disks: See ``Front``.
+        jobs, gate, secret, server, flushes, disks: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -209,7 +207,7 @@ class Parts:
         self.directory = directory
         self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
-        self.membership = membership = front.membership
+        self.secret = secret = front.secret
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
@@ -273,11 +271,12 @@ class Parts:
             hand_over=self.hand_over,
             jobs=jobs,
         )
+        fitness = NodeFitness(self.soundness, self.doubt, self.partitions)
         dead_masters = DeadMasters(
             coordinator,
             group=config.group,
             node=config.node,
-            may_lead=lambda: not self.soundness.has_damage(),
+            fitness=fitness,
         )
         self.follower = Follower(
             self.partitions,
@@ -286,7 +285,7 @@ class Parts:
             cluster=config.cluster,
             group=config.group,
             node=config.node,
-            membership=membership,
+            secret=secret,
             dead_masters=dead_masters,
             rng=rng,
             bytes_per_s=config.catch_up_bytes_per_s,
@@ -338,7 +337,7 @@ class Parts:
             role=role,
             soundness=self.soundness,
             doubt=self.doubt,
-            partitions=self.partitions,
+            fitness=fitness,
             mastership=self.mastership,
         )
 
@@ -349,7 +348,7 @@ class Parts:
             self.follower,
             self.verifier,
             coordinator,
-            membership=membership,
+            secret=secret,
             presence=self.presence,
             soundness=self.soundness,
             network=network,
@@ -363,7 +362,7 @@ class Parts:
         )
         NodeLoad(
             jobs,
-            LoadMeter(self.context.counters, self.flushes, clock, outside.cpu_s),
+            LoadMeter(self.context.counters, self.flushes, clock, outside.process),
             LoadPublisher(self.presence, clock),
             partitions=self.partitions,
             disks=disks,
@@ -395,7 +394,7 @@ class Parts:
             tasks=tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
-        self.fetches = Fetches(self.partitions, self.context, front.turn, config.connections)
+        self.fetches = ServedSessions(self.partitions, self.context, front.turn, config.connections)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
         self.watched = Watched(
             config=config,
@@ -465,4 +464,4 @@ class Parts:
             gate=gate,
             tasks=tasks,
         )
-        self.monitor = Monitor(self.watched, coordinator, outside.process_metrics)
+        self.monitor = Monitor(self.watched, coordinator, outside.process)

@@ -33,7 +33,7 @@ class Cold:
 
 @pytest.fixture
 async def cold(cluster: MemoryCluster, monkeypatch) -> Cold:
-    monkeypatch.setattr(log_reader, "_RECENT_BYTES", 0)
+    monkeypatch.setattr(log_reader, "RECENT_BYTES", 0)
     await cluster.start()
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, cluster.nodes["b1"].address)

@@ -241,14 +241,14 @@ async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch)
     answers = hang(node, D2, monkeypatch)
     await until(lambda: node.parts.disks.all[1].silent)
     disk, touched = cluster.disks["b1"], []
-    find = disk._find
+    find = disk.find
 
     def note(path: Path):
         if node.parts.disks.all[1].silent and D2 in (path, *path.parents):
             touched.append(path)
         return find(path)
 
-    monkeypatch.setattr(disk, "_find", note)
+    monkeypatch.setattr(disk, "find", note)
     channels = [node.parts.partitions.channels["t", number] for number in range(4)]
     assert {is_whole(each) for each in channels if each.place is node.parts.disks.all[1].place} == {
         False

@@ -60,7 +60,7 @@ async def test_a_claim_that_comes_while_an_epoch_is_stored_is_stored_in_its_turn
     with runner.held():
         for epoch in (2, 3):
             ensemble.expire(served.cluster.coordinators["b1"])
-            await until(lambda epoch=epoch: mastership_of_node._newest.epoch == epoch)
+            await until(lambda epoch=epoch: mastership_of_node.newest_epoch == epoch)
             await until(lambda: runner.waiting)
     await until(lambda: served.node.epoch == 3)
     assert read_epoch(DATA, served.disk) == 3

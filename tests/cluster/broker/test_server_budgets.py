@@ -88,7 +88,7 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
     await cluster.create_topic("t")
     await until(lambda: node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         waiting = await _send_bodies(client, "t", 40)
         (session,) = server.sessions
         await until(lambda: session in server.paused)
@@ -211,7 +211,7 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
     node, server = await strict(cluster)
     await cluster.create_topic("t")
     await until(lambda: node.parts.partitions.channels)
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         for topic in ("t", "nowhere"):
             client = await Client.connect(cluster.network, node.address)
             if topic == "nowhere":  # its look-up is to last
@@ -243,7 +243,7 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
         put(channel, session, request_id, header, body)
 
     monkeypatch.setattr(Channel, "put", broken)
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
         good = client.send_put("t", 0, [message(b"y")])
         await until(lambda: node.parts.server.put_bytes)

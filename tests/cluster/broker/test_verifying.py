@@ -21,7 +21,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 
@@ -119,7 +119,7 @@ async def test_reports_of_one_place_share_one_look(served, monkeypatch):
     starts = await _fill(served.client)
     _overwrite(served, starts[4] + 30, b"damage")
     monkeypatch.setattr(verifying, "REPORTS_BURST", 1)
-    served.node.parts.verifier._tokens = 1.0
+    served.node.parts.verifier.tokens = 1.0
     answers = await asyncio.gather(*(_verify(served.client, offset=starts[4]) for _ in range(20)))
     assert all(len(answer.damage) == 1 for answer in answers)
 
@@ -290,7 +290,7 @@ async def test_what_was_verified_is_forgotten_with_its_topic(served):
         _overwrite(served, starts[4] + 30, b"damage")
         assert (await _pass(served)).damage
         channel = channels["t", 0]
-        assert (list(verifier._passes), list(verifier._known)) == ([channel], [channel.log])
+        assert (list(verifier.passes), list(verifier._known)) == ([channel], [channel.log])
         async with served.cluster.admin() as coordinator:
             await delete_topic(coordinator, "t")
         await until(lambda: ("t", 0) not in channels)
@@ -334,7 +334,7 @@ async def test_damage_met_by_the_broker_itself_is_looked_into(served):
 def test_the_ranges_of_a_log_are_bounded():
     """What is more goes to the last one."""
     known = Known(None)  # type: ignore[arg-type]
-    damage = [Damage(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
+    damage = [BadRange(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
     assert known.replace(0, 2_000, damage, 7) == damage
     assert len(known.damage) == RANGES_MAX
     assert known.damage[-1][0].end == 1_995

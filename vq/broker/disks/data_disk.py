@@ -19,7 +19,7 @@ from vq.broker.base.runner import Runner
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.disks.forecast import Growth, full_in_s
-from vq.broker.partition.context import Place
+from vq.broker.partition.context import DataPlace
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.reserve import Reserve
 from vq.clock import Clock
@@ -74,7 +74,7 @@ class DataDisk:
         clock: Clock,
         *,
         flushes: FlushMeter,
-        place: Place,
+        place: DataPlace,
         changed: Notice[[]],
     ) -> None:
         self.path = path

@@ -18,7 +18,7 @@ from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_looks import SILENT_S
 from vq.broker.disks.disk_watch import DiskLevel
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Place
+from vq.broker.partition.context import DataPlace
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.gate import Gate
 from vq.broker.partition.reserve import Reserve
@@ -69,7 +69,7 @@ class DataDisks:
         self.changed = Notice[[]]()
         self.changed.listen(lambda: gate.note_disks(self.refusal))
         self.places = {
-            path: Place(Storer(each, turn))
+            path: DataPlace(Storer(each, turn))
             for path, each in zip(config.directories, flushes, strict=True)
         }
         self.all = tuple(

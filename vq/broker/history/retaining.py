@@ -98,6 +98,7 @@ class Retainer(Visitor):
 
     Attributes:
         held: What somebody needs that would go otherwise, as of the last pass.
+        freed: The last pass under pressure freed something, or there was none.
     """
 
     what = "retention"
@@ -122,7 +123,7 @@ class Retainer(Visitor):
         self._runner = runner
         self._clock = clock
         self.relief = relief
-        self._freed = True  # the last pass under pressure freed something, or there was none
+        self.freed = True
         self.problems = Problems(logger, "retention cannot delete, trying again")
         self._stays_full = ""  # why a disk does, as of the last pass
         self._needs: dict[str, tuple[float, Needs]] = {}  # by topic: when it was read, and what
@@ -135,7 +136,7 @@ class Retainer(Visitor):
 
     async def _look_for_pressure(self) -> None:
         """Have a pass come sooner while a disk is too full."""
-        if self._freed and any(map(_may_go_early, self._channels.values())):
+        if self.freed and any(map(_may_go_early, self._channels.values())):
             try:
                 if await self.relief.pressed():
                     self._job.soon()
@@ -154,7 +155,7 @@ class Retainer(Visitor):
         led = sorted(filter(_leads, self._channels.values()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
-        self._freed = True
+        self.freed = True
         self._needs.clear()
         self._early = {}
         await BlockPass(self, led, self._clock).go_on()
@@ -163,7 +164,7 @@ class Retainer(Visitor):
             before = self._deleted_early
             early = [each for each in led if each in self._early]
             await BlockPass(self, early, self._clock).go_on()
-            self._freed = self._deleted_early > before
+            self.freed = self._deleted_early > before
             self.relief.note_deleted()
 
     def wants(self, channel: Channel) -> bool:
@@ -215,7 +216,7 @@ class Retainer(Visitor):
                 )
             for channel, end in relieve(mine, each.excess_bytes).items():
                 ends[channel] = max(end, ends.get(channel, 0))
-        self._freed = bool(ends) or not pressed
+        self.freed = bool(ends) or not pressed
         self._tell_plan(problem)
         return {channel: Early(end, *begun[channel]) for channel, end in ends.items()}
 

@@ -17,11 +17,12 @@ Example: 6 MB/s come in while the loop is busy for 20 % and the flusher for 60 %
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from vq import limits
 from vq.broker.base.jobs import Every, Jobs, While
+from vq.broker.base.process import Process
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.context import Counters
 from vq.broker.partition.flush_meter import FlushMeter, FlushTimes
@@ -59,8 +60,7 @@ class LoadMeter:
         counters: What the node counts.
         flushes: Measure its flushes, one for each data directory.
         clock: Time.
-        cpu_s: Returns the processor time of the calling thread, the loop's, in seconds; None: it is
-            not measured, and only flushes count as ``busy``.
+        process: Whose loop this is; if it measures nothing, only flushes count as ``busy``.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class LoadMeter:
         counters: Counters,
         flushes: Sequence[FlushMeter],
         clock: Clock,
-        cpu_s: Callable[[], float] | None = None,
+        process: Process,
     ) -> None:
         self._counters = counters
         self._flushes = flushes
         self._clock = clock
-        self._cpu_s = cpu_s or (lambda: 0.0)
+        self._process = process
         self._load = BrokerLoad()
         self._depth = 0.0
         self._first = True
         self._time = clock.monotonic()
-        self._cpu = self._cpu_s()
+        self._cpu = process.cpu_s()
         self._messages = counters.messages_in
         self._bytes = counters.bytes_in
 
@@ -94,7 +94,7 @@ class LoadMeter:
         """Return the load; the averages include the time since the last call."""
         now, cpu, counters, before = (
             self._clock.monotonic(),
-            self._cpu_s(),
+            self._process.cpu_s(),
             self._counters,
             self._load,
         )

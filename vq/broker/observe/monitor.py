@@ -9,13 +9,14 @@ scrape reads what is there. Without a port nothing of it exists.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.process import Process
 from vq.broker.base.tasks import Tasks
 from vq.broker.observe.metrics import BrokerMetrics, Facts
 from vq.broker.observe.survey import survey
@@ -43,7 +44,7 @@ class Monitor:
     Args:
         watched: What is told; its settings say where.
         coordinator: Knows the session.
-        process_metrics: Returns families about the process.
+        process: Has families of its own.
 
     Attributes:
         has_started: Set by the node once it does its work.
@@ -53,10 +54,10 @@ class Monitor:
         self,
         watched: Watched,
         coordinator: Coordinator,
-        process_metrics: Callable[[], Iterable[Metric]],
+        process: Process,
     ) -> None:
         self._coordinator = coordinator
-        self._process_metrics = process_metrics
+        self._process = process
         self._watched = watched
         self._metrics = BrokerMetrics(watched)
         self._sessions_ended = 0
@@ -136,7 +137,7 @@ class Monitor:
             registered=watched.presence.is_registered,
             ready=not self.not_ready(),
         )
-        return chain(self._metrics.families(facts), self._process_metrics())
+        return chain(self._metrics.families(facts), self._process.families())
 
     async def health(self) -> Page:
         """Return that the loop runs: it does, or nobody would see this."""

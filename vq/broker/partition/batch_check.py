@@ -111,7 +111,7 @@ def what_is_wrong_with_record(body: bytes, position: int, max_message_bytes: int
         )
     for bit, field, bytes_max in (
         (FLAG_TAG, "tag", limits.TAG_BYTES_MAX),
-        (FLAG_PROPERTIES, "properties", limits.PROPERTIES_BYTES_MAX),
+        (FLAG_PROPERTIES, "properties", limits.STORED_PROPERTIES_BYTES_MAX),
     ):
         if not flag & bit:
             continue

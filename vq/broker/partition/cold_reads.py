@@ -29,7 +29,7 @@ class ColdRead(NamedTuple):
     then: Callable[[], None]  # called on the loop, if the request still waits
 
 
-class _Waiting:
+class _ColdRequest:
     """A request that is handled again once bytes are in memory."""
 
     def __init__(self, session: Session) -> None:
@@ -75,7 +75,7 @@ def read_again(
     context: Context, session: Session, error: NotInMemory, again: Callable[[], None]
 ) -> None:
     """Have ``again`` called once the bytes are in memory that a request lacked."""
-    waiting = _Waiting(session)
+    waiting = _ColdRequest(session)
 
     def then() -> None:
         waiting.cancel()

@@ -14,7 +14,7 @@ from vq.errors import VqError
 from vq.store.commit.storer import Storer
 
 
-class Timer(Protocol):
+class LaterCall(Protocol):
     """A callback that will be called unless it is cancelled first."""
 
     def cancel(self) -> None:
@@ -46,7 +46,7 @@ def _fetch_at_once(session: object, read: Any) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class DataPlace:
     """A data directory as the channels see it whose logs lie there.
 
     Attributes:
@@ -82,9 +82,9 @@ class Context:
     """
 
     group: str
-    places: Mapping[Path, Place]
+    places: Mapping[Path, DataPlace]
     clock: Clock
-    call_later: Callable[[float, Callable[[], None]], Timer]
+    call_later: Callable[[float, Callable[[], None]], LaterCall]
     roles: Mapping[str, Role]
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     counters: Counters = field(default_factory=Counters)
@@ -96,7 +96,7 @@ class Context:
         self.suspected.tell(channel, offset)
 
     @property
-    def main(self) -> Place:
+    def main(self) -> DataPlace:
         """The main data directory."""
         return next(iter(self.places.values()))
 

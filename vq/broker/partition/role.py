@@ -5,9 +5,10 @@ below, which say what has happened. Not in here: the reading and writing of the 
 the storing of epochs (``replication.mastership``, ``replication.insync_set``).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from vq.broker.base.notice import Notice
+from vq.broker.partition.lease import Lease
 from vq.broker.partition.node_state import NODE_RULES, NodeEvent, NodeState, next_node_state
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -31,7 +32,7 @@ class Role:
 
     Args:
         group: The group.
-        lease: Whether a reply of ZooKeeper vouches that nobody else was elected, see ``Lease``.
+        lease: Whether a reply of ZooKeeper vouches that nobody else was elected, see there.
         refusal: Why this node takes no PUTs at first.
 
     Attributes:
@@ -69,7 +70,7 @@ class Role:
         "waits",
     )
 
-    def __init__(self, group: str, lease: Callable[[], bool], refusal: VqError) -> None:
+    def __init__(self, group: str, lease: Lease, refusal: VqError) -> None:
         self.group = group
         self._lease = lease
         self.state = NodeState.UNREGISTERED
@@ -85,7 +86,7 @@ class Role:
     # What follows from it -----------------------------------------------------------------------
     def holds(self) -> bool:
         """Whether this node may act as master right now, without asking its copies."""
-        return self._acts and (self.alone or self._lease())
+        return self._acts and (self.alone or self._lease.lasts())
 
     @property
     def goes_on(self) -> bool:

@@ -104,10 +104,10 @@ class Dispatcher:
         self._context = context
         self._gate = gate
         self._tasks = tasks
-        self._lines: dict[tuple[Session, TopicPartition], deque[_Waiting]] = {}
+        self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingRequest]] = {}
         self._due: dict[tuple[Session, TopicPartition], None] = {}  # lines that go on next turn
         self._left = WAITED_PER_TURN
-        self._held: deque[_Waiting] = deque()
+        self._held: deque[_WaitingRequest] = deque()
         self._releases = False  # held PUTs go on in turns, and whoever comes now waits behind them
         self._looks_again = False
         gate.moved.listen(self._release_puts)
@@ -138,7 +138,7 @@ class Dispatcher:
             if route.of_partition:
                 key = _new(TopicPartition, (header.topic, header.partition))
                 if route.appends and self._lines and not waited and (session, key) in self._lines:
-                    self._wait(key, _Waiting(session, request_id, header, body))
+                    self._wait(key, _WaitingRequest(session, request_id, header, body))
                     return
                 if route.appends and self._releases and not waited:
                     self._keep(session, request_id, header, body)
@@ -157,7 +157,7 @@ class Dispatcher:
             if key is None:
                 work = route.handler(session, request_id, header)
             elif channel is None or (channel.log is None and not waited and route.opens(channel)):
-                self._wait(key, _Waiting(session, request_id, header, body))
+                self._wait(key, _WaitingRequest(session, request_id, header, body))
                 return
             elif route.appends:
                 work = route.handler(channel, session, request_id, header, body)
@@ -217,7 +217,7 @@ class Dispatcher:
     def _keep(
         self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
     ) -> None:
-        held = _Waiting(session, request_id, header, body)
+        held = _WaitingRequest(session, request_id, header, body)
         held.until = self._context.clock.monotonic() + HOLD_S
         self._held.append(held)
         self._look_again()
@@ -265,7 +265,7 @@ class Dispatcher:
     # waits behind one that waits. Each connection has a queue of its own: a topic that must be
     # looked up delays only the connection that named it. One look-up, or one log that is open now,
     # may have kept thousands of requests waiting, so they are carried out in turns of the loop.
-    def _wait(self, key: TopicPartition, waiting: "_Waiting") -> None:
+    def _wait(self, key: TopicPartition, waiting: "_WaitingRequest") -> None:
         line = self._lines.get((waiting.session, key))
         is_first = line is None
         if line is None:
@@ -320,7 +320,7 @@ class Dispatcher:
             del self._due[session, key]
             self._advance(session, key)
 
-    def _is_ready(self, channel: Channel, waiting: "_Waiting") -> bool:
+    def _is_ready(self, channel: Channel, waiting: "_WaitingRequest") -> bool:
         """Whether a channel can carry out a request at once."""
         route = self.routes[waiting.request_id.command]
         return channel.log is not None or not route.opens(channel)
@@ -382,7 +382,7 @@ def _fail(
     session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
 
 
-class _Waiting:
+class _WaitingRequest:
     """A request that waits for its channel, or a PUT that is held. It ends with its connection.
 
     Then nothing of it is kept, not only its count is gone: a client that sends, disconnects and
@@ -411,7 +411,7 @@ class _Waiting:
         self.session = session
         self.request_id = request_id
         self.header = header
-        self.line: deque[_Waiting] | None = None
+        self.line: deque[_WaitingRequest] | None = None
         self.is_decided = False
         self.error: VqError | None = None
         self.until = 0.0
@@ -449,7 +449,10 @@ class _Waiting:
 
 
 def _decide(
-    line: deque[_Waiting], count: int, topic_ids: tuple[str, ...], error: VqError | None = None
+    line: deque[_WaitingRequest],
+    count: int,
+    topic_ids: tuple[str, ...],
+    error: VqError | None = None,
 ) -> None:
     """Have those of the first ``count`` that name one of the topic ids wait for their turn alone.
 

@@ -16,7 +16,7 @@ STEPS_PER_TURN: Final = 8
 
 
 class Stepping(Protocol):
-    """A session; in practice ``fetching.FetchSession``."""
+    """A session; in practice ``fetching.ServedSession``."""
 
     def turn_came(self) -> None:
         """Go on: there is at least one step for it."""

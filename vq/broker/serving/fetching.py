@@ -48,7 +48,7 @@ logger = get_logger(__name__)
 SCANS_PER_ANSWER: Final = 8
 
 
-class Fetches:
+class ServedSessions:
     """All fetch sessions of a node."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Fetches:
         self.turn = turn
         self.turns = FetchTurns(context.call_later)
         self._bounds = bounds
-        self._sessions: dict[tuple[Session, int], FetchSession] = {}
+        self._sessions: dict[tuple[Session, int], ServedSession] = {}
         self._bytes: dict[Session, int] = {}
         self._bytes_of: Counter[str] = Counter()  # by address
         self._bytes_total = 0
@@ -96,7 +96,7 @@ class Fetches:
                     found.end()
                 if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
                     raise Busy(self.too_many_bytes)
-                found = self._sessions[key] = FetchSession(self, session, header.session, reach)
+                found = self._sessions[key] = ServedSession(self, session, header.session, reach)
             elif found is None or not is_same(found.reach, reach):
                 raise FetchSessionLost(
                     f"fetch session {header.session} is unknown, or was begun by another command, "
@@ -118,7 +118,7 @@ class Fetches:
             raise
 
     @property
-    def sessions(self) -> Collection["FetchSession"]:
+    def sessions(self) -> Collection["ServedSession"]:
         """Those that are open."""
         return self._sessions.values()
 
@@ -179,7 +179,7 @@ class Due(enum.Enum):
     PEER = "the connection, once the peer has taken more"
 
 
-class FetchSession:
+class ServedSession:
     """What one client waits for, and the FETCH that it waits with.
 
     Attributes:
@@ -208,7 +208,9 @@ class FetchSession:
 
     _new_answer: ClassVar[type[FetchAnswer]] = FetchAnswer
 
-    def __init__(self, fetches: Fetches, session: Session, number: int, reach: Reach) -> None:
+    def __init__(
+        self, fetches: ServedSessions, session: Session, number: int, reach: Reach
+    ) -> None:
         self._fetches = fetches
         self.reach = reach
         self._session = session
@@ -290,23 +292,22 @@ class FetchSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            if item.tags and isinstance(self.reach, CopyReach):
-                raise InvalidRequest("a copy of a log takes all records; send no tags")
-            fetched = self._fetched(item.handle, item.tags, limits.FETCH_STATE_ENTRY_BYTES)
+            wanted = Filter.of_request(item.tags, item.where)
+            if wanted and isinstance(self.reach, CopyReach):
+                raise InvalidRequest("a copy of a log takes all records; send no filter")
+            fetched = self._fetched(item.handle, wanted, limits.FETCH_STATE_ENTRY_BYTES)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
         self._join(fetched, item)
 
-    def _fetched(self, handle: int, tags: Collection[str], entry_bytes: int) -> FetchedPartition:
+    def _fetched(self, handle: int, wanted: Filter, entry_bytes: int) -> FetchedPartition:
         """Return a partition for the session, after its filter and ``entry_bytes`` are counted.
 
         Raises:
-            InvalidRequest: The tags are no filter.
             Busy: There is no memory for it.
         """
-        wanted = Filter.of_request(tags)
-        size = entry_bytes + sum(limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded)
+        size = entry_bytes + wanted.state_bytes
         if size and not self._fetches.count_bytes(self._session, size):
             raise Busy(self._fetches.too_many_bytes)
         return FetchedPartition(self, handle, wanted, size)

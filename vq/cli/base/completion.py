@@ -26,10 +26,15 @@ Names = Callable[["Coordinator"], Awaitable[list[str]]]
 
 
 def topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics that begin with what was typed."""
+    """Return the topics that begin with what was typed; reserved ones if that does, too."""
     from vq.coordination.topics.topics import list_topics
+    from vq.reserved import is_reserved
 
-    return _found(ctx, incomplete, list_topics)
+    async def names(coordinator: "Coordinator") -> list[str]:
+        known = await list_topics(coordinator)
+        return [each for each in known if not is_reserved(each) or is_reserved(incomplete)]
+
+    return _found(ctx, incomplete, names)
 
 
 def deleted_topic_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

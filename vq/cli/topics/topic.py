@@ -157,6 +157,9 @@ _LIST_COLUMNS = (
 
 @topic.command(name="list")
 @click.option("--deleted", is_flag=True, help="The topics that `vq topic undelete` brings back.")
+@click.option(
+    "--reserved", is_flag=True, help="Also topics that vq made for itself, as for dead letters."
+)
 @shows(
     some(
         having(
@@ -187,17 +190,18 @@ _LIST_COLUMNS = (
     ),
 )
 @command_options
-def list_(invocation: Invocation, deleted: bool) -> None:
+def list_(invocation: Invocation, deleted: bool, reserved: bool) -> None:
     """List topics with their settings, or those that are deleted and can be brought back.
 
-    The column `replication` also has the least number of nodes in sync (min_insync).
+    With --deleted, reserved topics are always among them. The column `replication` also has the
+    least number of nodes in sync (min_insync).
     Exit code 1 when a topic cannot be read in ZooKeeper and is left out.
     """
     if deleted:
         show_deleted(invocation)
         return
 
-    found, unreadable = invocation.call(topics.readable_topics)
+    found, unreadable = invocation.call(topics.readable_topics, reserved=reserved)
     _show_list(invocation, found)
     check_readable("topic", unreadable)
 

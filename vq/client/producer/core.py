@@ -54,7 +54,7 @@ from vq.model import (
     TopicSettings,
     check_timeout,
 )
-from vq.reserved import DELAYED_TOPIC
+from vq.reserved import DELAYED_TOPIC, check_own_name
 from vq.shown import shown
 from vq.tasks import begin_task
 
@@ -129,10 +129,12 @@ class ProducerCore:
         """Fetch a topic's routes and watch them. Call it before the first message to the topic.
 
         Raises:
+            InvalidArgument: Its name is not valid, or reserved for vq's own topics.
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             TopicClosed: The topic is closed for writes.
         """
         self._check_open()
+        check_own_name(topic)
         await self.cluster.lease_slot()
         self._open(topic, await self.cluster.track_or_create(topic))
 
@@ -144,13 +146,14 @@ class ProducerCore:
             creates it: pass them to ``check`` first.
 
         Raises:
-            UnknownTopic, TopicClosed: See ``publish``.
+            InvalidArgument, UnknownTopic, TopicClosed: See ``publish``.
         """
         self._check_open()
         await self.cluster.lease_slot()
         if topic == DELAYED_TOPIC:
             self._open(topic, await self.cluster.track_delayed())
             return None
+        check_own_name(topic)
         settings = await self.cluster.track_or_see(topic)
         if settings is None:
             self._open(topic, self.cluster.routes)

@@ -27,6 +27,7 @@ from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.coordination.tree.values.topics import IN_GRACE
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import COMMON_POOL, GroupView, TopicOrigin, TopicSettings, check_name
+from vq.reserved import check_own_name
 
 #: Takes the settings and returns those to write instead.
 Change = Callable[[ClusterSettings], ClusterSettings]
@@ -81,10 +82,10 @@ async def settings_of_missing_topic(coordinator: Coordinator, name: str) -> Topi
     """Return the settings that a missing topic gets if a producer creates it now.
 
     Raises:
-        InvalidArgument: The name is not valid for a topic.
+        InvalidArgument: The name is not valid for a topic, or reserved.
         UnknownTopic: The cluster does not allow it, or a deleted topic has the name.
     """
-    check_name("topic", name)
+    check_own_name(check_name("topic", name))
     await _check_not_deleted(coordinator, name)
     wanted = (await read_settings(coordinator)).auto_create
     if wanted is None:

@@ -1,8 +1,18 @@
-"""Topics that vq makes for itself, when it first needs them."""
+"""Topics that vq makes for itself, as for the dead letters of a group, when it first needs them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from vq.model import FlushMode, Replication, RetentionPolicy, TopicSettings
+from vq.coordination.topics import topics
+from vq.coordination.topics.cluster_settings import read_settings
+from vq.coordination.topics.topics import TopicExists
+from vq.coordination.tree.coordinator import ConnectionLost, Coordinator
+from vq.coordination.tree.reading import TopicView, gather_all, read_summary
+from vq.coordination.tree.values.topics import READY
+from vq.errors import CoordinationError
+from vq.limits import AUTO_CREATE_PARTITIONS_MAX
+from vq.model import FlushMode, Replication, RetentionPolicy, TopicOrigin, TopicSettings
 
 #: Of the topic in which delayed messages wait. What is acknowledged there is as safe as anything;
 #: what was delivered goes after an hour, and what waits is kept by its master.
@@ -13,3 +23,76 @@ DELAYED_SETTINGS: Final = TopicSettings(
     retention_hours=1,
     retention_policy=RetentionPolicy.DELETE,
 )
+
+
+def settings_like(strict: Sequence[TopicSettings], defaults: TopicSettings) -> TopicSettings:
+    """Return the settings of a topic that keeps copies of messages of other topics.
+
+    It is as safe as the strictest of them and takes messages of any size. It keeps
+    everything: nobody may be there who reads it in time. Retention is that topic's own, so an
+    operator can change it.
+
+    Args:
+        strict: The settings of these topics; without any, one partition.
+        defaults: Of a new topic of the cluster: whether its blocks become archives.
+    """
+    archived = defaults.retention_policy is RetentionPolicy.ARCHIVE
+    own = TopicSettings(
+        retention_hours=None,
+        retention_policy=RetentionPolicy.ARCHIVE if archived else RetentionPolicy.DELETE,
+        archive_after_hours=defaults.archive_after_hours if archived else None,
+        archive_to=defaults.archive_to if archived else None,
+    )
+    if not strict:
+        return own
+    syncs = any(each.flush is FlushMode.SYNC for each in strict)
+    copied = any(each.replication is Replication.SYNC for each in strict)
+    pools = {each.pool for each in strict}
+    return replace(
+        own,
+        partitions=min(max(each.partitions for each in strict), AUTO_CREATE_PARTITIONS_MAX),
+        flush=FlushMode.SYNC if syncs else FlushMode.ASYNC,
+        flush_interval_messages=min(each.flush_interval_messages for each in strict),
+        flush_interval_ms=min(each.flush_interval_ms for each in strict),
+        pool=pools.pop() if len(pools) == 1 else None,
+        replication=Replication.SYNC if copied else Replication.ASYNC,
+        min_insync=max(each.min_insync for each in strict),
+    )
+
+
+async def ensure_reserved(
+    coordinator: Coordinator, name: str, origins: Sequence[str], by: TopicOrigin
+) -> TopicView:
+    """Return a reserved topic, made if there is none, with settings like those of some topics.
+
+    May be called by several clients at once, and again after any failure.
+
+    Args:
+        coordinator: A started coordinator.
+        name: As ``vq.reserved.topic_of`` returns it.
+        origins: The topics whose messages it is to keep; one that is gone is left out.
+        by: Who makes it.
+
+    Raises:
+        TopicExists: A deleted topic that can be brought back has the name.
+        CoordinationError: No broker group can take its partitions, or ZooKeeper did not answer.
+    """
+    found = await read_summary(coordinator, name)
+    if found is None or found.phase != READY:
+        defaults = (await read_settings(coordinator)).defaults
+        read = await gather_all(read_summary(coordinator, each) for each in sorted(set(origins)))
+        strict = [each.settings for each in read if each is not None]
+        try:
+            return await topics.create_topic(
+                coordinator, name, settings_like(strict, defaults), origin=by
+            )
+        except TopicExists:
+            await coordinator.sync()
+            again = await read_summary(coordinator, name)
+            if again is None or again.phase != READY:
+                raise
+        except ConnectionLost as error:
+            raise CoordinationError(
+                f"it is unknown whether topic {name!r} was created: {error}; it is tried again"
+            ) from error
+    return await topics.describe_topic(coordinator, name)

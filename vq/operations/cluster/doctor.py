@@ -213,7 +213,7 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
 
 async def archive_facts(cluster: ClusterClient) -> ArchiveFacts:
     """Return what ``vq doctor`` judges."""
-    topics, _ = await readable_topics(cluster)
+    topics, _ = await readable_topics(cluster, reserved=True)
     wanted = sum(each.settings.archived_after_hours is not None for each in topics)
     if not wanted:
         return ArchiveFacts(0)

@@ -10,7 +10,7 @@ from vq.operations.groups.group_lags import GroupLags
 from vq.operations.groups.groups import GroupProgress
 from vq.operations.groups.lag_rules import why_stopped
 
-_FILTERED: Final = " Of a group with a filter, messages with other tags count, too."
+_FILTERED: Final = " Of a group with a filter, messages that it leaves out count, too."
 _Number = Callable[[GroupProgress], float | None]
 
 #: What is told of each partition of a group: name, meaning, number.

@@ -14,25 +14,27 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
+from vq.client.puts import put_batch
 from vq.client.reading.decode import decode_messages
 from vq.coordination.leases import writes
 from vq.coordination.leases.writes import WriteTopic
 from vq.coordination.tree.reading import gather_all
 from vq.errors import (
-    ConnectionCut,
     CorruptData,
     InvalidArgument,
     NotMaster,
-    OutcomeUnknown,
-    PartitionReadOnly,
     Unreachable,
-    VqError,
 )
-from vq.model import Message, ProducerIdentity, TopicPartition, check_name, check_timeout
+from vq.model import (
+    Message,
+    ProducerIdentity,
+    ProducerStamp,
+    TopicPartition,
+    check_name,
+    check_timeout,
+)
 from vq.operations.messages.stored import RANGE_BYTES, read_range
 from vq.operations.partitions.offsets import Inspector
-from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import PutRequest, PutResponse
 from vq.store.records.batches import headers
 from vq.store.records.format import CONTROL_BYTES, BatchHeader
 
@@ -226,38 +228,9 @@ async def _stop_earlier(
         ProducerFenced: A later attempt has done so with this one.
         VqError: The broker refuses it, or does not answer in time.
     """
-    request = PutRequest(
-        topic=partition.topic,
-        partition=partition.partition,
-        topic_id=topic_id,
-        producer_id=attempt.identity.producer_id,
-        producer_epoch=attempt.identity.epoch - 1,
-    )
-    tries = 0
-    while True:
-        tries += 1
-        pause = _PAUSE.pause_s(tries)
-        left = deadline - cluster.clock.monotonic()
-        try:
-            placement = cluster.routes.placement(partition)
-            group = placement.writer_group
-            master = None if group is None else cluster.routes.master(group)
-            if master is None:
-                why = "it takes no messages" if group is None else f"{group} has no master now"
-                raise (PartitionReadOnly if group is None else NotMaster)(f"{partition}: {why}")
-            address, request.epoch = master
-            answer, _ = await cluster.request(
-                address, Command.PUT, request, timeout=max(0.01, left)
-            )
-            assert isinstance(answer, PutResponse)
-            return answer.offset
-        except VqError as error:
-            again = isinstance(error, ConnectionCut | OutcomeUnknown)
-            again = again or error.retriable or error.refresh_routes
-            if not again or left <= pause:
-                raise
-            cluster.refresh(partition.topic, error)
-        await asyncio.sleep(pause)
+    identity = attempt.identity
+    stamp = ProducerStamp(identity.producer_id, identity.epoch - 1, 0)
+    return await put_batch(cluster, partition, stamp, (), topic_id=topic_id, deadline=deadline)
 
 
 async def read_written(

@@ -40,6 +40,7 @@ from vq.operations.partitions.offsets import Inspector, PartitionEnds, ends_of
 from vq.operations.partitions.placements import check_nodes
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
+from vq.reserved import check_own_name, is_reserved
 
 logger = get_logger(__name__)
 
@@ -80,11 +81,13 @@ async def create_topic(
     ``if_not_exists``: return a topic of this name as it is, also with other settings.
 
     Raises:
+        InvalidArgument: The name is not valid, or reserved for vq's own topics.
         TopicExists: There is one of this name; nothing was changed. Also with
             ``if_not_exists`` if it was made or deleted in part.
         CoordinationError: No broker group can take partitions.
         ChangeUnknown: ZooKeeper went away; it is made, made in part, or not made.
     """
+    check_own_name(topic)
     if if_not_exists:
         return (await ensure_topic(cluster, topic, settings))[0]
     if settings is None:
@@ -471,26 +474,33 @@ class TopicSummary:
     origin: TopicOrigin | None = None
 
 
-async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
-    """Return all topics, sorted by name; without those that cannot be read in ZooKeeper."""
-    found, unreadable = await readable_topics(cluster)
+async def list_topics(cluster: ClusterClient, *, reserved: bool = False) -> list[TopicSummary]:
+    """Return all topics, sorted by name; without those that cannot be read in ZooKeeper.
+
+    ``reserved``: also topics that vq made for itself, such as those of dead letters.
+    """
+    found, unreadable = await readable_topics(cluster, reserved=reserved)
     for name, error in unreadable.items():
         logger.warning("topic cannot be read and is left out", topic=name, error=error)
     return found
 
 
 async def readable_topics(
-    cluster: ClusterClient,
+    cluster: ClusterClient, *, reserved: bool = False
 ) -> tuple[list[TopicSummary], dict[str, VqError]]:
     """Return all topics, sorted by name, and by name the errors of those that cannot be read.
 
     For programs to which a topic that is missing in the list would mean that there is none.
+    ``reserved``: also topics that vq made for itself.
     """
     found, unreadable = await topics.summarize_readable(cluster.coordinator)
     summaries = [
-        TopicSummary(each.name, each.id, each.settings, each.open, each.origin) for each in found
+        TopicSummary(each.name, each.id, each.settings, each.open, each.origin)
+        for each in found
+        if reserved or not is_reserved(each.name)
     ]
-    return summaries, dict(sorted(unreadable.items()))
+    errors = {name: unreadable[name] for name in sorted(unreadable)}
+    return summaries, {name: e for name, e in errors.items() if reserved or not is_reserved(name)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from vq.operations.brokers.brokers import Damage, damage_fields
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
 
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
 _PROGRESS_S: Final = 2.0
 
 
@@ -220,7 +220,7 @@ async def _follow(
         if on_progress is not None and cluster.clock.monotonic() - told >= _PROGRESS_S:
             told = cluster.clock.monotonic()
             on_progress(_progress(parts, len(running)))
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(POLL_S)
         await gather_all(part.ask(cluster, begin=False) for part in running)
 
 

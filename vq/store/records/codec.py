@@ -315,7 +315,7 @@ def _payload_start(data: bytes, start: int, end: int, flag: int, good_tags: set[
             return -1
         (size,) = _field_length(data, start)
         start += 4 + size
-        if size > limits.PROPERTIES_BYTES_MAX or start > end:
+        if size > limits.STORED_PROPERTIES_BYTES_MAX or start > end:
             return -1
     return start
 
@@ -330,7 +330,7 @@ def _compiled_well_formed(data: bytes, count: int, payload_bytes_max: int) -> tu
         count,
         payload_bytes_max,
         limits.TAG_BYTES_MAX,
-        limits.PROPERTIES_BYTES_MAX,
+        limits.STORED_PROPERTIES_BYTES_MAX,
         SENDABLE_FLAGS_MASK,
     )
 

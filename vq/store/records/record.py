@@ -55,6 +55,7 @@ __all__ = [
     "encode_record",
     "has_tag",
     "is_intact",
+    "parsed_key",
     "read_delivery",
     "read_properties",
 ]
@@ -94,7 +95,7 @@ def encode_record(
         id: Message id in [0, 2**63).
         payload: Already compressed when ``compression`` says so.
         tag: UTF-8, at most 255 bytes.
-        properties: As ``encode_properties`` returns them, at most 32 KiB.
+        properties: As ``encode_properties`` returns them, at most 36 KiB.
         compression: One of ``format.COMPRESSION_*``.
         checksum: ``format.CHECKSUM_MD5`` or ``format.CHECKSUM_CRC32C``.
 
@@ -104,8 +105,8 @@ def encode_record(
     flag = compression << FLAG_COMPRESSION_SHIFT | checksum
     body = payload
     if properties is not None:
-        if len(properties) > limits.PROPERTIES_BYTES_MAX:
-            raise _too_large("properties", len(properties), limits.PROPERTIES_BYTES_MAX)
+        if len(properties) > limits.STORED_PROPERTIES_BYTES_MAX:
+            raise _too_large("properties", len(properties), limits.STORED_PROPERTIES_BYTES_MAX)
         flag |= FLAG_PROPERTIES
         body = len(properties).to_bytes(4, "big") + properties + body
     if tag is not None:
@@ -352,14 +353,16 @@ def _zigzag(properties: bytes) -> int | None:
     return None if rest > _U64_MAX else (rest >> 1) ^ -(rest & 1)
 
 
-def encode_properties(properties: Properties) -> bytes | None:
+def encode_properties(
+    properties: Properties, *, bytes_max: int = limits.PROPERTIES_BYTES_MAX
+) -> bytes | None:
     """Return the bytes for a record's properties field, or None when there is nothing to say.
 
     Equal properties give equal bytes: headers are written in sorted order.
 
     Raises:
         InvalidArgument: A text is no valid Unicode, or a number is outside its field's range.
-        MessageTooLarge: They take more than 32 KiB.
+        MessageTooLarge: They take more than ``bytes_max``.
     """
     message = properties_pb2.RecordProperties()
     try:
@@ -373,8 +376,8 @@ def encode_properties(properties: Properties) -> bytes | None:
         data: bytes = message.SerializeToString(deterministic=True)
     except (ValueError, TypeError) as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from error
-    if len(data) > limits.PROPERTIES_BYTES_MAX:
-        raise _too_large("properties", len(data), limits.PROPERTIES_BYTES_MAX)
+    if len(data) > bytes_max:
+        raise _too_large("properties", len(data), bytes_max)
     return data or None
 
 
@@ -390,7 +393,7 @@ def decode_properties(data: bytes) -> Properties:
     except DecodeError as error:
         raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
     return Properties(
-        key=_key_of(message),
+        key=parsed_key(message),
         headers=dict(message.headers),
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
@@ -408,7 +411,7 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
         message = properties_pb2.RecordProperties.FromString(data)
     except DecodeError:
         return None
-    return _key_of(message), dict(message.headers) or None
+    return parsed_key(message), dict(message.headers) or None
 
 
 def read_delivery(data: bytes) -> tuple[int, TopicPartition] | None:
@@ -439,7 +442,8 @@ def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
         message.key_int = key
 
 
-def _key_of(message: properties_pb2.RecordProperties) -> Key | None:
+def parsed_key(message: properties_pb2.RecordProperties) -> Key | None:
+    """Return the key in properties that were parsed."""
     kind = message.WhichOneof("business_id")
     if kind == "key_bytes":
         return message.key_bytes

@@ -50,7 +50,7 @@ def test_whole_records_pass(count):
         record(field(0), TAG),
         record(field(limits.TAG_BYTES_MAX) + b"x", TAG),
         record(field(6, "标签".encode()) + b"x", TAG),
-        record(field(limits.PROPERTIES_BYTES_MAX) + b"x", PROPERTIES),
+        record(field(limits.STORED_PROPERTIES_BYTES_MAX) + b"x", PROPERTIES),
         record(field(3) + field(5) + b"x" * 1_000, TAG | PROPERTIES),
         record(b"no zlib stream", 1 << 4),
         record(b"no zstd frame", 2 << 4),
@@ -141,9 +141,9 @@ BAD = {
         "inside its properties",
     ),
     "properties too large": (
-        record(field(32_769), PROPERTIES),
+        record(field(36_865), PROPERTIES),
         MessageTooLarge,
-        "properties of 32769 bytes",
+        "properties of 36865 bytes",
     ),
     "a payload too large": (record(b"x" * 1_001), MessageTooLarge, "payload of 1001 bytes"),
 }

@@ -38,7 +38,7 @@ from vq.store.records.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 PLAIN = encode_record(1, b"plain")
 TAGGED = encode_record(2, b"tagged", b"red")
@@ -104,7 +104,7 @@ def test_an_impossible_length_is_damage_not_a_wait() -> None:
         lambda: decode_records(data, 0),
         lambda: boundaries(data, 0),
         lambda: bytes_needed(data),
-        lambda: filter_by_tag(memoryview(data), 0, Filter(("x",))),
+        lambda: filter_records(memoryview(data), 0, Filter(("x",))),
     ):
         with pytest.raises(CorruptData):
             call()
@@ -146,11 +146,11 @@ def test_an_empty_message_is_a_record() -> None:
 
 def test_bounds_of_the_parts() -> None:
     """Tag, properties and payload are refused one byte above their bound, taken at it."""
-    encode_record(1, bytes(limits.MESSAGE_BYTES_MAX), bytes(255), bytes(32 * 1024))
+    encode_record(1, bytes(limits.MESSAGE_BYTES_MAX), bytes(255), bytes(36 * 1024))
     for arguments in (
         (bytes(limits.MESSAGE_BYTES_MAX + 1),),
         (b"", bytes(256)),
-        (b"", None, bytes(32 * 1024 + 1)),
+        (b"", None, bytes(36 * 1024 + 1)),
     ):
         with pytest.raises(MessageTooLarge):
             encode_record(1, *arguments)

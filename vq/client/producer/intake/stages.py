@@ -19,6 +19,7 @@ from vq.client.producer.spread.partitioner import Keys, strategy_of
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.message_filter import TAG_SEPARATOR
 from vq.model import Key, Message, TopicPartition
+from vq.reserved import PREFIX, is_reserved
 from vq.serializers import Serializer
 from vq.shown import shown, shown_error
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
@@ -30,6 +31,7 @@ TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
 _KEY_MIN = -(2**63)
 _KEY_MAX = 2**63 - 1
+_RESERVED_HEADER = PREFIX.encode()
 _SHOWN = 40  # characters of a value in an error
 _SHOWN_BITS = 128
 
@@ -141,6 +143,8 @@ class Heads:
                 details=error.details,
                 hint="shorten the key or the headers, or put their data into the content",
             ) from None
+        if properties is not None and headers and _RESERVED_HEADER in properties:
+            _check_own_headers(headers)
         return encode_head(None if tag is None else _checked_tag(tag), properties)
 
 
@@ -179,6 +183,20 @@ def _check_types(key: object, headers: object) -> None:
                     f"the {what} of header {_shown(name)} is {_shown(part)} "
                     f"({type(part).__name__}); give text"
                 )
+
+
+def _check_own_headers(headers: Mapping[str, str]) -> None:
+    """Refuse the first header that only vq gives; called if the encoded ones have its prefix.
+
+    Raises:
+        InvalidArgument: There is one.
+    """
+    for name in headers:
+        if is_reserved(name):
+            raise InvalidArgument(
+                f"header {_shown(name)}: names that begin with {PREFIX!r} are reserved for what vq "
+                "tells of copies; leave it out"
+            )
 
 
 def _check_unicode(headers: Mapping[str, str]) -> None:
