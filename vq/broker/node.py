@@ -187,7 +187,7 @@ class BrokerNode:
         keep(parts.partitions.view.run, "follow topics")
         parts.jobs.begin(While.REGISTERED)
         parts.upkeep.start()
-        parts.monitor.has_started = True
+        parts.gate.started()
         role = parts.context.role
         logger.info(
             "broker started",

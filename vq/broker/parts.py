@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.facts import table
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
 from vq.broker.base.process import Process
@@ -27,7 +28,8 @@ from vq.broker.health.verifying import Verifier
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
-from vq.broker.observe.watched import Watched
+from vq.broker.observe.survey import Survey
+from vq.broker.observe.vitals import Vitals
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
@@ -58,6 +60,7 @@ from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.server import Server
+from vq.broker.serving.server_facts import server_facts
 from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timers import Timers
 from vq.broker.upkeep import Upkeep
@@ -106,8 +109,7 @@ class Front:
         gate: Why the node refuses requests.
         secret: The cluster's secret.
         server: The connections.
-        flush_times: How long flushes take, on all disks.
-        flushes: Measure them, one for each data directory.
+        flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
     """
 
@@ -135,9 +137,9 @@ class Front:
             gate=self.gate,
             proving=self.secret.proving,
         )
-        self.flush_times = Histogram()
+        times = Histogram()
         self.flushes = tuple(
-            FlushMeter(each, clock, self.server, self.flush_times) for each in outside.flushers
+            FlushMeter(each, clock, self.server, times) for each in outside.flushers
         )
         self.disks = DataDisks(
             config,
@@ -182,7 +184,8 @@ class Parts:
         mover: Seals and adopts partitions.
         finder: Searches for messages.
         dispatcher: Takes every request; it has the table of what carries out each command.
-        watched: What STATUS, metrics and health tell of.
+        vitals: Whether the node does its work.
+        facts: What STATUS, metrics and load tell.
         status: The answer to STATUS.
         monitor: Metrics and health over HTTP.
     """
@@ -360,15 +363,6 @@ class Parts:
             node=config.node,
             rng=rng,
         )
-        NodeLoad(
-            jobs,
-            LoadMeter(self.context.counters, self.flushes, clock, outside.process),
-            LoadPublisher(self.presence, clock),
-            partitions=self.partitions,
-            disks=disks,
-            mastership=self.mastership,
-            interval_s=config.load_interval_s,
-        )
         self.upkeep = Upkeep(
             config,
             jobs,
@@ -386,6 +380,53 @@ class Parts:
             gate=gate,
         )
 
+        # What is told of all this
+        survey = Survey(self.partitions.channels, self.verifier)
+        self.vitals = Vitals(
+            self.context,
+            coordinator,
+            gate,
+            self.server,
+            disks,
+            self.partitions,
+            self.presence,
+            self.follower,
+            self.timers,
+        )
+        self.facts = table(
+            self.vitals.facts(),
+            self.presence.facts(),
+            role.facts(),
+            self.context.facts(),
+            server_facts(self.server),
+            survey.facts(),
+            self.lags.facts(),
+            self.diverged.facts(),
+            disks.facts(),
+            self.upkeep.facts(),
+            self.repairer.facts(),
+            self.timers.facts(),
+            jobs.facts(),
+        )
+        self.status = StatusReport(
+            self.facts,
+            self.vitals,
+            self.partitions.channels,
+            follower=self.follower,
+            retainer=self.upkeep.retainer,
+            verifier=self.verifier,
+            clock=clock,
+        )
+        self.monitor = Monitor(config, self.facts, survey, self.vitals, outside.process)
+        NodeLoad(
+            jobs,
+            LoadMeter(self.context.counters, self.flushes, clock, outside.process),
+            LoadPublisher(self.presence, clock),
+            table=self.facts,
+            mastership=self.mastership,
+            interval_s=config.load_interval_s,
+        )
+
         # Requests
         self.mover = Mover(
             self.context,
@@ -396,27 +437,6 @@ class Parts:
         )
         self.fetches = ServedSessions(self.partitions, self.context, front.turn, config.connections)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
-        self.watched = Watched(
-            config=config,
-            context=self.context,
-            partitions=self.partitions,
-            jobs=jobs,
-            disks=disks,
-            flush_times=front.flush_times,
-            server=front.server,
-            gate=gate,
-            presence=self.presence,
-            follower=self.follower,
-            lags=self.lags,
-            verifier=self.verifier,
-            repairer=self.repairer,
-            diverged=self.diverged,
-            scrubber=self.upkeep.scrubber,
-            retainer=self.upkeep.retainer,
-            archiver=self.upkeep.archiver,
-            indexer=self.upkeep.indexer,
-        )
-        self.status = StatusReport(self.watched)
         archives = Archives(self.partitions.channels, self.partitions.logs)
         held = HeldBlocks(
             self.partitions.channels,
@@ -464,4 +484,3 @@ class Parts:
             gate=gate,
             tasks=tasks,
         )
-        self.monitor = Monitor(self.watched, coordinator, outside.process)

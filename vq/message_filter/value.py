@@ -195,7 +195,7 @@ class Filter:
         """Return the filter of a request, which has ``tags``, or an expression.
 
         Raises:
-            InvalidRequest: It has too many tags, or one that no message can have, both, or the
+            InvalidRequest: It has too many tags, one that no message can have, or both, or the
                 expression is none.
         """
         if where:

@@ -303,7 +303,7 @@ async def test_what_waited_for_one_look_up_or_log_is_carried_out_in_turns(cluste
     def count() -> int:
         return counters.batches_in if what == "log" else sum(server.refusals.values())
 
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         cluster.ensemble.disconnect(cluster.coordinators["b1"])
         if what == "log":
             waiting = [

@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import logging
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -362,17 +361,21 @@ class DamagedEverywhere:
 @pytest.mark.parametrize("name", ["n", "n" * limits.NAME_CHARS_MAX])
 async def test_status_tells_of_all_partitions_however_many(served, monkeypatch, damaged, name):
     """In several answers that each fit; of damage the first ranges and how many there are."""
-    watched = served.node.parts.watched
-    verifier = DamagedEverywhere() if damaged else watched.verifier
-    template = served.node.parts.partitions.channels["t", 0]
+    parts = served.node.parts
+    template = parts.partitions.channels["t", 0]
     channels = {}
     for number in range(limits.PARTITIONS_PER_TOPIC_MAX):
         channel = channels[name, number] = copy.copy(template)
         channel.partition = TopicPartition(name, number)
-    partitions = SimpleNamespace(channels=channels, told_problems=list)
-    # The request that is answered counts as one that waits.
-    server = SimpleNamespace(sessions=(), requests_waiting=1, reads_waiting=0, trouble="")
-    report = StatusReport(replace(watched, verifier=verifier, partitions=partitions, server=server))
+    report = StatusReport(
+        parts.facts,
+        parts.vitals,
+        channels,
+        follower=parts.follower,
+        retainer=parts.upkeep.retainer,
+        verifier=DamagedEverywhere() if damaged else parts.verifier,  # type: ignore[arg-type]
+        clock=parts.context.clock,
+    )
     request, told, ranges = wire.StatusRequest(with_partitions=True), [], 0
     for flags in (0, FLAG_HESSIAN):
         request.after_topic, told = "", []

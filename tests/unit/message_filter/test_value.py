@@ -8,7 +8,6 @@ from vq.message_filter import ALL, Filter, MessageFilter, Where
 from vq.model import Message
 
 TAGS = ["a", "ü", "a b", "a,b", "a && b", "*", "a*", ">", '"a"', '"', '""', "a | b"]
-
 #: Beside the sign between tags, they could be read otherwise.
 WITH_BARS = ["|", "|a", "a|", "|a|", "| |"]
 

@@ -18,13 +18,14 @@ In here: when a job runs, and how it went. Not in here: what it does, and what r
 import asyncio
 import enum
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import tzinfo
 from typing import Any, Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
 from vq.broker.base.alarm import Alarm
 from vq.broker.base.daily import DailyTime, next_due
+from vq.broker.base.facts import Fact, Facts, counter, gauge
 from vq.broker.base.tasks import Tasks
 from vq.clock import Clock
 from vq.errors import VqError
@@ -345,6 +346,59 @@ class Jobs:
     def told(self) -> list[JobFacts]:
         """Return what they are now, by name."""
         return [each.told() for _, each in sorted(self._jobs.items())]
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what they tell."""
+        yield Facts[JobFacts](
+            labels=("name",),
+            things=lambda: {(each.name,): each for each in self.told()},
+            status="jobs",
+            facts=(
+                Fact(read=lambda job: job.trigger, status="trigger"),
+                Fact(read=lambda job: job.state, status="state"),
+                Fact(read=lambda job: job.why_off, status="why_off"),
+                counter(
+                    "vq_job_runs",
+                    "Runs of a job, a timed duty of this node, that ended since the start.",
+                    lambda job: job.runs,
+                    status="runs",
+                ),
+                counter(
+                    "vq_job_failed_runs",
+                    "Of these, those that failed.",
+                    lambda job: job.failures,
+                    status="failures",
+                ),
+                gauge(
+                    "vq_job_failing",
+                    "1 if the last run of the job that ended failed, else 0.",
+                    lambda job: bool(job.error),
+                ),
+                Fact(read=lambda job: job.error, status="error"),
+                gauge(
+                    "vq_job_begin_timestamp_seconds",
+                    "When the last run of the job began; none before the first.",
+                    lambda job: job.begun_ms or None,
+                    status="begun_ms",
+                    ms=True,
+                ),
+                gauge(
+                    "vq_job_end_timestamp_seconds",
+                    "When it ended; none while it goes on.",
+                    lambda job: job.ended_ms or None,
+                    status="ended_ms",
+                    ms=True,
+                ),
+                Fact(read=lambda job: job.late_s * 1_000, status="late_ms"),
+                gauge(
+                    "vq_job_next_timestamp_seconds",
+                    "When the next run is due; none while the job runs, or has none on this node.",
+                    lambda job: job.next_ms or None,
+                    status="next_ms",
+                    ms=True,
+                ),
+            ),
+        )
 
     def _of(self, when: While) -> list[Job]:
         return [each for each in self._jobs.values() if each.when is when]

@@ -15,11 +15,13 @@ A copy gives up a log only when its group's record does not name it as in sync.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vq.backoff import Backoff, Draws
+from vq.broker.base.facts import Facts, counter
 from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.retries import Retries
 from vq.broker.base.runner import Lane, Runner
@@ -37,13 +39,7 @@ from vq.broker.replication.soundness import Soundness
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator, NoNode
 from vq.coordination.tree.values.brokers import GroupState, Registration
-from vq.errors import (
-    CoordinationError,
-    CorruptData,
-    PartitionQuarantined,
-    StorageFailed,
-    VqError,
-)
+from vq.errors import CoordinationError, CorruptData, PartitionQuarantined, StorageFailed, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -53,12 +49,7 @@ from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
 from vq.remoting.transport import Network
 from vq.store.archive.archive import ArchiveFiles, joined
-from vq.store.care.repair import (
-    batch_before,
-    check_intact,
-    find_damage,
-    read_intact,
-)
+from vq.store.care.repair import batch_before, check_intact, find_damage, read_intact
 from vq.store.care.walk import BadRange
 from vq.store.disk.disk import Disk
 from vq.store.disk.new_block import NewBlock
@@ -183,6 +174,18 @@ class Repairer:
         self.count = 0
         self._lacked = False  # a channel, at the last look
         jobs.add("repair", self.look, Every(LOOK_S))
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Repairer].of(
+            self,
+            counter(
+                "vq_repairs",
+                "Repairs of damaged ranges with bytes of another node.",
+                lambda repairer: repairer.count,
+                status="repairs",
+            ),
+        )
 
     # What this node has -------------------------------------------------------------------------
     async def is_behind(self) -> bool:

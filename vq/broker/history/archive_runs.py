@@ -11,11 +11,12 @@ is done again from the beginning by the next start: a block that is an archive a
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.partition.archiving import Archived, PlaceAway
@@ -158,6 +159,27 @@ class Archiver:
         self._set_aside: set[int] = set()
         self.problems = Problems(logger, "block cannot be archived, trying again")
         self.last: LastRun | None = None
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[RunResult](
+            things=lambda: {(): self.last.result} if self.last is not None else {},
+            facts=(
+                gauge(
+                    "vq_archive_run_end_timestamp_seconds",
+                    "When the last run of the archive ended; none while it goes on, or before the "
+                    "first.",
+                    lambda result: result.ended_ms or None,
+                    ms=True,
+                ),
+                gauge(
+                    "vq_archive_run_failed_blocks",
+                    "Blocks that the last run of the archive, under way or ended, could not "
+                    "archive.",
+                    lambda result: result.total.failed,
+                ),
+            ),
+        )
 
     def start(self) -> None:
         """Follow the runs."""

@@ -10,10 +10,11 @@ A pass has no state: a missed one needs no policy (decision 0057). A visit delet
 one partition, whatever is due.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.flusher_share import give_way
 from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
@@ -98,7 +99,6 @@ class Retainer(Visitor):
 
     Attributes:
         held: What somebody needs that would go otherwise, as of the last pass.
-        freed: The last pass under pressure freed something, or there was none.
     """
 
     what = "retention"
@@ -123,7 +123,7 @@ class Retainer(Visitor):
         self._runner = runner
         self._clock = clock
         self.relief = relief
-        self.freed = True
+        self._freed = True  # the last pass under pressure freed something, or there was none
         self.problems = Problems(logger, "retention cannot delete, trying again")
         self._stays_full = ""  # why a disk does, as of the last pass
         self._needs: dict[str, tuple[float, Needs]] = {}  # by topic: when it was read, and what
@@ -134,9 +134,21 @@ class Retainer(Visitor):
         self._job = jobs.add("retention", self.look, Every(interval_s))
         jobs.add("relief", self._look_for_pressure, Every(PRESSED_S))
 
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Retainer].of(
+            self,
+            gauge(
+                "vq_held_bytes",
+                "Bytes of topics with the retention policy keep that are kept only because a "
+                "consumer group has not read them, on the node that leads.",
+                lambda retainer: sum(each.size_bytes for each in retainer.held.values()),
+            ),
+        )
+
     async def _look_for_pressure(self) -> None:
         """Have a pass come sooner while a disk is too full."""
-        if self.freed and any(map(_may_go_early, self._channels.values())):
+        if self._freed and any(map(_may_go_early, self._channels.values())):
             try:
                 if await self.relief.pressed():
                     self._job.soon()
@@ -155,7 +167,7 @@ class Retainer(Visitor):
         led = sorted(filter(_leads, self._channels.values()), key=lambda each: each.partition)
         seen = set(led)
         self.held = {each: held for each, held in self.held.items() if each in seen}
-        self.freed = True
+        self._freed = True
         self._needs.clear()
         self._early = {}
         await BlockPass(self, led, self._clock).go_on()
@@ -164,7 +176,7 @@ class Retainer(Visitor):
             before = self._deleted_early
             early = [each for each in led if each in self._early]
             await BlockPass(self, early, self._clock).go_on()
-            self.freed = self._deleted_early > before
+            self._freed = self._deleted_early > before
             self.relief.note_deleted()
 
     def wants(self, channel: Channel) -> bool:
@@ -216,7 +228,7 @@ class Retainer(Visitor):
                 )
             for channel, end in relieve(mine, each.excess_bytes).items():
                 ends[channel] = max(end, ends.get(channel, 0))
-        self.freed = bool(ends) or not pressed
+        self._freed = bool(ends) or not pressed
         self._tell_plan(problem)
         return {channel: Early(end, *begun[channel]) for channel, end in ends.items()}
 

@@ -1,11 +1,12 @@
 """What all channels of a node share: storers, timers, counters, and the role in each group."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from vq.broker.base.facts import Fact, Facts, counter, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.notice import Notice
 from vq.broker.partition.role import Role
@@ -114,3 +115,82 @@ class Context:
     def role(self) -> Role:
         """What this node is in its own group."""
         return self.roles[self.group]
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Context].of(
+            self,
+            Fact(read=lambda context: context.flushes, status="flushes"),
+            histogram(
+                "vq_acknowledgement_seconds",
+                "Time from the append of a batch to its acknowledgement: flush and copies "
+                "included.",
+                lambda context: context.acknowledged or Histogram(),
+            ),
+            counter(
+                "vq_flushed_logs",
+                "Logs that flushes made durable; one flush may be of many.",
+                lambda context: context.flushed_logs,
+            ),
+        )
+        yield Facts[Counters].of(
+            self.counters,
+            counter(
+                "vq_appended_messages",
+                "Messages that were appended.",
+                lambda counters: counters.messages_in,
+                status="messages_in",
+            ),
+            counter(
+                "vq_appended_bytes",
+                "Bytes of their batches.",
+                lambda counters: counters.bytes_in,
+                status="bytes_in",
+            ),
+            counter(
+                "vq_appended_batches",
+                "Batches that were appended.",
+                lambda counters: counters.batches_in,
+            ),
+            counter(
+                "vq_repeated_batches",
+                "Batches that were sent again and were stored already.",
+                lambda counters: counters.duplicates,
+            ),
+            counter(
+                "vq_read_bytes",
+                "Bytes that readers and copies got.",
+                lambda counters: counters.bytes_out,
+                status="bytes_out",
+            ),
+            counter(
+                "vq_deleted_bytes",
+                "Bytes of logs that retention deleted.",
+                lambda counters: counters.deleted_bytes,
+            ),
+            counter(
+                "vq_deleted_blocks",
+                "Blocks that retention deleted.",
+                lambda counters: counters.deleted_blocks,
+            ),
+            counter(
+                "vq_deleted_early_bytes",
+                "Of vq_deleted_bytes: those before their time, since a disk was too full.",
+                lambda counters: counters.deleted_early_bytes,
+            ),
+            counter(
+                "vq_archived_bytes",
+                "Bytes of blocks that became archives.",
+                lambda counters: counters.archived_bytes,
+            ),
+            counter(
+                "vq_archived_blocks",
+                "Blocks that became archives.",
+                lambda counters: counters.archived_blocks,
+            ),
+            counter(
+                "vq_archived_early_bytes",
+                "Of vq_archived_bytes: those before their time, since a disk was too full.",
+                lambda counters: counters.archived_early_bytes,
+            ),
+        )

@@ -5,8 +5,10 @@ below, which say what has happened. Not in here: the reading and writing of the 
 the storing of epochs (``replication.mastership``, ``replication.insync_set``).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
 
+from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.base.notice import Notice
 from vq.broker.partition.lease import Lease
 from vq.broker.partition.node_state import NODE_RULES, NodeEvent, NodeState, next_node_state
@@ -116,6 +118,36 @@ class Role:
     def puts(self) -> str:
         """What becomes of a PUT, see ``NodeRules``."""
         return NODE_RULES[self.state].puts
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Role].of(
+            self,
+            gauge(
+                "vq_leader",
+                "1 if this node leads its group, else 0.",
+                lambda role: role.epoch > 0,
+            ),
+            gauge(
+                "vq_leader_may_act",
+                "1 if it leads and takes messages: ZooKeeper answered not long ago, or (for "
+                "replication = sync) all nodes in sync keep up; else 0.",
+                lambda role: role.acts,
+                status="master",
+            ),
+            gauge(
+                "vq_epoch",
+                "Epoch in which this node leads; none while it does not.",
+                lambda role: role.epoch or None,
+                status="epoch",
+            ),
+            gauge(
+                "vq_in_sync_nodes",
+                "Nodes in sync of the group, this one included; none while it does not lead.",
+                lambda role: role.named if role.epoch else None,
+            ),
+            Fact(read=lambda role: role.follows, status="follows"),
+        )
 
     # What happens -------------------------------------------------------------------------------
     def claimed(self) -> None:

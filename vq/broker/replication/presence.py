@@ -6,8 +6,11 @@ power. Not in here: what an epoch changes on this node (``mastership``), what da
 """
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.fitness import NodeFitness
@@ -86,6 +89,17 @@ class Presence:
     def is_registered(self) -> bool:
         """Whether the group knows this process now."""
         return self.registration is not None and self.registration.incarnation is not None
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Presence].of(
+            self,
+            gauge(
+                "vq_registered",
+                "1 while this process is registered in ZooKeeper, else 0.",
+                lambda presence: presence.is_registered,
+            ),
+        )
 
     async def check(self) -> None:
         """Return if this node may lead its group, or follow in it.

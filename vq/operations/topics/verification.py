@@ -14,7 +14,7 @@ from vq.coordination.topics.topics import describe_topic, list_topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
-from vq.operations.brokers.brokers import Damage, damage_fields
+from vq.operations.brokers.brokers import Damage, fields_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
 
@@ -162,8 +162,8 @@ class HeldPart:
         )
 
     def _damage(self, answer: VerifyResponse) -> Iterable[Damage]:
-        for each in damage_fields(answer.damage):
-            yield Damage(self.topic, self.partition, self.group, **each, node=self.node)
+        for each in answer.damage:
+            yield Damage(self.topic, self.partition, self.group, **fields_of(each), node=self.node)
 
 
 async def held_parts(

@@ -62,7 +62,7 @@ class Disk:
 
     def measure(self) -> BrokerLoad:
         return self.meter.measure(
-            disk_free=1, disk_total=4, disk_excess=0, stored_bytes=3, partitions=2
+            {"disk_bytes_free": 1, "disk_bytes_total": 4, "stored_bytes": 3, "partitions": 2}
         )
 
 
