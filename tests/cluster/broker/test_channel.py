@@ -118,7 +118,11 @@ async def test_async_topics_are_flushed_after_a_time(served, monkeypatch):
     """A lone message of an async topic is flushed when its interval is over, each time again."""
     timers: list[tuple[float, Any]] = []
 
+    at_once = served.node.parts.context.call_later
+
     def call_later(delay_s: float, then: Any) -> Any:
+        if not delay_s:  # the next turn of the loop
+            return at_once(delay_s, then)
         timers.append((delay_s, then))
         return SimpleNamespace(cancel=lambda: None)
 

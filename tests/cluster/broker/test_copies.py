@@ -156,7 +156,7 @@ async def test_a_copy_takes_all_records(served):
     found = await replicate(served.client, 0, add(tags=["a"]))
     error = described_error(found[0][0])
     assert isinstance(error, InvalidRequest)
-    assert "send no tags" in str(error)
+    assert "send no filter" in str(error)
 
 
 async def test_the_end_of_an_epoch_is_told(served):

@@ -6,8 +6,9 @@ from support.fetch_requests import add, again, answer, fill, parked, payloads
 from support.waiting import until
 
 from vq.broker.partition.partitions import Partitions
+from vq.broker.serving.fetch_turns import STEPS_PER_TURN
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import CHECKS_PER_TURN, ServedSession
+from vq.broker.serving.fetching import ServedSession
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
     InvalidRequest,
@@ -91,7 +92,7 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
     assert await wide.client.fetch(sequence, max_wait_ms=50) == {}
     assert parked(wide) == list(range(40, 60))
     assert sum(turns) == 60
-    assert max(turns) == CHECKS_PER_TURN
+    assert max(turns) == STEPS_PER_TURN
 
 
 async def test_a_handle_that_failed_can_be_added_again(served):

@@ -1,6 +1,7 @@
 """FETCH with tags: what a filter gives, and how far it gets in a turn and in an answer."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from support.broker import Client, message
@@ -10,7 +11,9 @@ from support.waiting import WAIT_S, until
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving import fetching
+from vq.broker.serving.fetch_turns import STEPS_PER_TURN
 from vq.broker.serving.fetching import SCANS_PER_ANSWER
+from vq.broker.serving.reading import FILTER_SCAN_BYTES
 from vq.errors import Busy, InvalidRequest
 from vq.remoting.messages import decode_error, described_error
 from vq.store.records.record import decode_records
@@ -135,6 +138,35 @@ async def test_requests_that_replace_each_other_do_not_multiply_scans(served, mo
         await asyncio.sleep(0)
     assert max(turns[1:]) <= 2
     assert not waiting[-1].done()
+
+
+async def test_reads_with_filters_share_the_steps_of_a_turn(served, monkeypatch):
+    """Hundreds that look through a log at once hold up no other client for long."""
+    turns, scan = [0], fetching.scan
+
+    def noted(*given):
+        turns[-1] += 1
+        return scan(*given)
+
+    monkeypatch.setattr(fetching, "scan", noted)
+    loop = asyncio.get_running_loop()
+
+    def count_turns():
+        turns.append(0)
+        if not ended:
+            loop.call_soon(count_turns)
+
+    ended: list[bool] = []
+    await served.client.put("t", 0, [message(b"x" * 1000, n, "blue") for n in range(400)])
+    await served.client.put("t", 0, [message(b"here", 1, "red")])
+    count_turns()
+    get = partial(served.client.get, "t", 0, 0, tags=["red"])
+    reads = [get(max_wait_ms=wait_ms) for wait_ms in [0, 9000] * 50]
+    found = await asyncio.gather(*reads)
+    ended.append(True)
+    assert max(turns) == STEPS_PER_TURN
+    assert all(header.next_offset >= FILTER_SCAN_BYTES for header, _ in found[::2])
+    assert [len(decode_records(body, 0)) for _, body in found[1::2]] == [1] * 50
 
 
 async def test_filters_with_much_to_give_share_an_answer(served, cluster):

@@ -303,7 +303,7 @@ async def test_what_waited_for_one_look_up_or_log_is_carried_out_in_turns(cluste
     def count() -> int:
         return counters.batches_in if what == "log" else sum(server.refusals.values())
 
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         cluster.ensemble.disconnect(cluster.coordinators["b1"])
         if what == "log":
             waiting = [
@@ -325,6 +325,40 @@ async def test_what_waited_for_one_look_up_or_log_is_carried_out_in_turns(cluste
         offsets = [decode_reply(frame).offset for frame in frames]
         for number in range(3):
             assert offsets[number::3] == sorted(offsets[number::3])
+
+
+async def test_sends_that_were_held_are_carried_out_in_turns(cluster):
+    """A hand-over in vain held thousands; those that come meanwhile wait behind them."""
+    node, server = await strict(cluster)
+    await cluster.create_topic("t")
+    await until(lambda: node.parts.partitions.channels)
+    clients = [await Client.connect(cluster.network, node.address) for _ in range(3)]
+    context, most = node.parts.context, 0
+    await clients[0].put("t", 0, [message(b"first", 0)])
+
+    def send(count: int) -> list[asyncio.Future[Any]]:
+        sent = [
+            [each.send_put("t", 0, [message(b"x", n)]) for each in clients] for n in range(count)
+        ]
+        return [put for puts in sent for put in puts]
+
+    context.role.hold()
+    waiting = send(500)
+    await until(lambda: server.requests_waiting == len(waiting))
+    done = context.counters.batches_in
+    context.role.let_go()
+    most = context.counters.batches_in - done
+    waiting += send(20)
+    async with asyncio.timeout(WAIT_S):
+        while done < 1 + len(waiting):
+            done = context.counters.batches_in
+            await asyncio.sleep(0)
+            most = max(most, context.counters.batches_in - done)
+    assert 0 < most <= 256
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+    offsets = [decode_reply(frame).offset for frame in frames]
+    for number in range(3):
+        assert offsets[number::3] == sorted(offsets[number::3])
 
 
 async def test_requests_that_wait_for_a_turn_go_with_their_connection(cluster):

@@ -108,6 +108,7 @@ class Dispatcher:
         self._due: dict[tuple[Session, TopicPartition], None] = {}  # lines that go on next turn
         self._left = WAITED_PER_TURN
         self._held: deque[_WaitingRequest] = deque()
+        self._releases = False  # held PUTs go on in turns, and whoever comes now waits behind them
         self._looks_again = False
         gate.moved.listen(self._release_puts)
 
@@ -138,6 +139,9 @@ class Dispatcher:
                 key = _new(TopicPartition, (header.topic, header.partition))
                 if route.appends and self._lines and not waited and (session, key) in self._lines:
                     self._wait(key, _WaitingRequest(session, request_id, header, body))
+                    return
+                if route.appends and self._releases and not waited:
+                    self._keep(session, request_id, header, body)
                     return
                 channel = self._channels.get(key)
                 if channel is not None and header.topic_id not in (channel.topic_id, ""):
@@ -208,6 +212,11 @@ class Dispatcher:
             self._context.counters.refused += 1
             session.refuse(request_id, error)
             return
+        self._keep(session, request_id, header, body)
+
+    def _keep(
+        self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
+    ) -> None:
         held = _WaitingRequest(session, request_id, header, body)
         held.until = self._context.clock.monotonic() + HOLD_S
         self._held.append(held)
@@ -231,11 +240,19 @@ class Dispatcher:
         """Carry out the PUTs that were held, in order, or refuse them; some go on waiting."""
         now = self._context.clock.monotonic()
         held, self._held = self._held, deque()
-        for each in held:
+        self._releases = False
+        while held:
+            each = held[0]
+            waits = not each.ended and self._may_lead_soon(each.header)
+            keeps = self._gate.holds or (waits and now < each.until)
+            if not (keeps or each.ended or self._has_turn()):
+                self._releases = True
+                self._held.extend(held)
+                return
+            held.popleft()
             if each.ended:
                 continue
-            waits = self._may_lead_soon(each.header)
-            if self._gate.holds or (waits and now < each.until):
+            if keeps:
                 self._held.append(each)
             elif waits and self._gate.put_refusal is not None:
                 self._context.counters.refused += 1
@@ -274,12 +291,9 @@ class Dispatcher:
                     opened = partial(self._opened, session, key, channel, len(line))
                     self._directory.open(channel, opened)
                     return
-            if not self._left:
+            if not self._has_turn():
                 self._due[session, key] = None
                 return
-            if self._left == WAITED_PER_TURN:
-                self._context.call_later(0, self._next_turn)
-            self._left -= 1
             line.popleft()
             if first.error is not None:
                 first.refuse(first.error)
@@ -287,9 +301,20 @@ class Dispatcher:
                 first.go_on(partial(self.take, waited=True))
         del self._lines[session, key]
 
+    def _has_turn(self) -> bool:
+        """Whether one more that has waited may be carried out in this turn of the loop."""
+        if not self._left:
+            return False
+        if self._left == WAITED_PER_TURN:
+            self._context.call_later(0, self._next_turn)
+        self._left -= 1
+        return True
+
     def _next_turn(self) -> None:
         """Carry out more of what would have been too much for one turn of the loop."""
         self._left = WAITED_PER_TURN
+        if self._releases:
+            self._release_puts()
         while self._due and self._left:
             session, key = next(iter(self._due))
             del self._due[session, key]

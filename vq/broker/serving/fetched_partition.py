@@ -160,6 +160,11 @@ class FetchedPartition:
         """Whether something is still to be checked before an answer."""
         return self.validate or self.last_epoch > 0
 
+    @property
+    def needs_step(self) -> bool:
+        """Whether what comes next takes a step of a turn; see ``fetch_turns``."""
+        return self.failure is None and self.unchecked
+
     def check(self) -> None:
         """Return if the log has what was read before the offset, and a record begins there.
 

@@ -25,9 +25,10 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
-from vq.broker.partition.context import Context, LaterCall
+from vq.broker.partition.context import Context
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.serving.fetch_turns import FetchTurns
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
 from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
@@ -45,9 +46,6 @@ logger = get_logger(__name__)
 #: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
 #: turn of the loop.
 SCANS_PER_ANSWER: Final = 8
-#: Offsets checked in one turn of the loop: each check may walk through a batch of thousands of
-#: records, and a client that begins names hundreds of partitions at once.
-CHECKS_PER_TURN: Final = 8
 
 
 class ServedSessions:
@@ -59,6 +57,7 @@ class ServedSessions:
         self.directory = directory
         self.context = context
         self.turn = turn
+        self.turns = FetchTurns(context.call_later)
         self._bounds = bounds
         self._sessions: dict[tuple[Session, int], ServedSession] = {}
         self._bytes: dict[Session, int] = {}
@@ -191,11 +190,10 @@ class ServedSession:
 
     __slots__ = (
         "_answer",
-        "_checks",
         "_cold",
         "_due",
         "_fetches",
-        "_next_turn",
+        "_needs_turn",
         "_number",
         "_progress_since",
         "_progressed",
@@ -231,11 +229,10 @@ class ServedSession:
         # The request that waits,
         self._waiting: FetchWait | None = None
         self._due: Due | None = None
-        # The call in the next turn: one, however many requests come meanwhile.
-        self._next_turn: LaterCall | None = None
+        # It goes on in a later turn: once, however many requests come meanwhile.
+        self._needs_turn = False
         # and its answer so far.
         self._answer = self._new_answer()
-        self._checks = 0  # of offsets, since the last call in a next turn
         session.waiting[self] = None
 
     # Requests -----------------------------------------------------------------------------------
@@ -356,9 +353,7 @@ class ServedSession:
         if self._waiting is not None:
             self._waiting.stop_timer()
             self._waiting = None
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
+        self._fetches.turns.remove(self)
         for handle in list(self.partitions):
             self._remove(handle)
         self._forget()
@@ -381,8 +376,9 @@ class ServedSession:
         """See ``turn.Writer``: answer with all that became ready in this turn."""
         self._go_on(Due.END_OF_TURN)
 
-    def _turn_came(self) -> None:
-        self._next_turn = None
+    def turn_came(self) -> None:
+        """See ``fetch_turns.Stepping``."""
+        self._needs_turn = False
         self._go_on(Due.NEXT_TURN)
 
     def _expire(self) -> None:
@@ -414,20 +410,23 @@ class ServedSession:
             return
         self._due = Due.NEXT_TURN  # until it is decided below
         answer = self._answer
-        turn_is_used = self._next_turn is not None  # by a request before this one
-        if not turn_is_used:
-            self._checks = 0
-            if self._scans and not answer.is_full(waiting.max_bytes):
+        turns, turn_is_used = self._fetches.turns, self._needs_turn  # by a request before this one
+        lacks_step = False
+        if not turn_is_used and self._scans and not answer.is_full(waiting.max_bytes):
+            lacks_step = not turns.take_step()
+            if not lacks_step:
                 self._scan(next(iter(self._scans)))
-        while self._ready and not answer.is_full(waiting.max_bytes):
-            if not self._read(next(iter(self._ready)), waiting.max_bytes - answer.size):
+        while self._ready and not lacks_step and not answer.is_full(waiting.max_bytes):
+            fetched = next(iter(self._ready))
+            lacks_step = fetched.needs_step and not turns.take_step()
+            if lacks_step or not self._read(fetched, waiting.max_bytes - answer.size):
                 break
         is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
         scans_on = self._scans and not is_far and (turn_is_used or self._scans_on(waiting))
-        is_unfinished = scans_on or self._checks >= CHECKS_PER_TURN
-        if is_unfinished and not answer.is_full(waiting.max_bytes):
+        if (scans_on or lacks_step) and not answer.is_full(waiting.max_bytes):
             if not turn_is_used:
-                self._next_turn = self._fetches.context.call_later(0, self._turn_came)
+                self._needs_turn = True
+                turns.add(self)
             return
         self._due = None
         if answer.has_results or waiting.timed_out:
@@ -446,9 +445,6 @@ class ServedSession:
                 self._fail(fetched, fetched.failure)
                 return True
             if fetched.unchecked:
-                if self._checks >= CHECKS_PER_TURN:
-                    return False
-                self._checks += 1
                 fetched.check()
                 if fetched.wanted:
                     del self._ready[fetched]
