@@ -59,11 +59,9 @@ def rows(families: Iterable[Metric]) -> str:
     """Return the table of some families."""
     lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     for family in families:
-        suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        kind = "gauge" if family.type == "info" else family.type
-        names = family._labelnames or sorted({key for s in family.samples for key in s.labels})
-        labels = ", ".join(f"`{name}`" for name in names if name != "le")
-        lines.append(f"| `{family.name}{suffix}` | {kind} | {labels} | {family.documentation} |")
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)
+        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
     return "\n".join(lines) + "\n"
 
 
@@ -84,7 +82,7 @@ async def broker_families() -> list[Metric]:
         disk=MemoryDisk(),
         clock=clock,
         rng=random.Random(1),
-        flusher=LoopFlusher(FlushRunner(clock), delay_s=0),
+        flushers=(LoopFlusher(FlushRunner(clock), delay_s=0),),
         runner=InlineRunner(),
     )
     await node.start()

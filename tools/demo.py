@@ -240,7 +240,7 @@ def produce(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) 
 def consume(config: vq.MessageFactoryConfig, ledger: Ledger, name: str) -> vq.MessageFactory:
     """Start one consumer with a session of its own."""
     factory = vq.MessageFactory(config).open()
-    consumer = factory.create_consumer(vq.ConsumerConfig(group=GROUP, member=name))
+    consumer = factory.create_consumer(vq.ConsumerConfig(group=GROUP, member_id=name))
     messages = ledger.received.setdefault(name, [])
     consumer.subscribe(TOPIC, 256 * 1024, messages.append).start()
     return factory

@@ -16,15 +16,21 @@ from vq.broker.partition.node_state import (
     NodeEvent,
     NodeState,
 )
-from vq.broker.partition.partition_state import EVENTS, RULES, TRANSITIONS, Event, State
+from vq.broker.partition.partition_state import (
+    EVENTS,
+    RULES,
+    TRANSITIONS,
+    ChannelEvent,
+    ChannelState,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference" / "partition-states.md"
 NODE_TARGET = ROOT / "docs" / "reference" / "node-states.md"
 
 #: Events that lead from nearly every state to the same one: the table has them.
-NOT_DRAWN: set[StrEnum] = {event for event in Event if event.startswith("placed_")}
-NOT_DRAWN |= {Event.FAIL, Event.OPEN_FAILED, Event.CLOSE}
+NOT_DRAWN: set[StrEnum] = {event for event in ChannelEvent if event.startswith("placed_")}
+NOT_DRAWN |= {ChannelEvent.FAIL, ChannelEvent.OPEN_FAILED, ChannelEvent.CLOSE}
 
 PREFACE = """\
 # States of a partition on its broker
@@ -94,7 +100,7 @@ def _states() -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for state, rules in RULES.items():
         put = "yes" if rules.refusal is None else f"`{rules.refusal.__name__}`"
-        if state is State.CLOSED:
+        if state is ChannelState.CLOSED:
             put = "the error that closed it"
         allowed = (rules.read, rules.seal, rules.adopt, rules.verify)
         marks = " | ".join(_mark(each) for each in allowed)
@@ -129,13 +135,13 @@ def _transitions(table: Transitions, events: type[StrEnum]) -> Iterator[str]:
 
 def render() -> str:
     """Return the whole page of a partition's states."""
-    drawn = _arrows(TRANSITIONS, State.OPENING, NOT_DRAWN)
+    drawn = _arrows(TRANSITIONS, ChannelState.OPENING, NOT_DRAWN)
     parts = [
         PREFACE,
         "\n".join(["## States", "", *_states(), ""]),
         "\n".join(["## Events", "", *_events(EVENTS), ""]),
         "\n".join([DIAGRAM, "```mermaid", "stateDiagram-v2", *drawn, "```", ""]),
-        "\n".join([TABLE, *_transitions(TRANSITIONS, Event), ""]),
+        "\n".join([TABLE, *_transitions(TRANSITIONS, ChannelEvent), ""]),
     ]
     return "\n".join(parts)
 

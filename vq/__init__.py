@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         Moment,
         Position,
     )
+    from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
+    from vq.coordination.tree.values.group_terms import FailurePolicy
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         Refused,
         VqError,
     )
+    from vq.message_filter import MessageFilter, Where
     from vq.model import (
         Address,
         Cancellation,
@@ -95,6 +98,8 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.consumer.deliver.workers": ("Listener",),
+    "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -118,6 +123,7 @@ _HOMES = {
         "Refused",
         "VqError",
     ),
+    "vq.message_filter": ("MessageFilter", "Where"),
     "vq.model": (
         "Address",
         "Cancellation",
@@ -153,7 +159,10 @@ __all__ = [
     "Compression",
     "ConsumerConfig",
     "DeliveryFailure",
+    "FailurePolicy",
     "FlushMode",
+    "GroupBalance",
+    "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
     "Key",
@@ -163,6 +172,7 @@ __all__ = [
     "MessageConsumer",
     "MessageFactory",
     "MessageFactoryConfig",
+    "MessageFilter",
     "MessageList",
     "MessageOrigin",
     "MessageProducer",
@@ -197,6 +207,7 @@ __all__ = [
     "TopicSettings",
     "VqError",
     "WhenFull",
+    "Where",
     "__version__",
 ]
 

@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     from vq.operations.cluster.checks import Finding, Level
     from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
     from vq.operations.cluster.settings import SettingsUnknown
+    from vq.operations.groups.balance import (
+        BalancePlan,
+        OwnerChange,
+        PartitionMove,
+        PlannedMember,
+    )
     from vq.operations.groups.groups import (
         GroupDeletion,
         GroupDescription,
@@ -61,7 +67,9 @@ if TYPE_CHECKING:
         judge_lag,
         why_stopped,
     )
+    from vq.operations.groups.making import ExportedOffset, GroupExport, PlannedGroup
     from vq.operations.groups.resets import Goal, Reset, Target
+    from vq.operations.groups.terms import GroupTerms
     from vq.operations.messages.columns import StoredColumns
     from vq.operations.messages.contents import (
         CheckedBatch,
@@ -140,6 +148,14 @@ _HOMES = {
         "SearchGap",
         "SearchedPartition",
     ),
+    "vq.operations.groups.balance": (
+        "BalancePlan",
+        "OwnerChange",
+        "PartitionMove",
+        "PlannedMember",
+    ),
+    "vq.operations.groups.making": ("ExportedOffset", "GroupExport", "PlannedGroup"),
+    "vq.operations.groups.terms": ("GroupTerms",),
     "vq.operations.groups.groups": (
         "GroupDeletion",
         "GroupDescription",
@@ -193,6 +209,7 @@ __all__ = [
     "ArchiveTopicRun",
     "ArchivedBlock",
     "BadPartition",
+    "BalancePlan",
     "BrokerJob",
     "BrokerReport",
     "ChangeUnknown",
@@ -215,6 +232,7 @@ __all__ = [
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "ExportedOffset",
     "FaultKind",
     "Finding",
     "FoundMessages",
@@ -225,10 +243,12 @@ __all__ = [
     "GroupDeletion",
     "GroupDescription",
     "GroupDrain",
+    "GroupExport",
     "GroupMember",
     "GroupPlace",
     "GroupProgress",
     "GroupSummary",
+    "GroupTerms",
     "GroupTopic",
     "GroupView",
     "HeldBack",
@@ -246,8 +266,12 @@ __all__ = [
     "NodeInfo",
     "NodeJobs",
     "OpenedTopic",
+    "OwnerChange",
     "PartitionDescription",
     "PartitionEnds",
+    "PartitionMove",
+    "PlannedGroup",
+    "PlannedMember",
     "ProducerEdge",
     "ReadPlacement",
     "Removal",

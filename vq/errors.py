@@ -10,6 +10,7 @@
     ├── BatchFailed            some messages of a ``send_batch`` are refused or unknown
     ├── CorruptData            bytes that fail their checksum or cannot be parsed
     ├── ListenerFailed         the application's listener raised for a message
+    ├── FilterFailed           the application's message filter raised for a message
     ├── GroupStopped           the place a group committed is gone; somebody must decide
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
@@ -138,6 +139,13 @@ class ListenerFailed(VqError):
 
     retriable = True
     hint = "the message is tried again; see the listener's own error"
+
+
+class FilterFailed(VqError):
+    """The ``matches`` of a ``vq.MessageFilter`` raised for a message; ``__cause__`` is what."""
+
+    retriable = True
+    hint = "the message is looked at again; see the filter's own error"
 
 
 class CoordinationError(VqError):

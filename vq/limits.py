@@ -21,6 +21,11 @@ COMPRESSION_THRESHOLD_BYTES: Final = 128 * KIB
 TAG_BYTES_MAX: Final = 255
 #: Most tags in the filter of one subscription.
 FILTER_TAGS_MAX: Final = 64
+#: Longest expression of a filter in UTF-8, the most operands in it, and how deep NOT and
+#: parentheses may stand inside one another. They bound what a reader can make a broker do.
+FILTER_EXPRESSION_BYTES_MAX: Final = 4 * KIB
+FILTER_TERMS_MAX: Final = 256
+FILTER_DEPTH_MAX: Final = 32
 #: Largest encoded properties (key, headers and the like) that an application gives a message.
 PROPERTIES_BYTES_MAX: Final = 32 * KIB
 #: Largest encoded properties of a stored record: a copy has some more, see ``reserved``.
@@ -43,6 +48,8 @@ FRAME_BYTES_MAX_BEFORE_HELLO: Final = 4 * KIB
 FRAME_BYTES_MAX: Final = 16 * MIB
 #: Largest header inside a frame: STATUS of thousands of partitions, the producers of SEAL.
 FRAME_HEADER_BYTES_MAX: Final = 1 * MIB
+#: A request whose header is larger counts with it while it waits for its answer, as with its body.
+REQUEST_HEADER_FREE_BYTES: Final = 4 * KIB
 #: Messages in one answer to FIND, and the bytes of their records.
 FIND_MESSAGES_MAX: Final = 1_000
 FIND_BYTES_MAX: Final = 4 * MIB
@@ -79,8 +86,9 @@ PARTITIONS_PER_TOPIC_MAX: Final = 4_096
 #: Most partitions of a topic that a producer creates: one transaction of ZooKeeper makes them.
 AUTO_CREATE_PARTITIONS_MAX: Final = 500
 NAME_CHARS_MAX: Final = 200
+TOPIC_ID_CHARS_MAX: Final = 32
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_TOPIC_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{TOPIC_ID_CHARS_MAX}}}")
 
 # Connections ----------------------------------------------------------------------------------
 CONNECTIONS_MAX: Final = 10_000
@@ -93,10 +101,11 @@ REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
 #: Partitions added or asked for again by one FETCH, and results in one answer.
 FETCH_PARTITIONS_PER_REQUEST_MAX: Final = 1_024
 #: What a broker remembers for the fetch sessions of one connection: each session and each of its
-#: partitions counts 512 bytes, each tag 64 and its own.
+#: partitions counts 512 bytes, each tag 64 and its own, each operand of an expression 512.
 FETCH_STATE_BYTES_PER_CONNECTION_MAX: Final = 16 * MIB
 FETCH_STATE_ENTRY_BYTES: Final = 512
 FETCH_STATE_TAG_BYTES: Final = 64
+FETCH_STATE_TERM_BYTES: Final = 512
 #: Bytes of PUT bodies of one connection that may wait for a flush before reading pauses.
 PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX: Final = 32 * MIB
 #: Longest hold of a GET that waits for data.

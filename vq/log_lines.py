@@ -128,7 +128,7 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         _writer.write(logger, record)
 
 
-class _Writer:
+class _LineWriter:
     """Writes the lines of threads that never wait, on a thread that exists while there are some."""
 
     def __init__(self) -> None:
@@ -218,11 +218,11 @@ def get_logger(name: str) -> Logger:
 def _after_fork() -> None:
     """Begin anew in the child of a fork: its parent writes the lines that wait."""
     global _writer
-    _writer = _Writer()
+    _writer = _LineWriter()
 
 
 _thread = threading.local()
-_writer = _Writer()
+_writer = _LineWriter()
 _logger = get_logger(__name__)
 atexit.register(drain)  # after the last work of factories, before ``logging.shutdown``
 os.register_at_fork(after_in_child=_after_fork)

@@ -165,7 +165,7 @@ def audit(spark: SparkSession, wanted: Wanted, progress: Progress) -> Audit:
         archives, unverified = verifying.result()
     joined = join_splits(checked, layout)
     findings = [*layout.findings, *joined.findings, *twice, *_archive_findings(archives)]
-    return _made(wanted, layout, joined, findings, many, archives, unverified)
+    return audit_of(wanted, layout, joined, findings, many, archives, unverified)
 
 
 # Which bytes ----------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def _archive_findings(verified: Iterable[VerifiedArchive]) -> list[Finding]:
 
 
 # Putting together -----------------------------------------------------------------------------
-def _made(
+def audit_of(
     wanted: Wanted,
     layout: Layout,
     joined: Joined,
@@ -333,6 +333,7 @@ def _made(
     archives: Sequence[VerifiedArchive],
     unverified: Sequence[str],
 ) -> Audit:
+    """Return the audit of what was found; what one copy repeats of another is told once."""
     told = without_repeats(findings)
     counts: dict[str, int] = {}
     for each in told:

@@ -137,7 +137,7 @@ def lag_page(report: LagReport) -> Page:
         sections=tuple(_sections(report)),
         footer="Lags are sums of what is known; an unknown one is never counted as 0. A lag in "
         "seconds is the age of the oldest message that a group has not handled. Of a group that "
-        "filters by tag, messages with other tags lie in its lag, too: it is an upper bound (≤).",
+        "has a filter, what that leaves out lies in its lag, too: it is an upper bound (≤).",
     )
 
 
@@ -361,7 +361,7 @@ def _known(text: str, unknown: int) -> str:
 
 
 def _bounded(row: Mapping[str, Any], text: str) -> str:
-    """Return a lag in which messages of other tags may lie as the upper bound that it is."""
+    """Return a lag in which what a filter leaves out may lie as the upper bound that it is."""
     has_number = any(letter.isdigit() for letter in text)
     is_bound = row["lag_is_upper_bound"] and has_number and "≥" not in text
     return f"≤ {text}" if is_bound else text

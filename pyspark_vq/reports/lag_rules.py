@@ -387,7 +387,7 @@ def severity(verdict: Column) -> Column:
 def _sums() -> list[Column]:
     """Return the sums of lags, the oldest age, how many are unknown, and whether one is a bound.
 
-    Messages with other tags lie in the lag of a group that filters: it is an upper bound.
+    What a group with a filter leaves out lies in its lag: that is an upper bound.
     """
     return [
         F.sum("lag_bytes").alias("lag_bytes"),

@@ -89,17 +89,18 @@ async def test_a_broker_reads_the_topics_that_came_or_went(size: int) -> None:
     """And no other: a thousand topics are not read again because there is one more."""
     told: list[str] = []
 
-    async def on_topic(view: TopicView) -> None:
-        told.append(view.name)
+    class Notes:
+        async def apply_topic(self, view: TopicView) -> None:
+            told.append(view.name)
 
-    async def on_gone(name: str) -> None:
-        told.append(f"no {name}")
+        async def remove_topic(self, name: str) -> None:
+            told.append(f"no {name}")
 
     async with (
         cluster_of(size) as (ensemble, client),
         client_of(ensemble, session_timeout_s=3600.0) as broker,
     ):
-        view = TopicsView(broker, on_topic=on_topic, on_gone=on_gone, interval_s=3600.0)
+        view = TopicsView(broker, follower=Notes(), interval_s=3600.0)
         await view.refresh()
         assert len(told) == size
         del told[:]
@@ -117,5 +118,5 @@ async def test_a_broker_reads_the_topics_that_came_or_went(size: int) -> None:
 async def heard(view: TopicsView) -> None:
     """Wait until a watch has fired."""
     async with asyncio.timeout(WAIT_S):
-        await view._wake.wait()
-    view._wake.clear()
+        await view.hinted.wait()
+    view.hinted.clear()

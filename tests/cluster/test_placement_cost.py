@@ -58,9 +58,7 @@ class Cluster:
 
     async def follow(self, clients: int) -> None:
         """Have so many clients, and the broker, follow the topic."""
-        self.broker = TopicsView(
-            await self._client(), on_topic=self._note, on_gone=self._forget, interval_s=3600.0
-        )
+        self.broker = TopicsView(await self._client(), follower=self, interval_s=3600.0)
         await self.broker.refresh()
         for number in range(clients):
             watcher = RouteWatcher(await self._client())
@@ -75,10 +73,12 @@ class Cluster:
         self.clients.append(client)
         return client
 
-    async def _note(self, view: TopicView) -> None:
+    async def apply_topic(self, view: TopicView) -> None:
+        """See ``TopicFollower``."""
         self.told.append(view)
 
-    async def _forget(self, name: str) -> None:
+    async def remove_topic(self, name: str) -> None:
+        """See ``TopicFollower``."""
         raise AssertionError(f"{name} is gone")
 
     async def move(self, coordinator, number: int) -> None:

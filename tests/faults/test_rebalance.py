@@ -67,6 +67,7 @@ class Members:
         self.cluster = cluster
         self.histories = histories
         self.session_s = SESSION_S  # of the members that are added
+        self.strategy = "sticky"  # of the group
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._made = 0
 
@@ -83,6 +84,7 @@ class Members:
                     str(self.histories / f"{name}.jsonl"),
                     zookeeper or self.cluster.zookeeper,
                     *(self.cluster.name, GROUP, "t", str(self.session_s), str(os.getpid())),
+                    self.strategy,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -176,7 +178,9 @@ def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
     """A frozen member wakes after its partitions went to others: its commits must not count."""
     zookeeper, members = group
     rng = make_rng()
-    rebalances = times(4, 200)  # each of the actions
+    rebalances = times(5, 200)  # each of the actions
+    members.strategy = rng.choice(["sticky", "average", "circle"])
+    print("strategy", members.strategy)
     with (
         ChaosProxy(Address.parse(zookeeper.hosts)) as link,
         client_of(members.cluster) as factory,
@@ -186,7 +190,7 @@ def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
         for _ in range(MEMBERS - 1):
             members.add()
         members.wait_shared()
-        actions = [kill, freeze, kill, freeze]
+        actions = [kill, leave, freeze, kill, freeze]
         done: Counter[str] = Counter()
         seen: Counter[str] = Counter()
         took_s = []
@@ -195,7 +199,7 @@ def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
             if number % 3 == 2:
                 action, name = cut, cut_off
             else:
-                action, name = actions[number % 4], victim(members, rng, keep=cut_off)
+                action, name = actions[number % 5], victim(members, rng, keep=cut_off)
             had = members.wait_shared()[name]
             lost = action(members, name, link)
             took_s.append(lost.took_s)
@@ -233,6 +237,15 @@ def kill(members: Members, name: str, _: ChaosProxy) -> Lost:
     """kill -9 a member; when its partitions are taken over, start another one."""
     begin = time.monotonic()
     assert members.end(name, signal.SIGKILL) == -signal.SIGKILL
+    lost = lose(members, begin)
+    members.add()
+    return lost
+
+
+def leave(members: Members, name: str, _: ChaosProxy) -> Lost:
+    """Close a member in order; when its partitions are taken over, start another one."""
+    begin = time.monotonic()
+    members.end(name, signal.SIGTERM)
     lost = lose(members, begin)
     members.add()
     return lost
@@ -341,6 +354,40 @@ def test_a_member_that_was_frozen_or_killed_and_has_its_name_does_no_work_twice(
         members.wait_shared()
     assert members.end(first, signal.SIGTERM) == 0
     assert path.read_bytes().count(b"received") == handled + again
+
+
+def test_a_killed_member_that_starts_again_has_what_it_had_and_nothing_moves(
+    group: tuple[EmbeddedZooKeeper, Members],
+) -> None:
+    """The others count it in while it waits for its old session."""
+    zookeeper, members = group
+    members.session_s = 4.0
+    with (
+        client_of(members.cluster) as factory,
+        Sender(factory, "t", members.histories / "s0.jsonl") as sender,
+    ):
+        for _ in range(3):
+            members.add()
+        before = members.wait_shared()
+        for _ in range(times(1, 20)):
+            sender.wait_sent(50)
+            name = sorted(members.running)[0]
+            members.end(name, signal.SIGKILL)
+            members.add(name=name)
+            log = members.histories / f"{name}.log"
+            # The old session has still to end, or the run is void: it is 4 s long.
+            block_until(lambda log=log: "member name is in use" in log.read_text(), "it waits")
+            block_until(lambda name=name: not members.shares().get(name), "its old session to end")
+            assert members.wait_shared() == before
+        sender.wait_sent(50)
+        sender.finish()
+        log = read_back(factory, "t")
+        history = factory.admin.group_history(GROUP)
+        moves = [each for each in history if each.before not in {None, each.member}]
+        joined = [each for each in moves if each.reason == "balance"]
+        assert moves == joined, "what moved, moved when the first three came"
+        assert {each.reason for each in history if each.member == name} >= {"again"}
+        finish(zookeeper, members, log, Fault("kill and start", 1, strikes=1), repeats=True)
 
 
 def is_stopped(pid: int) -> bool:

@@ -266,7 +266,7 @@ class ThawedConsumer(run.Simulation):
     ) -> None:
         member = name.replace("#", "-")
         consumer = await factory.create_consumer(
-            ConsumerConfig(group=workload.GROUPS["c"], member=member, commit_interval_s=0.3)
+            ConsumerConfig(group=workload.GROUPS["c"], member_id=member, commit_interval_s=0.3)
         )
         leaving = asyncio.create_task(workload.leave(host, name, consumer))
         async for message in consumer.subscribe(TOPIC):

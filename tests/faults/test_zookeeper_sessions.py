@@ -301,7 +301,7 @@ async def test_a_dead_kazoo_thread_is_replaced(
 ) -> None:
     """An unexpected exception ends kazoo's connection thread for good; we make a new client."""
     node = await started(stack, zookeeper_root.hosts, root=zookeeper_root.root)
-    dead = node.coordinator._client
+    dead = node.coordinator.kazoo
     assert dead is not None
     errors = []
     threading.excepthook, hook = errors.append, threading.excepthook
@@ -313,7 +313,7 @@ async def test_a_dead_kazoo_thread_is_replaced(
         dead._connection._read_response = die
         with pytest.raises(ConnectionLost):
             await node.coordinator.sync()
-        await until(lambda: node.coordinator._client is not dead)
+        await until(lambda: node.coordinator.kazoo is not dead)
     finally:
         threading.excepthook = hook
     assert len(errors) == 1

@@ -34,7 +34,7 @@ class Session:
 
     def hello(self) -> None:
         """Take HELLO and answer it."""
-        while not any(isinstance(event, Opened) for event in self._events()):
+        while not any(isinstance(event, Opened) for event in self.events()):
             pass
         self.send(self.connection.data_to_send())
 
@@ -42,10 +42,10 @@ class Session:
         """Take so many requests."""
         found: list[Request] = []
         while len(found) < count:
-            found += [event for event in self._events() if isinstance(event, Request)]
+            found += [event for event in self.events() if isinstance(event, Request)]
         return found
 
-    def _events(self) -> list[object]:
+    def events(self) -> list[object]:
         data = self.sock.recv(1 << 16)
         if not data:
             raise ConnectionError
@@ -153,7 +153,7 @@ def test_a_peer_that_does_not_say_hello_leaves_no_doubt(script: Callable[[Sessio
 
 def test_a_broker_of_another_cluster_says_so() -> None:
     def script(session: Session) -> None:
-        session._events()
+        session.events()
         session.send(session.connection.data_to_send())
 
     with peer(script) as address:
@@ -211,9 +211,9 @@ def _silent(session: Session) -> None:
 
 
 def _silent_before_hello(session: Session) -> None:
-    session._events()
+    session.events()
     with pytest.raises(ConnectionError):
-        session._events()
+        session.events()
 
 
 def _drop_by_drop(session: Session) -> None:

@@ -159,7 +159,7 @@ def test_groups_are_listed_with_their_lag(cluster: ProcessCluster) -> None:
     table = cluster.vq("group", "list", "--lag").stdout.decode().splitlines()
     assert any(line.startswith("one-tag\t") and "\t<= 2\t" in line for line in table)
     shown = cluster.vq("group", "describe", "one-tag")
-    assert b"messages with other tags lie in its lag, too: it is an upper bound" in shown.stderr
+    assert b"messages that it leaves out lie in its lag, too: it is an upper bound" in shown.stderr
     assert b"upper bound" not in cluster.vq("group", "describe", "all-tags").stderr
 
 

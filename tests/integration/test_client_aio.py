@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support import waiting
 from support.cluster import ProcessCluster, process_cluster
+from support.producers import client_of
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperService
 
@@ -60,8 +61,7 @@ async def topic(factory: aio.MessageFactory) -> str:
 
 
 def _coordinator(factory: aio.MessageFactory) -> Any:
-    assert factory._cluster is not None
-    return factory._cluster.coordinator
+    return client_of(factory).coordinator
 
 
 def config_of(cluster: ProcessCluster) -> vq.MessageFactoryConfig:

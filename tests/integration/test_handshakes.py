@@ -70,11 +70,11 @@ async def test_handshakes_are_counted_as_silent_connections() -> None:
             await until(lambda: sum(map(is_closed, peers)) == 2 * SILENT_MAX)
             assert [is_closed(peer) for peer in peers] == [True] * 16 + [False] * 8
             await until(lambda: len(server.sessions) == SILENT_MAX)
-            assert server._admission.silent == SILENT_MAX
+            assert server.admission.silent == SILENT_MAX
             peers[-1].send(b"this is no handshake\r\n")
             await until(lambda: len(server.sessions) == SILENT_MAX - 1)
         await until(lambda: not server.sessions)
-        assert server._admission.silent == 0
+        assert server.admission.silent == 0
 
 
 async def test_a_handshake_that_takes_too_long_is_ended() -> None:

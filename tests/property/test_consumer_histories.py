@@ -105,7 +105,7 @@ class Member:
         permit = Permit(client.clock.monotonic)
         config = ConsumerConfig(
             group=GROUP,
-            member=name,
+            member_id=name,
             commit_interval_s=history.rng.choice((0.3, 1.0, 5.0)),
             audit_interval_s=10.0,
             max_wait_s=2.0,

@@ -1,12 +1,14 @@
-"""Rebalancing: average, sticky, minimal, deterministic, and safe to carry out in parts."""
+"""Rebalancing: even, deterministic, and safe to carry out in parts; ``sticky`` moves least."""
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.coordination.groups.rebalance import assign
+from vq.coordination.groups.rebalance import STRATEGIES, Assign, GroupBalance, sticky
 from vq.model import TopicPartition
 
 TOPICS = ("t1", "t2", "t3")
@@ -19,16 +21,28 @@ MEMBERS = st.dictionaries(
 SIZES = st.fixed_dictionaries({topic: st.integers(0, 12) for topic in TOPICS})
 
 
+RACKS = st.sampled_from(["", "x", "y", "z"])
+every = pytest.mark.parametrize("assign", STRATEGIES.values(), ids=STRATEGIES.keys())
+even = pytest.mark.parametrize(
+    "assign", [each for name, each in STRATEGIES.items() if name != "hash"]
+)
+
+
 @st.composite
-def situations(draw: st.DrawFn):
-    """Members, partitions, and holders among whom are members that left."""
+def situations(draw: st.DrawFn) -> GroupBalance:
+    """Members, partitions, racks, and holders among whom are members that left."""
     members = draw(MEMBERS)
     partitions = [
         TopicPartition(topic, n) for topic, size in draw(SIZES).items() for n in range(size)
     ]
     holders = st.sampled_from([*members, "gone", ""])
-    current = {each: draw(holders) for each in partitions if draw(st.booleans())}
-    return members, partitions, current
+    return GroupBalance(
+        members=members,
+        partitions=partitions,
+        current={each: draw(holders) for each in partitions if draw(st.booleans())},
+        member_racks={member: draw(RACKS) for member in members},
+        partition_racks={each: draw(RACKS) for each in partitions if draw(st.booleans())},
+    )
 
 
 def eligible(members: Mapping[str, frozenset[str]], topic: str) -> list[str]:
@@ -39,49 +53,64 @@ def shares(result: Mapping[TopicPartition, str], topic: str) -> Counter[str]:
     return Counter(member for each, member in result.items() if each.topic == topic)
 
 
-@given(situations())
-def test_each_topic_is_shared_evenly_by_its_subscribers(situation) -> None:
-    """With n partitions and m members each gets ⌊n/m⌋ or ⌈n/m⌉; nobody else gets any."""
-    members, partitions, current = situation
-    result = assign(members, partitions, current)
+@even
+@given(balance=situations())
+def test_each_topic_is_shared_evenly_by_its_subscribers(
+    assign: Assign, balance: GroupBalance
+) -> None:
+    """With n partitions and m members each gets ⌊n/m⌋ or ⌈n/m⌉."""
+    result = assign(balance)
     for topic in TOPICS:
-        able = eligible(members, topic)
-        of_topic = [each for each in partitions if each.topic == topic]
-        counts = shares(result, topic)
-        assert set(counts) <= set(able)
+        able = eligible(balance.members, topic)
+        of_topic = [each for each in balance.partitions if each.topic == topic]
         if able:
-            assert counts.total() == len(of_topic)
-            floor = len(of_topic) // len(able)
+            counts, floor = shares(result, topic), len(of_topic) // len(able)
             assert all(counts[member] in {floor, floor + 1} for member in able)
-        else:
-            assert not counts
 
 
-@given(situations(), st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(situation, random) -> None:
+@every
+@given(balance=situations())
+def test_every_partition_goes_to_one_subscriber(assign: Assign, balance: GroupBalance) -> None:
+    """If its topic has any; nobody else gets any."""
+    result = assign(balance)
+    for each in balance.partitions:
+        able = eligible(balance.members, each.topic)
+        assert (result[each] in able) if able else each not in result
+    assert set(result) <= set(balance.partitions)
+
+
+@every
+@given(balance=situations(), random=st.randoms(use_true_random=False))
+def test_the_order_of_the_input_does_not_matter(
+    assign: Assign, balance: GroupBalance, random
+) -> None:
     """Every member computes the same."""
-    members, partitions, current = situation
-    shuffled = partitions * 2
-    random.shuffle(shuffled)
-    names = list(members)
-    random.shuffle(names)
-    holders = list(current)
-    random.shuffle(holders)
-    assert assign(members, partitions, current) == assign(
-        {name: members[name] for name in names},
-        shuffled,
-        {each: current[each] for each in holders},
+
+    def shuffled(given: Mapping) -> dict:
+        items = list(given.items())
+        random.shuffle(items)
+        return dict(items)
+
+    partitions = [*balance.partitions] * 2
+    random.shuffle(partitions)
+    assert assign(balance) == assign(
+        GroupBalance(
+            members=shuffled(balance.members),
+            partitions=partitions,
+            current=shuffled(balance.current),
+            member_racks=shuffled(balance.member_racks),
+            partition_racks=shuffled(balance.partition_racks),
+        )
     )
 
 
 @given(situations())
-def test_no_even_sharing_would_move_fewer_partitions(situation) -> None:
+def test_no_even_sharing_would_move_fewer_partitions(balance: GroupBalance) -> None:
     """As many partitions stay as the floors and ceilings allow at all."""
-    members, partitions, current = situation
-    result = assign(members, partitions, current)
+    result, current = sticky(balance), balance.current
     for topic in TOPICS:
-        able = eligible(members, topic)
-        of_topic = [each for each in partitions if each.topic == topic]
+        able = eligible(balance.members, topic)
+        of_topic = [each for each in balance.partitions if each.topic == topic]
         if not able:
             continue
         held = Counter(current[each] for each in of_topic if current.get(each) in able)
@@ -92,38 +121,73 @@ def test_no_even_sharing_would_move_fewer_partitions(situation) -> None:
         assert kept == most_kept
 
 
-@given(situations())
-def test_an_even_sharing_is_left_alone(situation) -> None:
+@every
+@given(balance=situations())
+def test_what_was_carried_out_is_left_alone(assign: Assign, balance: GroupBalance) -> None:
     """Computing again after everything was carried out moves nothing."""
-    members, partitions, current = situation
-    result = assign(members, partitions, current)
-    assert assign(members, partitions, result) == result
+    result = assign(balance)
+    assert assign(replace(balance, current=result)) == result
 
 
-@given(situations(), st.data())
-def test_carrying_out_a_part_does_not_change_the_aim(situation, data) -> None:
+@every
+@given(balance=situations(), data=st.data())
+def test_carrying_out_a_part_does_not_change_the_aim(
+    assign: Assign, balance: GroupBalance, data
+) -> None:
     """Members that compute at different moments of one rebalance agree."""
-    members, partitions, current = situation
-    result = assign(members, partitions, current)
+    result = assign(balance)
     done = {each for each in result if data.draw(st.booleans())}
-    halfway = {**current, **{each: result[each] for each in done}}
-    assert assign(members, partitions, halfway) == result
+    halfway = {**balance.current, **{each: result[each] for each in done}}
+    assert assign(replace(balance, current=halfway)) == result
+
+
+@every
+@given(balance=situations())
+def test_giving_up_before_taking_over_does_not_change_the_aim(
+    assign: Assign, balance: GroupBalance
+) -> None:
+    """A partition that its old owner released keeps its new owner."""
+    result = assign(balance)
+    released = {each: m for each, m in balance.current.items() if result.get(each) == m}
+    assert assign(replace(balance, current=released)) == result
 
 
 @given(situations())
-def test_giving_up_before_taking_over_does_not_change_the_aim(situation) -> None:
-    """A partition that its old owner released keeps its new owner."""
-    members, partitions, current = situation
-    result = assign(members, partitions, current)
-    released = {each: m for each, m in current.items() if result.get(each) == m}
-    assert assign(members, partitions, released) == result
+def test_on_the_ring_a_member_that_comes_or_leaves_moves_only_its_own(
+    balance: GroupBalance,
+) -> None:
+    """What moves goes to the new one, and nothing between others."""
+    assign = STRATEGIES["hash"]
+    without = assign(balance)
+    topics = frozenset(TOPICS)
+    with_it = assign(replace(balance, members={**balance.members, "new": topics}))
+    for each, member in with_it.items():
+        assert member == "new" or without[each] == member
 
 
-@given(st.integers(1, 6), st.integers(1, 12))
-def test_equal_topics_are_spread_over_all_members(member_count: int, topic_count: int) -> None:
+@given(situations())
+def test_a_rack_that_has_room_takes_its_partitions(balance: GroupBalance) -> None:
+    """A partition is far from its master only if all members of that rack have their share."""
+    result = STRATEGIES["rack"](balance)
+    for each, member in result.items():
+        where = balance.partition_racks.get(each, "")
+        able = eligible(balance.members, each.topic)
+        near = [one for one in able if where and balance.member_racks[one] == where]
+        if near and member not in near:
+            count = sum(one.topic == each.topic for one in balance.partitions)
+            floor = count // len(able)
+            assert all(shares(result, each.topic)[one] >= floor for one in near)
+
+
+@pytest.mark.parametrize("assign", [STRATEGIES[name] for name in ("sticky", "average", "circle")])
+@given(member_count=st.integers(1, 6), topic_count=st.integers(1, 12))
+def test_equal_topics_are_spread_over_all_members(
+    assign: Assign, member_count: int, topic_count: int
+) -> None:
     """From scratch, totals over many topics differ by at most 1 as well."""
     topics = [f"t{n:02}" for n in range(topic_count)]
     members = {f"m{n}": frozenset(topics) for n in range(member_count)}
-    result = assign(members, [TopicPartition(topic, 0) for topic in topics], {})
+    partitions = [TopicPartition(topic, 0) for topic in topics]
+    result = assign(GroupBalance(members=members, partitions=partitions))
     totals = Counter(result.values())
     assert max(totals[m] for m in members) - min(totals[m] for m in members) <= 1

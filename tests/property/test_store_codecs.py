@@ -35,7 +35,7 @@ from vq.store.records.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -71,7 +71,7 @@ def test_records_come_back(items: list[tuple], base: int) -> None:
 def test_a_filter_keeps_exactly_the_tagged_records(items: list[tuple], tags: set[str]) -> None:
     """The same as decoding everything and looking at each."""
     data = b"".join(encode_record(*item) for item in items)
-    slices, offsets, end = filter_by_tag(memoryview(data), 7, Filter(tuple(tags)))
+    slices, offsets, end = filter_records(memoryview(data), 7, Filter(tuple(tags)))
     wanted = [r for r in decode_records(data, 7) if r.tag in [tag.encode() for tag in tags]]
     assert offsets == [r.offset for r in wanted]
     assert b"".join(slices) == b"".join(data[r.offset - 7 : r.next_offset - 7] for r in wanted)
@@ -84,7 +84,7 @@ def test_arbitrary_bytes_never_do_worse_than_corrupt_data(data: bytes) -> None:
     for decode in (
         lambda: decode_records(data, 0),
         lambda: boundaries(data, 0),
-        lambda: filter_by_tag(memoryview(data), 0, Filter(("x",))),
+        lambda: filter_records(memoryview(data), 0, Filter(("x",))),
         lambda: decode_control(data),
         lambda: decode_properties(data),
         lambda: OffsetIndex.from_bytes(data),

@@ -136,5 +136,5 @@ def test_a_search_finds_what_a_plain_look_finds(drawn: list, data: st.DataObject
             if begin <= offset < stop
             and wanted.id in (None, number)
             and (wanted.key is None or (type(key) is type(wanted.key) and key == wanted.key))
-            and wanted.filter.takes(tag)
+            and (not wanted.filter or tag in wanted.filter.encoded)
         ]

@@ -62,7 +62,7 @@ from vq.store.records.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 HARD = Path(__file__).parents[1] / "testdata" / "store" / "hard.txt"
 GRAFTS = [
@@ -233,7 +233,7 @@ def read_records(_: random.Random, data: bytes) -> None:
     """Everything that reads records; what they agree on, they agree on."""
     for decode in (
         lambda: boundaries(data, 0),
-        lambda: filter_by_tag(memoryview(data), 0, Filter(("x",))),
+        lambda: filter_records(memoryview(data), 0, Filter(("x",))),
         lambda: check_batch(
             data,
             record_count=max(1, len(data) // 60 % BATCH_RECORDS_MAX),

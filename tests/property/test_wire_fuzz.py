@@ -23,12 +23,12 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import (
     ClientConnection,
     Closing,
+    ConnectionState,
     Opened,
     Reply,
     Request,
     ServerConnection,
     ServerIdentity,
-    State,
 )
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.frames import FrameParser, encode_frame
@@ -131,11 +131,12 @@ def serve(rng: random.Random, data: bytes) -> None:
         events = server.receive_data(chunk)
         assert all(type(event) is not Closing for event in events[:-1])
         for event in events:
-            if isinstance(event, Request) and server.state is State.OPEN and rng.random() < 0.7:
+            is_open = server.state is ConnectionState.OPEN
+            if isinstance(event, Request) and is_open and rng.random() < 0.7:
                 assert server.reply_error(event.request_id, Refused("fuzz"))
             if isinstance(event, Closing):
                 assert isinstance(event.error, ProtocolError | Refused)
-                assert server.state is State.CLOSED
+                assert server.state is ConnectionState.CLOSED
         out = FrameParser().feed(b"".join(server.data_to_send()))
         for frame in out:
             if frame.status:

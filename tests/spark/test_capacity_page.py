@@ -380,13 +380,13 @@ def test_archives_that_nobody_verified_leave_an_audit_unknown() -> None:
     wanted = Wanted(connect=Connect(zookeeper="z", cluster="c"), now_s=NOW)
     layout = Layout(("t",), {}, [])
     joined = join_splits([], layout)
-    made = audits._made(wanted, layout, joined, [], 0, [], ["b1/n2: it is away"])
+    made = audits.audit_of(wanted, layout, joined, [], 0, [], ["b1/n2: it is away"])
     assert (made.total, made.unknown, made.archives) == (1, 1, None)
     assert made.notes == ["archives were not verified: b1/n2: it is away"]
-    left = audits._made(replace(wanted, archives=False), layout, joined, [], 0, [], [])
+    left = audits.audit_of(replace(wanted, archives=False), layout, joined, [], 0, [], [])
     assert (left.total, left.archives) == (0, None)
     assert left.notes == ["archives were not verified: that was not asked for"]
-    assert audits._made(wanted, layout, joined, [], 0, [], []).notes == []
+    assert audits.audit_of(wanted, layout, joined, [], 0, [], []).notes == []
 
 
 def test_an_audit_that_fails_does_not_wait_for_archives(monkeypatch: pytest.MonkeyPatch) -> None:

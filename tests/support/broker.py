@@ -16,7 +16,7 @@ from support.waiting import WAIT_S
 from vq.broker.base.config import BrokerConfig, ConnectionLimits
 from vq.broker.base.runner import InlineRunner, Lane, Runner
 from vq.broker.node import BrokerNode
-from vq.broker.partition.context import Timer
+from vq.broker.partition.context import LaterCall
 from vq.broker.serving.server import Server
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.brokers.secret import read_secret
@@ -154,8 +154,10 @@ class MemoryCluster:
             disk=disk,
             clock=clock,
             rng=random.Random(7),
-            flusher=self.flushers[key],
-            new_flusher=lambda clock: LoopFlusher(FlushRunner(clock)),
+            flushers=(
+                self.flushers[key],
+                *(LoopFlusher(FlushRunner(clock)) for _ in config.directories[1:]),
+            ),
             runner=runner or self.runners[key],
             log_config=log_config,
         )
@@ -377,12 +379,12 @@ def has_parts(node: BrokerNode) -> bool:
         return False
 
 
-def noted_timers(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
+def noted_timers(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> list[LaterCall]:
     """Return a list to which the timers of the node's requests are added from now on."""
-    context, timers = node.parts.context, list[Timer]()
+    context, timers = node.parts.context, list[LaterCall]()
     call_later = context.call_later
 
-    def note(delay_s: float, then: Callable[[], None]) -> Timer:
+    def note(delay_s: float, then: Callable[[], None]) -> LaterCall:
         timer = call_later(delay_s, then)
         timers.extend([timer] * (delay_s > 0))
         return timer

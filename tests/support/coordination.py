@@ -7,10 +7,12 @@ from typing import Any
 from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Leadership, Registered, Standing
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.leases.slots import IdMaker
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -46,6 +48,7 @@ class LeadingBroker:
         node: str = "n1",
         directory: str = "",
         accept_data_loss: bool = False,
+        fitness: Fitness | None = None,
         on_change: Callable[[Registered | None], None] = lambda registered: None,
         **options: Any,
     ) -> None:
@@ -58,6 +61,7 @@ class LeadingBroker:
             node=node,
             directory=directory,
             accept_data_loss=accept_data_loss,
+            fitness=fitness,
             on_change=self._stands,
         )
         options = {"address": Address("127.0.0.1", 1)} | options
@@ -67,6 +71,7 @@ class LeadingBroker:
             group=group,
             node=node,
             directory=directory,
+            fitness=fitness,
             on_change=self._registration_changed,
             **options,
         )
@@ -99,6 +104,17 @@ class LeadingBroker:
     def _leads(self, registered: Registered | None) -> None:
         self.registered = registered
         self._on_change(registered)
+
+
+class Used(IdMaker):
+    """Has made ids up to a wall time."""
+
+    def __init__(self, used_ms: int) -> None:
+        self._used_ms = used_ms
+
+    def used_ms(self) -> int:
+        """See ``IdMaker``."""
+        return self._used_ms
 
 
 async def expire(ensemble: MemoryEnsemble, client: MemoryCoordinator) -> None:
@@ -146,4 +162,4 @@ def disarm(client: MemoryCoordinator) -> bool:
 def deny_reading(client: Coordinator, path: str) -> None:
     """Give a node of an ensemble in memory an ACL that lets nobody read it."""
     assert isinstance(client, MemoryCoordinator)
-    client._ensemble.tree.denied.add(client.full_path(path))
+    client.ensemble.tree.denied.add(client.full_path(path))

@@ -173,8 +173,8 @@ class Real(Ensemble):
 def _kazoo(client: Coordinator) -> Any:
     """Return the client of kazoo, which has no door for faults of its connection."""
     assert isinstance(client, ZooKeeperCoordinator)
-    assert client._client is not None
-    return client._client
+    assert client.kazoo is not None
+    return client.kazoo
 
 
 def _session_of(client: ZooKeeperCoordinator) -> int:

@@ -292,7 +292,7 @@ def member_of(
             seen.add((message.partition, message.offset))
 
         consumer = factory.create_consumer(
-            vq.ConsumerConfig(group=group, member=name, commit_interval_s=0.2, max_wait_s=1.0)
+            vq.ConsumerConfig(group=group, member_id=name, commit_interval_s=0.2, max_wait_s=1.0)
         )
         consumer.subscribe(topic, 64 * 1024, take).start()
         yield seen

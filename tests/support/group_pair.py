@@ -101,7 +101,7 @@ class GroupPair:
 
     def files(self, group: str) -> asyncio.Lock:
         """The lock that is held while logs of ``group`` are opened, sealed or put aside."""
-        return self.cluster.nodes[group].parts.partitions.logs.lock(("t", 0))
+        return self.cluster.nodes[group].parts.partitions.logs.changes.lock(("t", 0))
 
     def mover(self, group: str) -> Mover:
         mover = self.cluster.nodes[group].parts.mover

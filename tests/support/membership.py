@@ -19,7 +19,7 @@ from vq.client.consumer.group.membership import Membership
 from vq.coordination.groups import claims, groups
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.consumers import Owner
-from vq.errors import CoordinationError
+from vq.errors import VqError
 from vq.message_filter import ALL as EVERYTHING
 from vq.message_filter import Filter
 from vq.model import TopicPartition
@@ -32,7 +32,9 @@ SOON = Backoff(first_s=0.01, most_s=0.02, jitter=0.5)
 class Consumer:
     """What a member tells its consumer, and a consumer that may be slow or fail."""
 
-    def __init__(self, cluster: ClusterClient, name: str, *, wanted: Filter = EVERYTHING) -> None:
+    def __init__(
+        self, cluster: ClusterClient, name: str, *, wanted: Filter = EVERYTHING, **settings: Any
+    ) -> None:
         self.cluster = cluster
         self.name = name
         self.held: set[TopicPartition] = set()
@@ -44,7 +46,7 @@ class Consumer:
         self.permit = Permit(cluster.clock.monotonic)
         self.member = Membership(
             cluster,
-            ConsumerConfig(group="g", member=name),
+            ConsumerConfig(**{"group": "g", "member_id": name, **settings}),
             member=name,
             filters={"t": wanted},
             holds=Holds("g", name),
@@ -90,7 +92,7 @@ class Consumer:
         """See ``GroupConsumer``."""
         self.events.append("resume")
 
-    def ended(self, error: CoordinationError) -> None:
+    def ended(self, error: VqError) -> None:
         """See ``GroupConsumer``."""
         self.events.append(f"ended: {error}")
 
@@ -108,13 +110,17 @@ class Group:
         self._stack.push_async_callback(client.close)
         return client
 
-    async def join(self, name: str, client: ClusterClient | None = None) -> Consumer:
-        consumer = await self.member(name, client)
+    async def join(
+        self, name: str, client: ClusterClient | None = None, **settings: Any
+    ) -> Consumer:
+        consumer = await self.member(name, client, **settings)
         await consumer.member.start()
         return consumer
 
-    async def member(self, name: str, client: ClusterClient | None = None) -> Consumer:
-        consumer = Consumer(client or await self.client(), name)
+    async def member(
+        self, name: str, client: ClusterClient | None = None, **settings: Any
+    ) -> Consumer:
+        consumer = Consumer(client or await self.client(), name, **settings)
         self._stack.push_async_callback(self._end, consumer)
         return consumer
 

@@ -5,7 +5,7 @@ from typing import Any
 from support.broker import MemoryCluster
 from support.waiting import until
 
-from vq import MessageProducer, aio
+from vq import MessageFactory, MessageProducer, aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
@@ -22,7 +22,7 @@ def core_of(producer: aio.MessageProducer | MessageProducer) -> ProducerCore:
     return producer._core
 
 
-def client_of(factory: aio.MessageFactory) -> ClusterClient:
+def client_of(factory: aio.MessageFactory | MessageFactory) -> ClusterClient:
     """What the producers and consumers of an open factory share."""
     assert factory._cluster is not None
     return factory._cluster

@@ -2,13 +2,24 @@
 
 from collections.abc import Callable, Collection
 
+from vq.broker.partition.lease import Lease
 from vq.broker.partition.role import Role
 from vq.errors import NotMaster
 
 
+class Told(Lease):
+    """A lease that lasts while a test says so."""
+
+    def __init__(self, lasts: Callable[[], bool]) -> None:
+        self._lasts = lasts
+
+    def lasts(self) -> bool:
+        return self._lasts()
+
+
 def new_role(*, lease: Callable[[], bool] = lambda: True) -> Role:
     """Return what a node of group b1 is that has just started."""
-    return Role("b1", lease, NotMaster("this node is not registered yet"))
+    return Role("b1", Told(lease), NotMaster("this node is not registered yet"))
 
 
 def leading(

@@ -170,6 +170,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             max_bytes=1048576,
             max_searched_bytes=67108864,
             epoch=3,
+            where="price > 10",
         )
     ),
     (Command.FIND, "response"): Sample(
@@ -270,6 +271,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             last_epoch=2,
             from_copy=True,
             archives=True,
+            where="price > 10",
         )
     ),
     (Command.GET, "response"): Sample(
@@ -309,6 +311,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     tags=["t", "ü"],
                     at_once=True,
                     last_epoch=2,
+                    where="price > 10",
                 ),
             ],
             removed=[7, 300],

@@ -107,13 +107,13 @@ def expire_session(coordinator: ZooKeeperCoordinator) -> None:
     The first one wants it back meanwhile, and may be faster than the close; so again, until the
     server does not know the session any more. Blocks; call it in a thread.
     """
-    client = coordinator._client
+    client = coordinator.kazoo
     assert client is not None
     session = client.client_id
     assert session is not None
     deadline = time.monotonic() + PROCESSES_WAIT_S
     while time.monotonic() < deadline:
-        with admin(coordinator._hosts, session) as second:
+        with admin(coordinator.hosts, session) as second:
             if second.client_id[0] != session[0]:
                 return
     raise AssertionError(

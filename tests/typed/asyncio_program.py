@@ -6,6 +6,11 @@ from typing import assert_type
 import vq
 
 
+class Large(vq.MessageFilter):
+    def matches(self, message: vq.Message) -> bool:
+        return len(message.content) > 1_000
+
+
 async def run() -> None:
     config = vq.MessageFactoryConfig(zookeeper="127.0.0.1:2181")
     async with vq.aio.MessageFactory(config) as factory:
@@ -39,6 +44,8 @@ async def send(producer: vq.aio.MessageProducer) -> None:
 
 async def read(consumer: vq.aio.MessageConsumer) -> None:
     consumer.subscribe("orders", message_filter="paid || sent")
+    consumer.subscribe("carts", message_filter=vq.Where("price > 10"))
+    consumer.subscribe("visits", message_filter=Large())
     await consumer.seek("orders", datetime(2026, 1, 1, tzinfo=UTC))
     assert_type(await consumer.get_many(100, timeout=1.0), list[vq.Message])
     async for message in consumer:

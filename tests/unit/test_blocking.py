@@ -127,9 +127,9 @@ def test_a_closed_producer_is_forgotten() -> None:
     runtime = LoopThread("test")
     try:
         producer = MessageProducer(cast("ProducerCore", core), runtime)
-        assert len(runtime._on_loss) == 1
+        assert len(runtime.losses) == 1
         producer.close()
-        assert runtime._on_loss == {}
+        assert runtime.losses == {}
     finally:
         runtime.stop()
 
@@ -180,7 +180,7 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
         consumer.close()
         producer = MessageProducer(cast("ProducerCore", core), runtime)
         in_callback(runtime, producer.close)
-        assert len(runtime._on_loss) == 1, "it is still refused after a fork"
+        assert len(runtime.losses) == 1, "it is still refused after a fork"
         producer.close()
     finally:
         runtime.stop()

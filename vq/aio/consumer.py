@@ -12,6 +12,7 @@ from vq.client.consumer.deliver.listening import AsyncListener, Listening, liste
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
+from vq.message_filter import Wanting
 from vq.model import Message, MessageList, OffsetBounds, PartitionTrouble, TopicPartition
 
 
@@ -74,17 +75,24 @@ class MessageConsumer:
         return self._core
 
     async def get(
-        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        length: int,
+        timeout: float | None = None,
+        message_filter: Wanting = None,
     ) -> MessageList:
         """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
-        return await self._here().reader.get(topic, partition, offset, length, timeout)
+        reader = self._here().reader
+        return await reader.get(topic, partition, offset, length, timeout, message_filter)
 
     def subscribe(
         self,
         topic: str,
         length: int = limits.MIB,
         listener: AsyncListener | None = None,
-        message_filter: str | None = None,
+        message_filter: Wanting = None,
         *,
         concurrency: int = 1,
     ) -> Self:
@@ -100,7 +108,8 @@ class MessageConsumer:
                 in each partition. A message counts as consumed when it returns. What it raises is a
                 failed try of its message: ``on_listener_error``, ``listener_retries`` and
                 ``listener_backoff_s`` of the settings say what happens then. Call ``start`` after.
-            message_filter: A tag, or several as ``"a || b"``; see ``vq.MessageConsumer.subscribe``.
+            message_filter: A tag, or several as ``"a || b"``, a ``vq.Where`` or a
+                ``vq.MessageFilter``; see ``vq.MessageConsumer.subscribe``.
             concurrency: So many partitions of the topic are handled at a time, 1 to 1,000. A
                 listener that waits before its next try holds no other partition up.
 
@@ -206,9 +215,15 @@ class MessageConsumer:
         """Return ``offset_at`` of every partition of a topic."""
         return await self._here().reader.offsets_at(topic, moment)
 
-    async def get_last(self, topic: str, count: int, partition: int | None = None) -> list[Message]:
+    async def get_last(
+        self,
+        topic: str,
+        count: int,
+        partition: int | None = None,
+        message_filter: Wanting = None,
+    ) -> list[Message]:
         """Return the last messages of a partition or topic; see ``vq.MessageConsumer``."""
-        return await self._here().reader.last(topic, count, partition)
+        return await self._here().reader.last(topic, count, partition, message_filter)
 
     async def seek(self, where: TopicPartition | str, position: Position) -> None:
         """Let the group go on at another place; see ``vq.MessageConsumer.seek``.

@@ -12,6 +12,7 @@ from vq.client.kinds import check_function
 from vq.client.reading.positions import Moment, Position
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, VqError
+from vq.message_filter import Wanting
 from vq.model import (
     Message,
     MessageList,
@@ -77,7 +78,13 @@ class MessageConsumer:
         return self._core.member
 
     def get(
-        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        length: int,
+        timeout: float | None = None,
+        message_filter: Wanting = None,
     ) -> MessageList:
         """Read messages from ``offset`` on, at least one if there is any, about ``length`` bytes.
 
@@ -87,6 +94,9 @@ class MessageConsumer:
         them. Continue at ``next_offset`` of the list, also of an empty one: a partition has records
         that are no messages, and may end with them.
 
+        With ``message_filter`` (see ``subscribe``) the list may be empty before the end of the
+        partition, once the time is over: go on at its ``next_offset``, until that does not move.
+
         Raises:
             OffsetOutOfRange: The offset is not in the valid range, which is in ``details``.
             OffsetNotBoundary: No record starts there; ``details["next"]`` is the next start.
@@ -94,7 +104,8 @@ class MessageConsumer:
         """
         bound = None if timeout is None else check_timeout(timeout)
         return self._runtime.run(
-            self._core.reader.get(topic, partition, offset, length, bound), _GET_S + (bound or 0.0)
+            self._core.reader.get(topic, partition, offset, length, bound, message_filter),
+            _GET_S + (bound or 0.0),
         )
 
     def subscribe(
@@ -102,7 +113,7 @@ class MessageConsumer:
         topic: str,
         length: int = limits.MIB,
         listener: Listener | None = None,
-        message_filter: str | None = None,
+        message_filter: Wanting = None,
     ) -> Self:
         """Add a topic to consume and the listener of its messages. Call it before ``start``.
 
@@ -115,8 +126,10 @@ class MessageConsumer:
                 consumed when it returns; ``config.on_listener_error`` says what happens when it
                 raises. None: call ``get_many``.
             message_filter: A tag, or several as ``"a || b"``; brokers send only messages with one
-                of them. ``"*"`` or None: all messages. There are no patterns: a tag with one of
-                ``, && * >`` stands between double quotes.
+                of them. There are no patterns: a tag with one of ``, && * >`` stands between double
+                quotes. Or ``vq.Where("price > 10")``: brokers send only messages of which the
+                expression over headers is true. Or a ``vq.MessageFilter``, which this consumer
+                calls. ``"*"`` or None: all messages. All members of a group have the same filter.
 
         Returns:
             This consumer.
@@ -207,7 +220,13 @@ class MessageConsumer:
         """Return ``offset_at`` of every partition of a topic."""
         return self._runtime.run(self._core.reader.offsets_at(topic, moment), _GET_S)
 
-    def get_last(self, topic: str, count: int, partition: int | None = None) -> list[Message]:
+    def get_last(
+        self,
+        topic: str,
+        count: int,
+        partition: int | None = None,
+        message_filter: Wanting = None,
+    ) -> list[Message]:
         """Return the last ``count`` messages of a partition, oldest first. Needs no group.
 
         Without a partition: those of the topic, in the order of ``append_time``; messages of one
@@ -218,11 +237,14 @@ class MessageConsumer:
             topic: Its name.
             count: 1 to 10,000.
             partition: Its number; None: all of the topic.
+            message_filter: Which messages count, see ``subscribe``. Where few pass, much is read.
 
         Raises:
             UnknownTopic, UnknownPartition: There is no such topic or partition.
         """
-        return self._runtime.run(self._core.reader.last(topic, count, partition), _GET_S)
+        return self._runtime.run(
+            self._core.reader.last(topic, count, partition, message_filter), _GET_S
+        )
 
     def seek(self, where: TopicPartition | str, position: Position) -> None:
         """Let the group go on at another place, in a partition or all partitions of a topic.

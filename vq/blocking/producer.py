@@ -15,7 +15,7 @@ from vq.errors import BufferFull, NotPublished, TimedOut, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
 _SEND_SYNC_S = 3.0
-_ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
+ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
 
 class MessageProducer:
@@ -272,7 +272,7 @@ class MessageProducer:
             TimedOut: Some have none in time, ``details["open"]`` of them. The sends go on.
         """
         bound = None if timeout is None else check_timeout(timeout)
-        answer_s = None if bound is None else bound + _ANSWER_S
+        answer_s = None if bound is None else bound + ANSWER_S
         try:
             self._runtime.run(self._core.flush(bound), answer_s)
         except TimedOut as error:

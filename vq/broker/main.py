@@ -8,13 +8,11 @@ import os
 import random
 import resource
 import signal
-import time
 from typing import Final
-
-from prometheus_client import ProcessCollector
 
 from vq import limits
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.process import RealProcess
 from vq.broker.base.scheduler import ScheduledAlarm
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
@@ -49,9 +47,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         disk=RealDisk(),
         clock=clock,
         rng=random.SystemRandom(),
-        cpu_s=time.thread_time,
-        pid=os.getpid(),
-        process_metrics=ProcessCollector(registry=None).collect,
+        process=RealProcess(),
         alarm=ScheduledAlarm(clock),
     )
 

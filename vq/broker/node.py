@@ -15,13 +15,14 @@ virtual clock with disk, network and ZooKeeper in memory. ``main`` builds the re
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm, LoopAlarm
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.jobs import While
+from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner, ThreadRunner
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.gate import Stage
@@ -57,13 +58,10 @@ class BrokerNode:
         disk: Where its data are.
         clock: Time.
         rng: For secrets, nonces and back-off; a real broker has one that nobody can foresee.
-        flusher: For the main data directory; None: a thread of its own.
-        new_flusher: Makes one for each further data directory.
+        flushers: One for each data directory, the main one first; (): a thread for each.
         runner: For blocking work; None: a thread of its own.
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
-        cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
-        pid: Of its process, for operators; 0: not known.
-        process_metrics: Returns families about the process, for the page of metrics.
+        process: Whose loop this is, for its load, its metrics and operators.
         alarm: Rings when a job is due; None: the timers of the loop do.
 
     Attributes:
@@ -79,34 +77,27 @@ class BrokerNode:
         disk: Disk,
         clock: Clock,
         rng: random.Random,
-        flusher: Flusher | None = None,
-        new_flusher: Callable[[Clock], Flusher] = lambda clock: ThreadFlusher(FlushRunner(clock)),
+        flushers: Sequence[Flusher] = (),
         runner: Runner | None = None,
         log_config: LogConfig | None = None,
-        cpu_s: Callable[[], float] | None = None,
-        pid: int = 0,
-        process_metrics: Callable[[], Iterable[Metric]] = tuple,
+        process: Process | None = None,
         alarm: Alarm | None = None,
     ) -> None:
         self.config = config
-        flushers = (
-            flusher or new_flusher(clock),
-            *(new_flusher(clock) for _ in config.directories[1:]),
-        )
+        self._process = process or Process()
         self._outside = Outside(
             coordinator=coordinator,
             network=network,
             disk=disk,
             clock=clock,
             rng=rng,
-            flushers=flushers,
+            flushers=tuple(flushers)
+            or tuple(ThreadFlusher(FlushRunner(clock)) for _ in config.directories),
             runner=runner or ThreadRunner(),
             log_config=log_config or LogConfig(block_bytes=config.block_bytes),
-            process_metrics=process_metrics,
+            process=self._process,
             alarm=alarm or LoopAlarm(),
-            cpu_s=cpu_s,
         )
-        self._pid = pid
         self._tasks = Tasks()
         self._directory: DataDirectories | None = None
         self._parts: Parts | None = None
@@ -178,7 +169,7 @@ class BrokerNode:
         await coordinator.start(config.start_timeout_s)
         self._remove_listener = coordinator.add_listener(self._on_session)
         await coordinator.sync()  # a server that lags behind knows too few topics, or too many
-        await parts.membership.start()
+        await parts.secret.start()
         await parts.partitions.view.refresh()
         parts.partitions.logs.story.end()
         await parts.partitions.look_for_strangers()
@@ -196,7 +187,7 @@ class BrokerNode:
         keep(parts.partitions.view.run, "follow topics")
         parts.jobs.begin(While.REGISTERED)
         parts.upkeep.start()
-        parts.monitor.has_started = True
+        parts.gate.started()
         role = parts.context.role
         logger.info(
             "broker started",
@@ -217,7 +208,7 @@ class BrokerNode:
         await parts.presence.begin(
             self.config.advertised or self.address,
             metrics_port=parts.monitor.port,
-            pid=self._pid,
+            pid=self._process.pid,
         )
         await parts.mastership.take_first()
         await parts.partitions.lead()

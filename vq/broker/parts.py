@@ -9,17 +9,16 @@ Not in here: when parts start and stop (``node``).
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
-from prometheus_client.metrics_core import Metric
-
 from vq.broker.base.alarm import Alarm
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.facts import table
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
+from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
@@ -29,36 +28,39 @@ from vq.broker.health.verifying import Verifier
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
-from vq.broker.observe.watched import Watched
+from vq.broker.observe.survey import Survey
+from vq.broker.observe.vitals import Vitals
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.gate import Gate
+from vq.broker.partition.lease import Lease
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
+from vq.broker.replication.fitness import NodeFitness
 from vq.broker.replication.following import Follower
 from vq.broker.replication.handing_over import HandOver
 from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.replication.lag import Lags
-from vq.broker.replication.lease import Lease
 from vq.broker.replication.mastership import Mastership
-from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
+from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
-from vq.broker.serving.fetching import Fetches
+from vq.broker.serving.fetching import ServedSessions
 from vq.broker.serving.finding import Finder
 from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.server import Server
+from vq.broker.serving.server_facts import server_facts
 from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timers import Timers
 from vq.broker.upkeep import Upkeep
@@ -93,9 +95,8 @@ class Outside:
     flushers: tuple[Flusher, ...]
     runner: Runner
     log_config: LogConfig
-    process_metrics: Callable[[], Iterable[Metric]]
+    process: Process
     alarm: Alarm
-    cpu_s: Callable[[], float] | None
 
 
 class Front:
@@ -106,10 +107,9 @@ class Front:
         jobs: What is done again and again.
         role: What the node is in its group.
         gate: Why the node refuses requests.
-        membership: The cluster's secret.
+        secret: The cluster's secret.
         server: The connections.
-        flush_times: How long flushes take, on all disks.
-        flushes: Measure them, one for each data directory.
+        flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
     """
 
@@ -118,7 +118,7 @@ class Front:
         self.turn = Turn(asyncio.get_running_loop().call_soon)
         self.jobs = Jobs(outside.alarm, clock, tasks, outside.rng)
         refusal = NotMaster("this node is not registered yet")
-        self.role = Role(config.group, Lease(coordinator, clock).lasts, refusal)
+        self.role = Role(config.group, Lease(coordinator, clock), refusal)
         self.gate = Gate(
             ServerIdentity(
                 cluster=config.cluster,
@@ -129,17 +129,17 @@ class Front:
             self.role,
         )
         asker = Principal(config.group, config.node)
-        self.membership = Membership(coordinator, clock, tasks, outside.rng, asker)
+        self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
         self.server = Server(
             config.connections,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
-            proving=self.membership.proving,
+            proving=self.secret.proving,
         )
-        self.flush_times = Histogram()
+        times = Histogram()
         self.flushes = tuple(
-            FlushMeter(each, clock, self.server, self.flush_times) for each in outside.flushers
+            FlushMeter(each, clock, self.server, times) for each in outside.flushers
         )
         self.disks = DataDisks(
             config,
@@ -161,7 +161,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, membership, server, flushes, disks: See ``Front``.
+        jobs, gate, secret, server, flushes, disks: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -184,7 +184,8 @@ class Parts:
         mover: Seals and adopts partitions.
         finder: Searches for messages.
         dispatcher: Takes every request; it has the table of what carries out each command.
-        watched: What STATUS, metrics and health tell of.
+        vitals: Whether the node does its work.
+        facts: What STATUS, metrics and load tell.
         status: The answer to STATUS.
         monitor: Metrics and health over HTTP.
     """
@@ -209,7 +210,7 @@ class Parts:
         self.directory = directory
         self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
-        self.membership = membership = front.membership
+        self.secret = secret = front.secret
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
@@ -273,11 +274,12 @@ class Parts:
             hand_over=self.hand_over,
             jobs=jobs,
         )
+        fitness = NodeFitness(self.soundness, self.doubt, self.partitions)
         dead_masters = DeadMasters(
             coordinator,
             group=config.group,
             node=config.node,
-            may_lead=lambda: not self.soundness.has_damage(),
+            fitness=fitness,
         )
         self.follower = Follower(
             self.partitions,
@@ -286,7 +288,7 @@ class Parts:
             cluster=config.cluster,
             group=config.group,
             node=config.node,
-            membership=membership,
+            secret=secret,
             dead_masters=dead_masters,
             rng=rng,
             bytes_per_s=config.catch_up_bytes_per_s,
@@ -338,7 +340,7 @@ class Parts:
             role=role,
             soundness=self.soundness,
             doubt=self.doubt,
-            partitions=self.partitions,
+            fitness=fitness,
             mastership=self.mastership,
         )
 
@@ -349,7 +351,7 @@ class Parts:
             self.follower,
             self.verifier,
             coordinator,
-            membership=membership,
+            secret=secret,
             presence=self.presence,
             soundness=self.soundness,
             network=network,
@@ -360,15 +362,6 @@ class Parts:
             cluster=config.cluster,
             node=config.node,
             rng=rng,
-        )
-        NodeLoad(
-            jobs,
-            LoadMeter(self.context.counters, self.flushes, clock, outside.cpu_s),
-            LoadPublisher(self.presence, clock),
-            partitions=self.partitions,
-            disks=disks,
-            mastership=self.mastership,
-            interval_s=config.load_interval_s,
         )
         self.upkeep = Upkeep(
             config,
@@ -387,6 +380,53 @@ class Parts:
             gate=gate,
         )
 
+        # What is told of all this
+        survey = Survey(self.partitions.channels, self.verifier)
+        self.vitals = Vitals(
+            self.context,
+            coordinator,
+            gate,
+            self.server,
+            disks,
+            self.partitions,
+            self.presence,
+            self.follower,
+            self.timers,
+        )
+        self.facts = table(
+            self.vitals.facts(),
+            self.presence.facts(),
+            role.facts(),
+            self.context.facts(),
+            server_facts(self.server),
+            survey.facts(),
+            self.lags.facts(),
+            self.diverged.facts(),
+            disks.facts(),
+            self.upkeep.facts(),
+            self.repairer.facts(),
+            self.timers.facts(),
+            jobs.facts(),
+        )
+        self.status = StatusReport(
+            self.facts,
+            self.vitals,
+            self.partitions.channels,
+            follower=self.follower,
+            retainer=self.upkeep.retainer,
+            verifier=self.verifier,
+            clock=clock,
+        )
+        self.monitor = Monitor(config, self.facts, survey, self.vitals, outside.process)
+        NodeLoad(
+            jobs,
+            LoadMeter(self.context.counters, self.flushes, clock, outside.process),
+            LoadPublisher(self.presence, clock),
+            table=self.facts,
+            mastership=self.mastership,
+            interval_s=config.load_interval_s,
+        )
+
         # Requests
         self.mover = Mover(
             self.context,
@@ -395,29 +435,8 @@ class Parts:
             tasks=tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
-        self.fetches = Fetches(self.partitions, self.context, front.turn, config.connections)
+        self.fetches = ServedSessions(self.partitions, self.context, front.turn, config.connections)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
-        self.watched = Watched(
-            config=config,
-            context=self.context,
-            partitions=self.partitions,
-            jobs=jobs,
-            disks=disks,
-            flush_times=front.flush_times,
-            server=front.server,
-            gate=gate,
-            presence=self.presence,
-            follower=self.follower,
-            lags=self.lags,
-            verifier=self.verifier,
-            repairer=self.repairer,
-            diverged=self.diverged,
-            scrubber=self.upkeep.scrubber,
-            retainer=self.upkeep.retainer,
-            archiver=self.upkeep.archiver,
-            indexer=self.upkeep.indexer,
-        )
-        self.status = StatusReport(self.watched)
         archives = Archives(self.partitions.channels, self.partitions.logs)
         held = HeldBlocks(
             self.partitions.channels,
@@ -465,4 +484,3 @@ class Parts:
             gate=gate,
             tasks=tasks,
         )
-        self.monitor = Monitor(self.watched, coordinator, outside.process_metrics)

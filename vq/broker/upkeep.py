@@ -12,12 +12,13 @@ Each is slow on purpose. Not in here: what each decides, and when jobs run (``ba
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.daily import DailyTime
+from vq.broker.base.facts import Facts
 from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
@@ -165,6 +166,11 @@ class Upkeep:
             lambda: partitions.logs.discard_archives(channels),
             Every(archiving.DISCARD_S),
         )
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        for each in (self.scrubber, self.retainer, self.archiver, self.indexer):
+            yield from each.facts()
 
     def start(self) -> None:
         """Begin what follows ZooKeeper, on a registered node."""

@@ -52,7 +52,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "group": Entry(
         "vq.cli.groups.group",
         "group",
-        "List, describe, reset and delete consumer groups; forget topics.",
+        "List, describe, make, change, reset and delete consumer groups; forget topics.",
     ),
     "write": Entry(
         "vq.cli.messages.write", "write", "List repeatable writes of Spark, and end one."

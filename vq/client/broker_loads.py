@@ -25,7 +25,7 @@ assert READ_AGAIN_S < limits.LOAD_READ_INTERVAL_S * (1 - limits.LOAD_JITTER)
 
 
 @dataclass(slots=True)
-class _Entry:
+class _NodeLoad:
     """What is known of one node.
 
     Attributes:
@@ -50,7 +50,7 @@ class BrokerLoads:
     def __init__(self, coordinator: Coordinator, clock: Clock) -> None:
         self._coordinator = coordinator
         self._clock = clock
-        self._entries: dict[tuple[str, str], _Entry] = {}  # by group and node
+        self._entries: dict[tuple[str, str], _NodeLoad] = {}  # by group and node
 
     async def refresh(self, nodes: Mapping[str, str]) -> None:
         """Read the loads of these nodes (group → node), unless that was done just now.
@@ -69,7 +69,7 @@ class BrokerLoads:
         for group, node in nodes.items():
             entry = self._entries.get((group, node))
             if entry is None:
-                entry = self._entries[group, node] = _Entry(asked_s=now - READ_AGAIN_S)
+                entry = self._entries[group, node] = _NodeLoad(asked_s=now - READ_AGAIN_S)
             if now - entry.asked_s >= READ_AGAIN_S:
                 entry.asked_s = now
                 due[group] = node
@@ -83,7 +83,7 @@ class BrokerLoads:
         for group, node in due.items():
             self._note(self._entries.get((group, node)), found.get(group))
 
-    def _note(self, entry: _Entry | None, found: PublishedLoad | None) -> None:
+    def _note(self, entry: _NodeLoad | None, found: PublishedLoad | None) -> None:
         if entry is None:
             return
         if found is None or entry.found is None or found.written != entry.found.written:

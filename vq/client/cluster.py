@@ -26,7 +26,7 @@ from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
 from vq.coordination.brokers.secret import read_secret
 from vq.coordination.groups.offset_store import OffsetStore
-from vq.coordination.leases.slots import SlotLease
+from vq.coordination.leases.slots import IdMaker, SlotLease
 from vq.coordination.topics.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.topics.reserved_topics import DELAYED_SETTINGS
 from vq.coordination.topics.routes import Master, Routes, RouteWatcher
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class ClusterClient:
+class ClusterClient(IdMaker):
     """A client's view of a cluster, and its connections to brokers and ZooKeeper.
 
     Attributes:
@@ -79,6 +79,7 @@ class ClusterClient:
         context: That in which the factory was opened. What serves all callers runs in copies of it,
             and so do the application's callbacks and listeners.
         forked: This is the child of a fork: loop and connections belong to the parent.
+        listeners: Told of changes, see ``on_change``.
     """
 
     def __init__(
@@ -106,9 +107,7 @@ class ClusterClient:
             clock,
             holder=config.client_id,
             rng=rng,
-            on_change=self._slot_changed,
-            on_mark=self._mark_moved,
-            used_ms=lambda: 0 if self._ids is None else self._ids.used_ms,
+            maker=self,
         )
         self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
@@ -121,11 +120,11 @@ class ClusterClient:
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
         self.connections = BrokerConnections(
-            config, network, rng, on_change=self._changed, context=self.context
+            config, network, rng, on_change=self.changed, context=self.context
         )
         self.unreachable: Mapping[Address, ConnectFailures] = self.connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
-        self._listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[], None]] = []
         self._calls = SharedCalls(self.context)
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -384,8 +383,8 @@ class ClusterClient:
         Returns:
             A function that removes the listener.
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener) if listener in self.listeners else None
 
     def _routes_changed(self, routes: Routes) -> None:
         """Try a broker that leads now at once: earlier failures say nothing of it."""
@@ -394,10 +393,11 @@ class ClusterClient:
                 copies = (copy.address for copy in master.copies)
                 self.connections.try_now((master.address, *copies))
         self._masters = routes.masters
-        self._changed()
+        self.changed()
 
-    def _changed(self, *_: Any) -> None:
-        for listener in list(self._listeners):
+    def changed(self, *_: Any) -> None:
+        """Tell those who wait for a change: of brokers, of connections, of ids."""
+        for listener in list(self.listeners):
             try:
                 listener()
             except Exception:  # call the other listeners nevertheless
@@ -415,9 +415,14 @@ class ClusterClient:
         if state is SessionState.CLOSED and not self._closed:
             self._given_up = self.coordinator.why_closed
             self.ids_ready = True
-            self._changed()
+            self.changed()
 
-    def _slot_changed(self, slot: int | None) -> None:
+    def used_ms(self) -> int:
+        """See ``IdMaker``."""
+        return 0 if self._ids is None else self._ids.used_ms
+
+    def slot_changed(self, slot: int | None) -> None:
+        """See ``IdMaker``."""
         self.ids_ready = slot is not None or bool(self._given_up)
         if slot is not None:
             after_ms, until_ms = self.slot.from_ms, self.slot.until_ms
@@ -427,10 +432,10 @@ class ClusterClient:
                     self._ids = IdGenerator(slot, self.clock, after_ms=after_ms, until_ms=until_ms)
                 else:
                     self._ids.use_slot(slot, after_ms=after_ms, until_ms=until_ms)
-        self._changed()
+        self.changed()
 
-    def _mark_moved(self, until_ms: int) -> None:
-        """Apply the slot's new mark ``until_ms``; 0: the slot was released."""
+    def mark_moved(self, until_ms: int) -> None:
+        """See ``IdMaker``."""
         if self._ids is None:
             return
         with self._ids_lock:
@@ -439,7 +444,7 @@ class ClusterClient:
             waited = not self.ids_ready
             self.ids_ready = bool(until_ms)
         if waited and until_ms:
-            self._changed()
+            self.changed()
 
     def take_ids(self, count: int) -> list[int]:
         """Return new message ids; any thread.

@@ -10,7 +10,9 @@ from vq.client import environment
 from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
+from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
+from vq.coordination.tree.values.group_terms import STICKY
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -28,6 +30,8 @@ from vq.shown import shown
 #: in ``buffer_bytes``.
 MESSAGE_OVERHEAD_BYTES = 512
 PRODUCER_BUFFER_BYTES_MAX = 16 * limits.GIB
+#: Longest time for which a group keeps the place of a member that was closed.
+RESTART_S_MAX = 3_600
 #: The most empty messages that fit into any buffer.
 BUFFER_MESSAGES_MAX = PRODUCER_BUFFER_BYTES_MAX // MESSAGE_OVERHEAD_BYTES
 
@@ -301,9 +305,13 @@ class ConsumerConfig:
 
     Attributes:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
-        member: This member's name in the group; if empty, made from host, process and a random
+        member_id: This member's name in the group; if empty, made from host, process and a random
             number. A member with a fixed name that was killed and starts again waits for the end of
-            its old session: up to two session time-outs and 5 s.
+            its old session: up to two session time-outs and 5 s. Meanwhile the group keeps its
+            partitions for it: none of them moves.
+        restart_s: For a member with a fixed name: so long the group keeps its partitions for it
+            after it was closed, so that a restart moves nothing; nobody reads them meanwhile. 0:
+            not at all.
         start_position: ``earliest`` or ``latest``: where the group begins in partitions for which
             it has no offset. Also with ``latest``, a partition that is added after the group began
             is read from its start.
@@ -331,11 +339,16 @@ class ConsumerConfig:
             topics are read, see ``ReadFrom``. A node that copies gives only what cannot be taken
             back, a moment later than the master. If it fails, the consumer reads from the master.
             ``get`` and offsets always ask the master.
-        rack: Where this consumer runs, as brokers name it (``vq broker --rack``); for ``nearest``.
+        rack: Where this consumer runs, as brokers name it (``vq broker --rack``); for ``nearest``,
+            and for the strategy ``rack``.
+        strategy: How the group shares out partitions, the same in all members: ``sticky``,
+            ``average``, ``circle``, ``hash`` or ``rack``; the how-to "Choose how a group shares
+            out" has a table. Or an object of your own, see ``GroupStrategy``.
     """
 
     group: str = ""
-    member: str = ""
+    member_id: str = ""
+    restart_s: float = 0.0
     start_position: StartPosition | Literal["earliest", "latest"] = StartPosition.EARLIEST
     commit_interval_s: float = 5.0
     prefetch_bytes: int = 2 * limits.MIB
@@ -348,9 +361,10 @@ class ConsumerConfig:
     audit_interval_s: float = 30.0
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
+    strategy: str | GroupStrategy = STICKY
 
     def __post_init__(self) -> None:
-        for what, name in (("group", self.group), ("member", self.member)):
+        for what, name in (("group", self.group), ("member_id", self.member_id)):
             check_text(what, name)
             if name:
                 check_name(what, name)
@@ -368,6 +382,20 @@ class ConsumerConfig:
             raise InvalidArgument(
                 "read_from = 'nearest' needs rack = '...': where this consumer runs, as "
                 "`vq broker --rack` names it"
+            )
+        _number("restart_s", self.restart_s)
+        if not 0 <= self.restart_s <= RESTART_S_MAX:
+            raise InvalidArgument(f"restart_s = {self.restart_s} is outside [0, {RESTART_S_MAX}]")
+        if self.restart_s and not self.member_id:
+            raise InvalidArgument(
+                f"restart_s = {self.restart_s} needs member_id = '...': a name that the member has "
+                "again after its restart"
+            )
+        name, _ = group_strategy_of(self.strategy)
+        if name == "rack" and not self.rack:
+            raise InvalidArgument(
+                "strategy = 'rack' needs rack = '...': where this consumer runs, as `vq broker "
+                "--rack` names it"
             )
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)

@@ -37,6 +37,7 @@ class Departure:
         session_id: The session that it left in; 0: there was none.
         claims: Of partitions whose owner nodes may be its own still; generation 0: of a claim that
             was interrupted.
+        has_place: It may have kept its place while it waited for its name.
     """
 
     group: str
@@ -44,19 +45,24 @@ class Departure:
     nonce: str
     session_id: int
     claims: tuple[Claim, ...] = ()
+    has_place: bool = False
 
 
 class Departures:
-    """The departures of one factory's consumers. Loop-bound."""
+    """The departures of one factory's consumers. Loop-bound.
+
+    Attributes:
+        tasks: Those under way.
+    """
 
     def __init__(self, coordinator: Coordinator, rng: Draws) -> None:
         self._coordinator = coordinator
         self._rng = rng
-        self._tasks: dict[Departure, asyncio.Task[None]] = {}
+        self.tasks: dict[Departure, asyncio.Task[None]] = {}
 
     def begin(self, departure: Departure) -> None:
         """Delete what the consumer has, now or when ZooKeeper is back."""
-        if len(self._tasks) >= DEPARTURES_MAX:
+        if len(self.tasks) >= DEPARTURES_MAX:
             logger.error(
                 "too many consumers were closed without ZooKeeper, their partitions stay without a "
                 "reader until the session ends",
@@ -66,14 +72,14 @@ class Departures:
             )
             return
         task = begin_task(self._run(departure))
-        self._tasks[departure] = task
-        task.add_done_callback(lambda _: self._tasks.pop(departure))
+        self.tasks[departure] = task
+        task.add_done_callback(lambda _: self.tasks.pop(departure))
 
     async def wait(self, group: str, member: str, timeout_s: float) -> bool:
         """Return once no departure of this name is under way; False: not within the time."""
         tasks = [
             task
-            for each, task in self._tasks.items()
+            for each, task in self.tasks.items()
             if (each.group, each.member) == (group, member)
         ]
         if not tasks:
@@ -83,7 +89,7 @@ class Departures:
 
     async def close(self) -> None:
         """End all of them: what is left goes with the session."""
-        tasks = list(self._tasks.values())
+        tasks = list(self.tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -117,6 +123,8 @@ class Departures:
         for error in errors:
             if error is not None:
                 raise error
-        await groups.leave_group(
-            self._coordinator, departure.group, departure.member, departure.nonce
-        )
+        group, member, nonce = departure.group, departure.member, departure.nonce
+        if departure.has_place:
+            session_id = self._coordinator.session_id
+            await groups.drop_place(self._coordinator, group, member, nonce, session_id)
+        await groups.leave_group(self._coordinator, group, member, nonce)

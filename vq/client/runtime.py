@@ -39,11 +39,14 @@ class LoopThread:
 
     After a fork, the child does not have this thread, and it shares the parent's sockets. Every use
     in the child raises ``InvalidState``; otherwise it would hang.
+
+    Attributes:
+        losses: What is called when the thread is lost, see ``on_loss``.
     """
 
     def __init__(self, name: str) -> None:
         self.forked = False
-        self._on_loss: dict[int, tuple[Callable[[str], None], Callable[[str], None]]] = {}
+        self.losses: dict[int, tuple[Callable[[str], None], Callable[[str], None]]] = {}
         self._loss_keys = itertools.count()
         self._exit_work: dict[int, tuple[exits.Work, float]] = {}
         self._lock = threading.Lock()
@@ -66,7 +69,7 @@ class LoopThread:
             CALLBACK_THREADS.discard(threading.get_ident())
             with self._lock:
                 self._ended = True
-            for _, give_up in list(self._on_loss.values()):
+            for _, give_up in list(self.losses.values()):
                 self.loop.call_soon(give_up, _SHUT_DOWN)
             self.loop.run_until_complete(self._cancel_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -99,10 +102,10 @@ class LoopThread:
                 seconds that it takes at most.
         """
         key = next(self._loss_keys)
-        self._on_loss[key] = (forked, ended)
+        self.losses[key] = (forked, ended)
 
         def remove() -> None:
-            self._on_loss.pop(key, None)
+            self.losses.pop(key, None)
             self._exit_work.pop(key, None)
 
         if exiting is not None:
@@ -112,7 +115,7 @@ class LoopThread:
     def mark_forked(self) -> None:
         """Refuse every use from now on; called in the child of a fork."""
         self.forked = True
-        for forked, _ in list(self._on_loss.values()):
+        for forked, _ in list(self.losses.values()):
             forked(exits.FORKED)
 
     @property

@@ -51,7 +51,7 @@ STOP_TIMEOUT_S: Final = 5.0
 PORT_TRIES_MAX: Final = 5
 #: With less free space a server may not be able to start.
 _NEARLY_FULL_BYTES: Final = 16 << 20
-_DEBIAN_JARS: Final = Path("/usr/share/java")
+DEBIAN_JARS: Final = Path("/usr/share/java")
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 # Becomes the server: asks the kernel to be killed with its parent, then executes Java. A
@@ -551,7 +551,7 @@ def _jar_places() -> Iterable[Path]:
     spec = util.find_spec("pyspark")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "jars"
-    yield _DEBIAN_JARS
+    yield DEBIAN_JARS
 
 
 def _jars_in(place: Path) -> tuple[Path, ...]:

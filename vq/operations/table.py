@@ -17,7 +17,7 @@ from vq.operations.brokers import (
     unclean,
 )
 from vq.operations.cluster import bulk, cluster, settings
-from vq.operations.groups import groups, progress, resets
+from vq.operations.groups import balance, groups, making, progress, resets, terms
 from vq.operations.messages import (
     columns,
     dead_letters,
@@ -72,6 +72,16 @@ class Operations:
     delete_group = row(groups.delete_group, ACT, MANAGE, GROUP, "group delete")
     plan_forget_topic = row(groups.plan_forget_topic, PLAN, DESCRIBE, GROUP, "group forget")
     forget_topic = row(groups.forget_topic, ACT, MANAGE, GROUP, "group forget")
+    alter_group = row(terms.alter_group, ACT, MANAGE, GROUP, "group alter")
+    roll_group = row(terms.roll_group, ACT, MANAGE, GROUP, "group roll")
+    end_roll = row(terms.end_roll, ACT, MANAGE, GROUP, "group roll")
+    plan_balance = row(balance.plan_balance, PLAN, DESCRIBE, GROUP, "group plan")
+    group_history = row(balance.group_history, ASK, DESCRIBE, GROUP, "group history")
+    plan_create_group = row(making.plan_create_group, PLAN, DESCRIBE, GROUP, "group create")
+    plan_clone_group = row(making.plan_clone_group, PLAN, DESCRIBE, GROUP, "group clone")
+    export_group = row(making.export_group, ASK, DESCRIBE, GROUP, "group export")
+    plan_import_group = row(making.plan_import_group, PLAN, DESCRIBE, GROUP, "group import")
+    make_group = row(making.make_group, ACT, MANAGE, GROUP, "group create", of="planned")
     commit_progress = row(progress.commit_progress, ACT, READ, GROUP)
 
     # Offsets and stored messages

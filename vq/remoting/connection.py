@@ -55,7 +55,7 @@ from vq.remoting.messages import (
 from vq.shown import shown
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """The state of a connection, the same at both ends."""
 
     AWAITING_HELLO = "awaiting hello"
@@ -72,14 +72,17 @@ class Step(enum.Enum):
 
 
 #: A step without an entry must not happen; taking it is a bug of vq.
-TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
-    State.AWAITING_HELLO: {
-        Step.HELLO_ACCEPTED: State.OPEN,
-        Step.REFUSED: State.CLOSED,
-        Step.ENDED: State.CLOSED,
+TRANSITIONS: Final[dict[ConnectionState, dict[Step, ConnectionState]]] = {
+    ConnectionState.AWAITING_HELLO: {
+        Step.HELLO_ACCEPTED: ConnectionState.OPEN,
+        Step.REFUSED: ConnectionState.CLOSED,
+        Step.ENDED: ConnectionState.CLOSED,
     },
-    State.OPEN: {Step.REFUSED: State.CLOSED, Step.ENDED: State.CLOSED},
-    State.CLOSED: {Step.ENDED: State.CLOSED},
+    ConnectionState.OPEN: {
+        Step.REFUSED: ConnectionState.CLOSED,
+        Step.ENDED: ConnectionState.CLOSED,
+    },
+    ConnectionState.CLOSED: {Step.ENDED: ConnectionState.CLOSED},
 }
 
 
@@ -89,7 +92,7 @@ class RequestId(NamedTuple):
     command: int
     correlation_id: int
     flags: int
-    size: int = 0  # of the body
+    size: int = 0  # of the body, and of a header that is large
 
     def __str__(self) -> str:
         """Return what it is called in logs."""
@@ -136,6 +139,7 @@ class ServerIdentity:
     broker_version: str = ""
 
 
+_HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for each request
 #: Commands that a connection of a broker answers itself.
 _OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE)})
 
@@ -157,11 +161,11 @@ class _Connection:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._parser = FrameParser(frame_bytes_max)
-        self._state = State.AWAITING_HELLO
+        self._state = ConnectionState.AWAITING_HELLO
         self._outgoing: list[Buffer] = []
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """The state of this connection."""
         return self._state
 
@@ -231,12 +235,12 @@ class ServerConnection(_Connection):
         Invalid bytes do not raise: they become an error reply and ``Closing``.
         """
         events: list[Opened | Request | Closing] = []
-        while data and self._state is State.AWAITING_HELLO:
+        while data and self._state is ConnectionState.AWAITING_HELLO:
             # Frame by frame, so that the larger bound holds for the frame right after HELLO.
             missing = self._parser.missing_bytes
             piece, data = data[:missing], data[missing:]
             self._take(piece, events)
-        if data and self._state is State.OPEN:
+        if data and self._state is ConnectionState.OPEN:
             self._take(data, events)
         return events
 
@@ -288,7 +292,7 @@ class ServerConnection(_Connection):
 
     def _note_answered(self, request_id: RequestId) -> bool:
         """Note that a request gets its answer; return False if the connection has ended."""
-        if self._state is State.CLOSED:
+        if self._state is ConnectionState.CLOSED:
             self._waiting.clear()
             return False
         if request_id.correlation_id not in self._waiting:
@@ -308,7 +312,7 @@ class ServerConnection(_Connection):
             event = self._receive_frame(frame)
             if event is not None:
                 events.append(event)
-                if self._state is State.CLOSED:
+                if self._state is ConnectionState.CLOSED:
                     return
         if parser.failure is not None:
             command, correlation_id = parser.suspect
@@ -317,10 +321,13 @@ class ServerConnection(_Connection):
     def _receive_frame(self, frame: Frame) -> Opened | Request | Closing | None:
         command, status, correlation_id, flags, header, body = frame
         new = tuple.__new__  # the same as RequestId(...), without its Python-level wrapper
-        request_id = new(RequestId, (command, correlation_id, flags, len(body)))
+        size = len(body)
+        if len(header) > _HEADER_FREE_BYTES:
+            size += len(header)
+        request_id = new(RequestId, (command, correlation_id, flags, size))
         waiting = self._waiting
         try:
-            if self._state is State.AWAITING_HELLO:
+            if self._state is ConnectionState.AWAITING_HELLO:
                 return self._receive_hello(request_id, frame)
             message = decode_request(command, header, flags)
             if status != STATUS_OK or command in _OWN:
@@ -450,7 +457,7 @@ class ClientConnection(_Connection):
         Raises:
             InvalidState: It was sent before, or the connection has ended.
         """
-        if self._state is not State.AWAITING_HELLO or self._waiting:
+        if self._state is not ConnectionState.AWAITING_HELLO or self._waiting:
             raise InvalidState("HELLO was sent before; open another connection")
         message = wire.HelloRequest(
             version_min=VERSION_MIN,
@@ -480,7 +487,7 @@ class ClientConnection(_Connection):
             Busy: The broker allows no more waiting requests of its kind. Nothing was sent.
             InvalidArgument: The frame is larger than the broker accepts. Nothing was sent.
         """
-        if self._state is not State.OPEN:
+        if self._state is not ConnectionState.OPEN:
             raise InvalidState(f"the connection is {self._state.value}, not open")
         if command == Command.HELLO:
             raise InvalidState("HELLO opens a connection; it cannot be sent on an open one")
@@ -517,7 +524,7 @@ class ClientConnection(_Connection):
         Invalid bytes do not raise: they become ``Closing``.
         """
         events: list[Opened | Reply | Closing] = []
-        if self._state is State.CLOSED:
+        if self._state is ConnectionState.CLOSED:
             return events
         parser = self._parser
         waiting = self._waiting

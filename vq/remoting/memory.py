@@ -41,6 +41,9 @@ class MemoryNetwork:
         jitter_s: The most that a write takes longer, drawn for each; the order is kept.
         rng: Draws the jitter and the sizes of chunks; None: no jitter, whole chunks.
         local_host: The host from which ``connect`` connects.
+
+    Attributes:
+        listeners: By their addresses.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class MemoryNetwork:
         self.jitter_s = jitter_s
         self._rng = rng
         self._local_host = local_host
-        self._listeners: dict[Address, MemoryListener] = {}
+        self.listeners: dict[Address, MemoryListener] = {}
         self._next_port = _FIRST_FREE_PORT
         self._cuts: set[tuple[str, str]] = set()  # from, to
         self._refused: set[Address] = set()
@@ -78,10 +81,10 @@ class MemoryNetwork:
             )
         if not address.port:
             address = Address(address.host, self._free_port(address.host))
-        if address in self._listeners:
+        if address in self.listeners:
             raise AddressUnavailable(f"cannot listen on {address}: address already in use")
         listener = MemoryListener(self, address, protocol_factory, on_full)
-        self._listeners[address] = listener
+        self.listeners[address] = listener
         return listener
 
     async def connect(
@@ -99,7 +102,7 @@ class MemoryNetwork:
             Unreachable: No process listens at ``address``, or it was killed meanwhile.
         """
         await self._travel(host, address.host)
-        listener = self._listeners.get(address)
+        listener = self.listeners.get(address)
         while listener is not None and listener.full and not listener.closed:
             await listener.wait_for_change()
         await self._travel(address.host, host)
@@ -130,7 +133,7 @@ class MemoryNetwork:
         Raises:
             Unreachable: Nobody listens at ``address``, or the time is up.
         """
-        listener = self._listeners.get(address)
+        listener = self.listeners.get(address)
         if listener is None:
             raise Unreachable(f"cannot connect to {address}: nobody listens there")
         connecting = asyncio.run_coroutine_threadsafe(
@@ -180,14 +183,14 @@ class MemoryNetwork:
 
     def listener(self, address: Address) -> "MemoryListener":
         """Return who listens at an address."""
-        return self._listeners[address]
+        return self.listeners[address]
 
     def kill(self, host: str) -> None:
         """Kill ``host``: its listeners and connections end at once.
 
         Its own protocols get ``connection_lost``; the other ends see a reset after the latency.
         """
-        for address, listener in list(self._listeners.items()):
+        for address, listener in list(self.listeners.items()):
             if address.host == host:
                 listener.close()
         self.reset_connections(host)
@@ -230,8 +233,8 @@ class MemoryNetwork:
 
     def forget_listener(self, listener: "MemoryListener") -> None:
         """Free the address of a listener."""
-        if self._listeners.get(listener.address) is listener:
-            del self._listeners[listener.address]
+        if self.listeners.get(listener.address) is listener:
+            del self.listeners[listener.address]
 
     def forget_transport(self, transport: "MemoryTransport") -> None:
         """Forget a closed end of a connection."""
@@ -251,7 +254,7 @@ class MemoryNetwork:
         while True:
             port = self._next_port
             self._next_port += 1
-            if Address(host, port) not in self._listeners:
+            if Address(host, port) not in self.listeners:
                 return port
 
 

@@ -355,6 +355,9 @@ class TcpListener:
 
     It calls ``accept`` itself, because asyncio's server retries at once when the process is out of
     descriptors, and uvloop's server closes the connection without an error.
+
+    Attributes:
+        sockets: On which it listens; [] once it is closed.
     """
 
     def __init__(
@@ -365,7 +368,7 @@ class TcpListener:
         ssl_context: ssl.SSLContext | None = None,
         on_full: Callable[[], None] | None = None,
     ) -> None:
-        self._sockets = sockets
+        self.sockets = sockets
         self._protocol_factory = protocol_factory
         self._ssl = ssl_context
         self._on_full = on_full
@@ -394,20 +397,20 @@ class TcpListener:
             self._retry = None
         else:
             self._unwatch()
-        for sock in self._sockets:
+        for sock in self.sockets:
             sock.close()
-        self._sockets = []
+        self.sockets = []
 
     async def wait_closed(self) -> None:
         """See ``Listener.wait_closed``: ``close`` frees the address at once."""
         await asyncio.sleep(0)
 
     def _watch(self) -> None:
-        for sock in self._sockets:
+        for sock in self.sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def _unwatch(self) -> None:
-        for sock in self._sockets:
+        for sock in self.sockets:
             self._loop.remove_reader(sock.fileno())
 
     def _accept(self, listening: socket.socket) -> None:
@@ -418,14 +421,14 @@ class TcpListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause(error.strerror or str(error))
+                self.pause(error.strerror or str(error))
                 return
             sock.setblocking(False)
             task = begin_task(self._start(sock))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
             if sock.fileno() >= _descriptors_max():
-                self._pause("file descriptors are almost used up")
+                self.pause("file descriptors are almost used up")
                 return
 
     async def _start(self, sock: socket.socket) -> None:
@@ -460,7 +463,7 @@ class TcpListener:
             protocol.announced(sock.getpeername(), task.cancel)
         return True
 
-    def _pause(self, why: str) -> None:
+    def pause(self, why: str) -> None:
         """Pause accepting; the kernel holds new connections."""
         self._unwatch()
         trouble = f"new connections wait: {why}"
@@ -489,7 +492,7 @@ class TcpListener:
 
     def _has_free_descriptor(self) -> bool:
         try:
-            descriptor = os.dup(self._sockets[0].fileno())
+            descriptor = os.dup(self.sockets[0].fileno())
         except OSError:
             return False
         os.close(descriptor)

@@ -343,7 +343,7 @@ class CancelResponse(_message.Message):
     def __init__(self, outcome: _Optional[int] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives")
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives", "where")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +357,7 @@ class GetRequest(_message.Message):
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FROM_COPY_FIELD_NUMBER: _ClassVar[int]
     ARCHIVES_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
@@ -370,7 +371,8 @@ class GetRequest(_message.Message):
     last_epoch: int
     from_copy: bool
     archives: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., validate: _Optional[bool] = ..., topic_id: _Optional[str] = ..., last_epoch: _Optional[int] = ..., from_copy: _Optional[bool] = ..., archives: _Optional[bool] = ...) -> None: ...
+    where: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., validate: _Optional[bool] = ..., topic_id: _Optional[str] = ..., last_epoch: _Optional[int] = ..., from_copy: _Optional[bool] = ..., archives: _Optional[bool] = ..., where: _Optional[str] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "filtered", "offsets", "last_epoch", "archive_url", "archive_start", "archive_end", "archive_bytes")
@@ -401,7 +403,7 @@ class GetResponse(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., last_epoch: _Optional[int] = ..., archive_url: _Optional[str] = ..., archive_start: _Optional[int] = ..., archive_end: _Optional[int] = ..., archive_bytes: _Optional[int] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
-    __slots__ = ("handle", "offset", "max_bytes", "epoch", "validate", "topic", "partition", "topic_id", "tags", "at_once", "last_epoch", "watch_above")
+    __slots__ = ("handle", "offset", "max_bytes", "epoch", "validate", "topic", "partition", "topic_id", "tags", "at_once", "last_epoch", "watch_above", "where")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +416,7 @@ class FetchPartition(_message.Message):
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     WATCH_ABOVE_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     handle: int
     offset: int
     max_bytes: int
@@ -426,7 +429,8 @@ class FetchPartition(_message.Message):
     at_once: bool
     last_epoch: int
     watch_above: int
-    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., validate: _Optional[bool] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., at_once: _Optional[bool] = ..., last_epoch: _Optional[int] = ..., watch_above: _Optional[int] = ...) -> None: ...
+    where: str
+    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., validate: _Optional[bool] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., at_once: _Optional[bool] = ..., last_epoch: _Optional[int] = ..., watch_above: _Optional[int] = ..., where: _Optional[str] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("session", "sequence", "max_bytes", "max_wait_ms", "partitions", "removed", "close", "from_copy")
@@ -725,7 +729,7 @@ class OffsetsResponse(_message.Message):
     def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ..., end_unknown: _Optional[bool] = ..., number: _Optional[int] = ..., number_known: _Optional[bool] = ..., offset_known: _Optional[bool] = ..., latest_number: _Optional[int] = ..., latest_number_known: _Optional[bool] = ...) -> None: ...
 
 class FindRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "offset", "end_offset", "message_id", "key_kind", "key", "tags", "max_messages", "max_bytes", "max_searched_bytes", "epoch")
+    __slots__ = ("topic", "partition", "topic_id", "offset", "end_offset", "message_id", "key_kind", "key", "tags", "max_messages", "max_bytes", "max_searched_bytes", "epoch", "where")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -739,6 +743,7 @@ class FindRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_SEARCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -752,7 +757,8 @@ class FindRequest(_message.Message):
     max_bytes: int
     max_searched_bytes: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., message_id: _Optional[int] = ..., key_kind: _Optional[int] = ..., key: _Optional[bytes] = ..., tags: _Optional[_Iterable[str]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_searched_bytes: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    where: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., message_id: _Optional[int] = ..., key_kind: _Optional[int] = ..., key: _Optional[bytes] = ..., tags: _Optional[_Iterable[str]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_searched_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., where: _Optional[str] = ...) -> None: ...
 
 class FindResponse(_message.Message):
     __slots__ = ("offsets", "append_ms", "offset", "next_offset", "done", "read_bytes", "skipped_bytes", "first_ms", "last_ms", "damage", "log_start_offset", "high_watermark", "epoch", "unreachable")

@@ -12,7 +12,7 @@ from vq.broker.health.repairing import Repairer
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.errors import PartitionQuarantined
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log
 
@@ -86,7 +86,7 @@ def no_repair(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     fails = [True]
 
     async def replace(
-        self: Repairer, channel: Channel, damage: Damage, log: Log | None = None
+        self: Repairer, channel: Channel, damage: BadRange, log: Log | None = None
     ) -> None:
         if fails:
             raise PartitionQuarantined("no other node has it")

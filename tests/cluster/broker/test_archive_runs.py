@@ -388,8 +388,8 @@ async def test_runs_that_are_forgotten_are_forgotten_by_nodes(served, archives) 
         await coordinator.delete("archive/runs/0/b1:n1")
         await coordinator.delete("archive/runs/0")
         await done(coordinator, served.node, 2)
-    assert set(archiver_of(served.node)._written) == {1}
-    assert set(archiver_of(served.node)._ended) <= {1}
+    assert set(archiver_of(served.node).written) == {1}
+    assert set(archiver_of(served.node).ended) <= {1}
     async with served.cluster.admin() as coordinator:
         await write_result(coordinator, 0, "b1", "n1", RunResult(state=RunState.DONE))
         assert await coordinator.exists(RunOrder.path(0)) is None

@@ -88,7 +88,7 @@ async def test_a_verification_does_not_take_silence_for_damage(served):
     async def verified() -> object:
         ask = {"topic": "t", "partition": 0, "topic_id": channel.topic_id, "whole": True}
         await served.client.call(Command.VERIFY, wire.VerifyRequest(begin=True, **ask))
-        await until(lambda: verifier._passes[channel].ended)
+        await until(lambda: verifier.passes[channel].ended)
         return (await served.client.call(Command.VERIFY, wire.VerifyRequest(**ask)))[0]
 
     told = await verified()

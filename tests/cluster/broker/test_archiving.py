@@ -198,7 +198,7 @@ async def test_whoever_waits_for_an_archive_may_go(served):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await until(lambda: not logs_of(served.node).is_changing(TopicPartition("t", 0)))
+        await until(lambda: not logs_of(served.node).changes.is_changing(TopicPartition("t", 0)))
         await settled(channel)
         assert names(served, ".tmp") == []
         if block.is_archived:

@@ -11,7 +11,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.replication import following, insync_set
 from vq.coordination.topics.topics import change_settings, describe_topic
 from vq.errors import NotEnoughInSync, SequenceGap, UnknownProducer
@@ -357,7 +357,7 @@ async def test_a_seal_waits_until_all_in_sync_have_what_the_master_acknowledged(
     await pair.cluster.prove(other)
     request = wire.SealRequest(topic="fast", partition=0, topic_id=channel.topic_id)
     sealing = other.send(Command.SEAL, request)
-    await until(lambda: channel.state is State.SEALED)
+    await until(lambda: channel.state is ChannelState.SEALED)
     await asyncio.sleep(0.1)
     assert not sealing.done()
     pair.release()

@@ -12,6 +12,7 @@ from vq.errors import OffsetOutOfRange
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.store.disk.memory_disk import MemoryFile
 from vq.store.log import log_reader
 
 WHERE = {"handle": 1, "topic": "t", "partition": 0}
@@ -32,7 +33,7 @@ class Cold:
 
 @pytest.fixture
 async def cold(cluster: MemoryCluster, monkeypatch) -> Cold:
-    monkeypatch.setattr(log_reader, "_RECENT_BYTES", 0)
+    monkeypatch.setattr(log_reader, "RECENT_BYTES", 0)
     await cluster.start()
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
@@ -62,6 +63,22 @@ async def test_cold_reads_of_one_connection_come_one_after_the_other(cold):
         await cold.client.status()
         assert cold.runner.waiting == 1
     frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+    assert all(frame.status == 0 and frame.body for frame in frames)
+
+
+async def test_a_read_that_fails_as_nobody_expected_keeps_nobody_waiting(cold, monkeypatch):
+    """Neither its own request nor those behind it: the bytes are there on the disk still."""
+    fetch, failures = MemoryFile.fetch, ["once"]
+
+    def fails_once(file, position, length):
+        if failures:
+            raise ValueError(failures.pop())
+        fetch(file, position, length)
+
+    monkeypatch.setattr(MemoryFile, "fetch", fails_once)
+    waiting = [cold.client.send_get("t", 0, start) for start in cold.starts]
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+    assert not failures
     assert all(frame.status == 0 and frame.body for frame in frames)
 
 

@@ -114,7 +114,7 @@ async def test_a_full_disk_refuses_only_messages_of_its_partitions(cluster, two,
         "refuse" if path == full else "ok" for path in (D1, D2)
     ]
     assert len([each for each in told.problems if "95.0% full" in each]) == 1
-    assert node.parts.monitor.not_ready() == []
+    assert node.parts.vitals.not_ready() == []
     await topic(cluster, node, name="new", partitions=2)
     for number in range(2):
         await client.put("new", number, [message(b"x")])
@@ -142,7 +142,7 @@ async def test_a_node_whose_disks_are_all_full_refuses_all(cluster, two):
     for number in range(4):
         with pytest.raises(DiskFull):
             await client.put("t", number, [message(b"x")])
-    assert len(node.parts.monitor.not_ready()) == 1
+    assert len(node.parts.vitals.not_ready()) == 1
     problems = (await client.status()).problems
     assert len(problems) == 2
 
@@ -157,9 +157,7 @@ async def test_a_further_directory_that_vanishes_takes_only_its_partitions(clust
         await client.put("t", homes[D2][0], [message(b"x")])
     await client.put("t", homes[D1][0], [message(b"x")])
     assert [each.level for each in (await client.status()).disks] == ["ok", "gone"]
-    assert node.parts.monitor.not_ready() == [
-        "the data directory /d2 is gone, messages are refused"
-    ]
+    assert node.parts.vitals.not_ready() == ["the data directory /d2 is gone, messages are refused"]
     await client.get("t", homes[D1][0], 0)
     disk.rename(Path("/away"), D2)
     await until(lambda: not node.parts.disks.all[1].gone)
@@ -201,7 +199,7 @@ async def test_a_further_directory_that_hangs_takes_only_its_partitions(
     told = await client.status()
     assert [each.level for each in told.disks] == ["ok", "silent"]
     assert any("does not answer" in problem for problem in told.problems)
-    assert node.parts.monitor.not_ready() == [
+    assert node.parts.vitals.not_ready() == [
         "the data directory /d2 does not answer, messages are refused"
     ]
     assert "data directory does not answer, messages are refused" in caplog.text
@@ -241,14 +239,14 @@ async def test_nothing_touches_a_directory_that_hangs(cluster, two, monkeypatch)
     answers = hang(node, D2, monkeypatch)
     await until(lambda: node.parts.disks.all[1].silent)
     disk, touched = cluster.disks["b1"], []
-    find = disk._find
+    find = disk.find
 
     def note(path: Path):
         if node.parts.disks.all[1].silent and D2 in (path, *path.parents):
             touched.append(path)
         return find(path)
 
-    monkeypatch.setattr(disk, "_find", note)
+    monkeypatch.setattr(disk, "find", note)
     channels = [node.parts.partitions.channels["t", number] for number in range(4)]
     assert {is_whole(each) for each in channels if each.place is node.parts.disks.all[1].place} == {
         False

@@ -141,9 +141,9 @@ async def test_what_a_former_master_told_deletes_nothing_of_another_log(node_pai
     """The log may be another one by the time at which it can be changed."""
     starts = await three_blocks(node_pair)
     channel, logs = node_pair.channel("n2"), node_pair.nodes["n2"].parts.partitions.logs
-    async with logs.lock(channel.partition):
+    async with logs.changes.lock(channel.partition):
         logs.drop_soon(channel, starts[2])
-        await until(lambda: channel in logs._dropping)
+        await until(lambda: channel in logs.dropping)
         channel.follow(channel.copies.epoch + 1, lambda: None)
-    await until(lambda: channel not in logs._dropping)
+    await until(lambda: channel not in logs.dropping)
     assert (node_pair.log("n2").start_offset, channel.copies.deleted) == (0, 0)

@@ -14,7 +14,7 @@ from vq import limits
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving import fetch_answer
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import FetchSession
+from vq.broker.serving.fetching import ServedSession
 from vq.errors import (
     Busy,
     FetchSessionLost,
@@ -340,7 +340,7 @@ async def test_an_answer_can_be_had_at_once(served, tags):
 
 async def test_an_answer_counts_its_own_header_only(served, monkeypatch):
     """Answers that were sent make no later answer full."""
-    monkeypatch.setattr(fetch_answer, "_HEADER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(fetch_answer, "HEADER_BYTES_MAX", 1_000)
     await fill(served.client, [0])
     await served.client.fetch(0, add(0))
     for sequence in range(1, 10):
@@ -488,7 +488,7 @@ async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatc
 
     waiting = served.client.send_fetch(0, add(0))
     await until(lambda: parked(served) == [0])
-    monkeypatch.setattr(FetchSession, "_tell_progress", fail)
+    monkeypatch.setattr(ServedSession, "_tell_progress", fail)
     await fill(served.client, [0])
     frame = await asyncio.wait_for(waiting, WAIT_S)
     with pytest.raises(Exception, match="a bug"):

@@ -7,7 +7,7 @@ from support.waiting import until
 
 from vq.broker.partition.partitions import Partitions
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import CHECKS_PER_TURN, FetchSession
+from vq.broker.serving.fetching import CHECKS_PER_TURN, ServedSession
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
     InvalidRequest,
@@ -66,7 +66,7 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
     for number in range(60):
         await wide.client.put("w", number, [message(b"x", 1, "red"), message(b"y", 2, "red")])
     turns: list[int] = []
-    check, answer_ = FetchedPartition.check, FetchSession._gather
+    check, answer_ = FetchedPartition.check, ServedSession._gather
 
     def noted_answer(self, waiting) -> None:
         turns.append(0)
@@ -76,7 +76,7 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
         turns[-1] += 1
         check(self)
 
-    monkeypatch.setattr(FetchSession, "_gather", noted_answer)
+    monkeypatch.setattr(ServedSession, "_gather", noted_answer)
     monkeypatch.setattr(FetchedPartition, "check", noted_check)
     end = (await wide.client.offsets("w", 0)).latest
     asked = [add(n, 3, topic="w", tags=tags, validate=True) for n in range(20)]

@@ -2,12 +2,17 @@
 
 import asyncio
 
-from support.broker import message
+import pytest
+from support.broker import Client, message
 from support.fetch_requests import add, again, answer, fill, parked, payloads
 from support.waiting import WAIT_S, until
 
+from vq import limits
+from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving import fetching
 from vq.broker.serving.fetching import SCANS_PER_ANSWER
+from vq.errors import Busy, InvalidRequest
+from vq.remoting.messages import decode_error, described_error
 from vq.store.records.record import decode_records
 
 
@@ -33,6 +38,43 @@ async def test_a_filter_gives_only_what_matches(served):
     assert not waiting.done()
     await served.client.put("t", 0, [message(b"yes", 6, "green")])
     assert payloads(await answer(waiting), 0) == [b"yes"]
+
+
+async def test_filters_of_reads_that_wait_count_in_the_memory_of_their_connection(cluster):
+    """A thousand GETs may wait, each with its tags: they are bounded as those of FETCH are."""
+    bounds = ConnectionLimits(sweep_interval_s=0.02, fetch_state_bytes_max=200_000)
+    node = await cluster.start(connections=bounds)
+    await cluster.create_topic("t")
+    await until(lambda: node.parts.partitions.channels)
+    client, fetches = await Client.connect(cluster.network, node.address), node.parts.fetches
+    tags = [f"{number}".rjust(limits.TAG_BYTES_MAX, "x") for number in range(50)]
+    waiting = [client.send_get("t", 0, 0, max_wait_ms=20_000, tags=tags) for _ in range(20)]
+    await until(lambda: any(each.done() for each in waiting))
+    frames = [each.result() for each in waiting if each.done()]
+    assert 0 < len(frames) < len(waiting)
+    for frame in frames:
+        error = decode_error(frame.status, frame.header, frame.flags)
+        assert isinstance(error, Busy)
+        assert "200000 bytes are kept for a connection" in str(error)
+    kept = len(waiting) - len(frames)
+    assert kept * 50 * limits.TAG_BYTES_MAX < fetches.kept_bytes <= 200_000
+    await client.put("t", 0, [message(b"yes", 1, tags[0])])
+    await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+    assert (fetches.kept_bytes, list(fetches.sessions)) == (0, [])
+
+
+@pytest.mark.parametrize("command", ["get", "fetch"])
+async def test_a_tag_that_no_message_can_have_is_refused(served, command):
+    """It would cost memory, and nothing would come."""
+    tags = ["x" * (limits.TAG_BYTES_MAX + 1)]
+    if command == "get":
+        frame = await served.client.send_get("t", 0, 0, tags=tags)
+        error = decode_error(frame.status, frame.header, frame.flags)
+    else:
+        result, _ = (await served.client.fetch(0, add(0, tags=tags)))[0]
+        error = described_error(result)
+    assert isinstance(error, InvalidRequest)
+    assert "a tag has 1 to 255 bytes" in str(error)
 
 
 async def test_a_filter_that_picks_nothing_tells_how_far_it_got(served):

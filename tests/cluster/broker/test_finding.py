@@ -306,7 +306,7 @@ async def test_few_searches_of_one_connection_go_on_at_a_time(served):
         await until(lambda: runner.waiting > most)
     for each in (*waiting, later):
         assert decode_reply(await each).done
-    assert not served.node.parts.finder._under_way
+    assert not served.node.parts.finder.under_way
 
 
 async def test_few_searches_of_a_node_go_on_at_a_time(served, monkeypatch):
@@ -333,7 +333,7 @@ async def test_a_search_ends_with_its_connection(served):
         await until(lambda: runner.waiting > 0)
         other.close()
         await until(lambda: len(served.node.parts.server.sessions) == 1)
-    await until(lambda: not served.node.parts.finder._under_way)
+    await until(lambda: not served.node.parts.finder.under_way)
     assert len((await find(served.client, message_id=7))[0].offsets) == 1
 
 

@@ -30,10 +30,10 @@ class FullDisk:
         self.count = 0
         self.at: int | None = at
         self.strikes = 0
-        self._real = disk._may_fail
-        disk._may_fail = self._may_fail
+        self._real = disk.may_fail
+        disk.may_fail = self.may_fail
 
-    def _may_fail(self, kind: str, path: PurePath) -> OSError | None:
+    def may_fail(self, kind: str, path: PurePath) -> OSError | None:
         if kind in NEEDS_SPACE and PurePath(path).name != "@reserve":
             self.count += 1
             if self.at is not None and self.count >= self.at:

@@ -13,7 +13,7 @@ from support.waiting import WAIT_S, until, until_true
 from vq import aio
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.client.config import ConsumerConfig
 from vq.coordination.topics import grace
 from vq.coordination.topics.topics import alter_settings, delete_topic, was_deleted
@@ -54,7 +54,7 @@ async def undelete(cluster: MemoryCluster, name: str = "t") -> None:
 
 def is_deleted(node: BrokerNode) -> bool:
     channel = node.parts.partitions.channels.get(("t", 0))
-    return channel is not None and channel.state is State.DELETED
+    return channel is not None and channel.state is ChannelState.DELETED
 
 
 def deleted(pair: NodePair, name: str) -> bool:
@@ -68,7 +68,7 @@ async def test_nobody_sends_to_or_reads_a_deleted_topic(served) -> None:
     waiting = served.client.send_get("t", 0, 109, max_wait_ms=20_000)
     await retire(served.cluster)
     channel = served.node.parts.partitions.channels["t", 0]
-    await until(lambda: channel.state is State.DELETED)
+    await until(lambda: channel.state is ChannelState.DELETED)
     async with asyncio.timeout(WAIT_S):
         frame = await waiting
     assert frame.status == UnknownTopic.status
@@ -94,7 +94,7 @@ async def test_what_deleted_topics_hold_is_measured_and_told(served) -> None:
     assert await measured() == 0
     await retire(served.cluster)
     channel = served.node.parts.partitions.channels["t", 0]
-    await until(lambda: channel.state is State.DELETED)
+    await until(lambda: channel.state is ChannelState.DELETED)
     assert await measured() == channel.log.size_bytes
     async with started(served.cluster, host="operator") as client:
         [report] = (await cluster_status(client)).brokers
@@ -105,7 +105,7 @@ async def test_an_undeleted_topic_has_every_message_and_takes_more(served) -> No
     before = (await served.client.put("t", 0, [message(b"one")])).offset
     await retire(served.cluster)
     channel = served.node.parts.partitions.channels["t", 0]
-    await until(lambda: channel.state is State.DELETED)
+    await until(lambda: channel.state is ChannelState.DELETED)
     log = channel.log
     await undelete(served.cluster)
     await until(lambda: channel.takes_puts)

@@ -184,6 +184,22 @@ async def test_a_drained_master_whose_heir_does_not_come_holds_sends_seldom(
     await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=3.0)
 
 
+@pytest.mark.virtual_time
+async def test_a_master_that_claims_its_group_anew_meanwhile_has_not_handed_over(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session ended, and it was faster than the successor."""
+    refused = group.no_claim(monkeypatch)
+    n1 = group.nodes["n1"]
+    handing = asyncio.ensure_future(n1.parts.hand_over.run())
+    await until(lambda: n1.parts.gate.holds)
+    group.cluster.ensemble.expire(group.cluster.coordinators["b1"])
+    with pytest.raises(HandOverFailed, match="leads group b1 in epoch 2"):
+        await handing
+    assert (await group.cluster.group_state()).master == "n1"
+    refused.clear()
+
+
 async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> None:
     """The master says so, and takes what it held."""
     group.cluster.flushers["b1-n2"].held = True

@@ -11,7 +11,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.replication.insync_set import InSyncSet
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.topics import change_settings, describe_topic
@@ -176,7 +176,7 @@ async def test_a_move_counts_on_an_end_that_all_in_sync_have(pair):
     await pair.cluster.prove(other)
     request = wire.SealRequest(topic="t", partition=0, topic_id=channel.topic_id)
     sealing = other.send(Command.SEAL, request)
-    await until(lambda: channel.state is State.SEALED)
+    await until(lambda: channel.state is ChannelState.SEALED)
     await asyncio.sleep(0.1)
     assert not sealing.done()
     pair.cluster.flushers["b1-n2"].release()

@@ -29,7 +29,7 @@ async def _serving(cluster, monkeypatch) -> "asyncio.Task[bool]":
     node = cluster.node()
     monkeypatch.setattr(main, "build_node", lambda config: node)
     serving = asyncio.create_task(main.serve(node.config))
-    await until(lambda: has_parts(node) and node.parts.monitor.has_started)
+    await until(lambda: has_parts(node) and node.parts.gate.stage is Stage.SERVING)
     return serving
 
 

@@ -1,5 +1,6 @@
 """Taking epochs: stored before acted in, tried again when a disk refuses, and said."""
 
+import asyncio
 import errno
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import until
 
+from vq.broker.partition.node_state import NodeState
 from vq.broker.replication import mastership
 from vq.broker.replication.epoch_file import EpochFile, read_epoch
 from vq.coordination.brokers.leadership import Following, Registered
@@ -58,7 +60,7 @@ async def test_a_claim_that_comes_while_an_epoch_is_stored_is_stored_in_its_turn
     with runner.held():
         for epoch in (2, 3):
             ensemble.expire(served.cluster.coordinators["b1"])
-            await until(lambda epoch=epoch: mastership_of_node._newest.epoch == epoch)
+            await until(lambda epoch=epoch: mastership_of_node.newest_epoch == epoch)
             await until(lambda: runner.waiting)
     await until(lambda: served.node.epoch == 3)
     assert read_epoch(DATA, served.disk) == 3
@@ -175,6 +177,27 @@ async def test_an_epoch_that_was_overtaken_while_it_was_stored_takes_no_messages
     assert node.parts.context.role.deposed
     with pytest.raises(NotMaster, match="in epoch 3"):
         await served.client.put("t", 0, [message(b"x")])
+
+
+async def test_a_look_at_the_group_that_ends_behind_a_change_of_it_says_nothing_new(
+    served, monkeypatch
+):
+    """The record was read twice at the same time, and whom to follow is known already."""
+    node, read_state = served.node, mastership.read_state
+    of_node, goes_on = node.parts.mastership, asyncio.Event()
+
+    async def read_slowly(coordinator, group):
+        found = await read_state(coordinator, group)
+        await goes_on.wait()
+        return replace(found, epoch=2, master="n2")
+
+    monkeypatch.setattr(mastership, "read_state", read_slowly)
+    looking = asyncio.ensure_future(of_node.look_at_group())
+    await asyncio.sleep(0.01)
+    of_node.stands(Following(of_node.acting.incarnation, 2, "n2"))
+    goes_on.set()
+    await looking
+    assert node.parts.context.role.state is NodeState.FOLLOWS
 
 
 async def test_an_epoch_that_does_not_rise_ends_a_start(cluster):

@@ -133,3 +133,26 @@ async def test_a_copy_that_lost_its_count_learns_it_from_its_master(node_pair: N
     assert node_pair.log("n2").reader.number_at(middle) == node_pair.log("n1").reader.number_at(
         middle
     )
+
+
+async def test_a_copy_that_lost_its_count_and_begins_behind_its_master_learns_it(
+    node_pair: NodePair,
+) -> None:
+    """It has led before, and deleted more: the number of where the master begins is of no use."""
+    await node_pair.put(5)
+    await until(node_pair.same)
+    first = node_pair.log("n1").end_offset
+    await node_pair.put(5)
+    await until(node_pair.same)
+    await node_pair.drop("n1", first)
+    await node_pair.drop("n2", node_pair.log("n2").end_offset)
+    await node_pair.put(3)
+    await until(node_pair.same)
+    assert 0 < node_pair.log("n1").start_offset < node_pair.log("n2").start_offset
+    right = node_pair.log("n1").successor.number
+    await node_pair.stop("n2")
+    node_pair.disk("n2").unlink(DATA / "t" / "0" / CHECKPOINT_NAME)
+    await node_pair.start("n2")
+    await until(node_pair.same)
+    await until(lambda: node_pair.log("n2").successor.number is not None)
+    assert node_pair.log("n2").successor.number == right

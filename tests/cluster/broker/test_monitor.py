@@ -7,7 +7,7 @@ from support.broker import Client, MemoryCluster, has_parts, memory_cluster, mes
 from support.http import Answer, http_get, samples
 from support.waiting import until, until_true
 
-from vq.broker.observe.survey import OTHER_TOPICS, STEP, survey
+from vq.broker.observe.survey import OTHER_TOPICS, STEP, Survey
 from vq.coordination.brokers.registry import nodes
 from vq.errors import AddressUnavailable, UnknownTopic
 from vq.model import Address
@@ -185,7 +185,7 @@ async def test_a_node_that_stops_is_not_ready_and_frees_its_port(cluster) -> Non
     node = await watched(cluster)
     stopping = asyncio.ensure_future(node.stop())
     await asyncio.sleep(0)
-    assert node.parts.monitor.not_ready() == ["the node is stopping"]
+    assert node.parts.vitals.not_ready() == ["the node is stopping"]
     await stopping
     await cluster.start("b2", host="b1", port=0, metrics_port=PORT)
 
@@ -205,10 +205,18 @@ async def test_a_scrape_lets_the_loop_run_after_every_step(cluster) -> None:
             await asyncio.sleep(0)
 
     turning = asyncio.ensure_future(turn())
-    totals = await survey(node.parts.partitions.channels, lambda channel: 0)
+    survey = Survey(node.parts.partitions.channels, node.parts.verifier)
+    await survey.look()
     turning.cancel()
-    assert totals.states["rw"] == 3 * STEP
+    assert survey.totals.states["rw"] == 3 * STEP
     assert turns >= 3
+
+
+class Damaged:
+    """Knows one damaged range in each partition, as ``Verifier`` tells of it."""
+
+    def count_damage(self, channel) -> int:
+        return 1
 
 
 async def test_topics_beyond_the_bound_are_added_up(cluster) -> None:
@@ -216,7 +224,9 @@ async def test_topics_beyond_the_bound_are_added_up(cluster) -> None:
     for name in ("a", "b", "c", "d"):
         await cluster.create_topic(name, partitions=2)
     await until(lambda: len(node.parts.partitions.channels) == 8)
-    totals = await survey(node.parts.partitions.channels, lambda channel: 1, topics_max=2)
+    survey = Survey(node.parts.partitions.channels, Damaged(), topics_max=2)  # type: ignore[arg-type]
+    await survey.look()
+    totals = survey.totals
     assert {name: each.partitions for name, each in totals.topics.items()} == {
         "a": 2,
         "b": 2,

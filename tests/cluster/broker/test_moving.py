@@ -15,7 +15,7 @@ from support.waiting import WAIT_S, until
 from vq.broker.partition import topics_view
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.logs import Logs
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.errors import (
     Busy,
     DiskFull,
@@ -62,7 +62,7 @@ async def test_a_log_that_two_requests_need_is_opened_once(pair, monkeypatch):
         put = asyncio.create_task(pair.put(pair.old))
         await until(lambda: runner.waiting)
         seal = asyncio.create_task(pair.seal())
-        await until(lambda: pair.channel(pair.old).state is State.SEALED)
+        await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
         for _ in range(3):
             await asyncio.sleep(0)
     assert (await seal).end_offset == 0
@@ -375,7 +375,7 @@ async def test_a_partition_that_moved_away_names_the_group_that_takes_its_messag
     await pair.put(pair.old)
     await pair.move()
     await pair.until_known(pair.old, pair.new)
-    assert pair.channel(pair.old).state is State.READS
+    assert pair.channel(pair.old).state is ChannelState.READS
     with pytest.raises(PartitionReadOnly, match=f"go to {pair.new}"):
         await pair.put(pair.old)
 
@@ -391,7 +391,7 @@ async def test_a_partition_that_failed_is_not_prepared_for_a_move(pair):
     channel.fail(OSError(errno.EIO, "the disk is broken"))
     with pytest.raises(StorageFailed, match="the disk is broken"):
         await pair.adopt(sealed.end_offset, sealed.producers)
-    assert channel.state is State.FAILED
+    assert channel.state is ChannelState.FAILED
     assert channel.log is log
 
 

@@ -142,4 +142,4 @@ async def test_random_nonsense_stops_nothing(cluster, monkeypatch, caplog, seed)
         await asyncio.sleep(rng.random())
     assert len(calls) < 2000
     assert not [each for each in caplog.records if each.exc_info]
-    assert not copy.parts.tasks._closed
+    assert not copy.parts.tasks.closed

@@ -8,7 +8,6 @@ from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.broker.replication.lag import LagSum
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
@@ -149,9 +148,7 @@ async def test_a_request_of_an_earlier_epoch_tells_nothing_in_a_later_one(cluste
     cluster.ensemble.expire(cluster.coordinators["b1"])
     await until(lambda: node.epoch > epoch)
     assert channel.copies.positions == {}
-    lag = LagSum()
-    lag.add(channel)
-    assert lag.nodes == {}
+    assert node.parts.lags.told() == {}
     answer = decode_reply(await parked)
     assert [type(described_error(each)).__name__ for each in answer.results] == ["NotMaster"]
     client.close()

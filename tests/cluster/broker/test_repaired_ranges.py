@@ -193,7 +193,7 @@ async def test_a_copy_that_is_repaired_after_all_is_copied_again(cluster, monkey
     monkeypatch.setattr(Repairer, "_replace", fail)
     monkeypatch.setattr(repairing, "read_state", named)
     copy = await cluster.start(node="n2")
-    await until(lambda: copy.parts.repairer._retries)
+    await until(lambda: copy.parts.repairer.retries.failed)
     fails.clear()
     await until(lambda: not copy.parts.verifier.any_damage())
     await until(lambda: master.parts.context.role.named == 2 and same(master, copy))

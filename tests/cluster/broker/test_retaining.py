@@ -446,7 +446,7 @@ async def test_who_does_not_lead_any_more_deletes_nothing(served):
     """What was decided waits for the log, which may be another one afterwards."""
     await blocks(served, 3)
     channel, retainer = channel_of(served.node), later(served.node, 72.1)
-    async with served.node.parts.partitions.logs.lock(channel.partition):
+    async with served.node.parts.partitions.logs.changes.lock(channel.partition):
         task = asyncio.create_task(retainer.look())
         await asyncio.sleep(0.05)
         channel.role.epoch += 1
@@ -458,7 +458,7 @@ async def test_settings_that_change_meanwhile_count(served):
     """Somebody is about to lose messages, and has them kept for ever in the last moment."""
     await blocks(served, 3)
     channel, retainer = channel_of(served.node), later(served.node, 72.1)
-    async with served.node.parts.partitions.logs.lock(channel.partition):
+    async with served.node.parts.partitions.logs.changes.lock(channel.partition):
         task = asyncio.create_task(retainer.look())
         await asyncio.sleep(0.05)
         await alter(served, retention_hours=None)

@@ -78,6 +78,40 @@ async def test_a_pass_goes_on_where_it_was_within_a_partition(
     assert again < position.read_bytes
 
 
+@pytest.mark.parametrize("under_way", [True, False])
+async def test_a_pass_waits_until_the_partitions_are_there(
+    cluster: MemoryCluster, under_way: bool
+) -> None:
+    """A start may wait for ZooKeeper: a pass over nothing would count for a whole interval."""
+    node, client = await start(cluster, bytes_per_s=1_000)
+    await cluster.create_topic("t", partitions=1)
+    for number in range(20):
+        await client.put("t", 0, [message(b"%04d" % number * 50)])
+    stored = (await client.status(with_partitions=True)).partitions[0].size_bytes
+    await node.stop()
+    begun_ms = cluster.ensemble.clock.wall_ms() - int(INTERVAL_S * 1_500)
+    last = Position(begun_ms=begun_ms, ended_ms=0 if under_way else begun_ms + 1)
+    cluster.disks["b1"].write_atomic(DATA / SCRUB_NAME, last.to_bytes())
+    cluster.ensemble.stop()
+    starting = asyncio.ensure_future(
+        cluster.start(
+            scrub_interval_s=INTERVAL_S,
+            scrub_bytes_per_s=1_000,
+            log_config=SMALL,
+            start_timeout_s=1_000.0,
+        )
+    )
+    await asyncio.sleep(INTERVAL_S)
+    cluster.ensemble.start()
+    client = await Client.connect(cluster.network, (await starting).address)
+    if not under_way:
+        await wait_for_pass(client, ended=False)
+    await wait_for_pass(client, ended=True)
+    told = await client.status()
+    assert (told.scrub_begun_ms == begun_ms) is under_way
+    assert told.scrub_read_bytes >= stored
+
+
 async def test_it_is_told_when_the_next_pass_begins(cluster: MemoryCluster) -> None:
     """Not while one goes on: that may take longer than the interval."""
     node, client = await start(cluster)

@@ -10,7 +10,7 @@ from support.client import started
 from support.group_pair import GroupPair
 from support.waiting import until
 
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving import moving
 from vq.coordination.topics.topics import (
     change_settings,
@@ -44,7 +44,7 @@ async def test_seal_flushes_what_waits_and_refuses_what_comes(pair):
     waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
     await until(lambda: flusher.submissions >= 2)
     sealing = asyncio.ensure_future(pair.seal())
-    await until(lambda: pair.channel(pair.old).state is State.SEALED)
+    await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
     with pytest.raises(PartitionReadOnly):
         await pair.put(pair.old)
     assert not sealing.done()
@@ -62,7 +62,7 @@ async def test_copies_compare_their_logs_while_a_seal_waits(pair):
     waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
     await until(lambda: flusher.submissions >= 2)
     sealing = asyncio.ensure_future(pair.seal())
-    await until(lambda: pair.channel(pair.old).state is State.SEALED)
+    await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
     for _ in range(10):
         await asyncio.sleep(0)
     assert not pair.files(pair.old).locked()
@@ -109,7 +109,7 @@ async def test_a_seal_that_meets_an_io_error_ends_the_partition(pair, after):
     pair.cluster.disks[pair.old].fail("rename", name="checkpoint.tmp", after=after)
     with pytest.raises((PartitionFailed, StorageFailed)):
         await pair.seal()
-    assert node.parts.partitions.channels["t", 0].state is State.FAILED
+    assert node.parts.partitions.channels["t", 0].state is ChannelState.FAILED
     with pytest.raises(PartitionFailed):
         await pair.put(pair.old)
 
@@ -133,17 +133,18 @@ async def test_the_timer_of_a_seal_that_is_over_does_not_end_the_next_one(pair, 
     """A mover that comes second has as much time as the first."""
     timers: list[tuple[float, Any]] = []
     await pair.put(pair.old)
-    mover = pair.mover(pair.old)
-    monkeypatch.setattr(mover._context, "call_later", lambda *timer: timers.append(timer))
+    node = pair.cluster.nodes[pair.old]
+    monkeypatch.setattr(node.parts.context, "call_later", lambda *timer: timers.append(timer))
     await pair.seal()
     await pair.touch()
     await pair.until_writable(pair.old)
     await pair.seal()
-    first, second = [then for delay_s, then in timers if delay_s == mover._seal_timeout_s]
+    seals = [then for delay_s, then in timers if delay_s == node.config.seal_timeout_s]
+    first, second = seals
     first()
-    assert pair.channel(pair.old).state is State.SEALED
+    assert pair.channel(pair.old).state is ChannelState.SEALED
     second()
-    assert pair.channel(pair.old).state is not State.SEALED
+    assert pair.channel(pair.old).state is not ChannelState.SEALED
 
 
 async def test_a_change_of_settings_does_not_end_a_seal(pair):
@@ -156,7 +157,7 @@ async def test_a_change_of_settings_does_not_end_a_seal(pair):
             view = await describe_topic(admin, "t")
             await change_settings(admin, "t", replace(view.settings, writable=writable))
         await until(lambda w=writable: channel.settings.writable is w)
-        assert channel.state is State.SEALED
+        assert channel.state is ChannelState.SEALED
         with pytest.raises(PartitionReadOnly, match="being moved"):
             await pair.put(pair.old)
     assert (await pair.seal()).end_offset == sealed.end_offset
@@ -172,9 +173,9 @@ async def test_a_seal_that_ends_after_the_move_does_not_reopen_the_old_place(clu
     end = await pair.move()
     mover, channel = pair.mover(pair.old), pair.channel(pair.old)
     assert channel.placement.writer_group == pair.old, "it has heard of the move"
-    mover._expire(channel, version)
-    assert channel in mover._unsealing
-    await until(lambda: channel not in mover._unsealing)
+    mover.expire(channel, version)
+    assert channel in mover.being_unsealed
+    await until(lambda: channel not in mover.being_unsealed)
     with pytest.raises(PartitionReadOnly):
         await pair.put(pair.old)
     assert channel.log is not None
@@ -189,8 +190,8 @@ async def test_a_seal_whose_time_is_up_before_it_is_saved_ends_afterwards(pair):
     channel = pair.channel(pair.old)
     async with pair.files(pair.old):
         sealing = asyncio.ensure_future(pair.seal(version))
-        await until(lambda: channel.state is State.SEALED)
-        pair.mover(pair.old)._expire(channel, version)
+        await until(lambda: channel.state is ChannelState.SEALED)
+        pair.mover(pair.old).expire(channel, version)
     await sealing
     await pair.until_writable(pair.old)
     await pair.put(pair.old)
@@ -203,7 +204,7 @@ async def test_a_version_raised_before_the_seal_is_saved_leaves_no_seal_behind(p
     version = (await pair.view()).partition_versions[0]
     async with pair.files(pair.old):
         sealing = asyncio.ensure_future(pair.seal(version))
-        await until(lambda: pair.channel(pair.old).state is State.SEALED)
+        await until(lambda: pair.channel(pair.old).state is ChannelState.SEALED)
         await pair.touch()
         await until(lambda: pair.channel(pair.old).placement_version != version)
     with pytest.raises(PartitionReadOnly):
@@ -265,7 +266,7 @@ async def test_a_lost_call_does_not_leave_a_partition_sealed(cluster, monkeypatc
         await pair.seal(version)
         assert not channel.takes_puts
         lose(cluster.coordinators[pair.old], skip=2)  # the write comes after two reads
-        pair.mover(pair.old)._expire(channel, version)
+        pair.mover(pair.old).expire(channel, version)
         await pair.until_writable(pair.old)
         await until(lambda v=version: channel.placement_version > v)
         assert not cluster.coordinators[pair.old].faults.lose_request

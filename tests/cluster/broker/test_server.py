@@ -157,6 +157,27 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
     assert not answer.done()
 
 
+async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
+    """It has sent one, and is not read until there is room for it."""
+    node, server = await strict(cluster, idle_timeout_s=0.05, put_bytes_waiting_max=4_096)
+    await cluster.create_topic("t")
+    busy = await Client.connect(cluster.network, node.address)
+    await busy.put("t", 0, [message(b"x")])
+    cluster.flushers["b1"].held = True
+    first = busy.send_put("t", 0, [message(b"x" * 4_000)])
+    await until(lambda: server.put_bytes)
+    other = await Client.connect(cluster.network, node.address)
+    second = other.send_put("t", 0, [message(b"y" * 4_000)])
+    await until(lambda: server.held.addresses)
+    idle = (await cluster.network.connect(node.address, Raw))[1]
+    idle.transport.write(HELLO)
+    await idle.refused()
+    assert not other.closed.is_set()
+    cluster.flushers["b1"].release()
+    for frame in await asyncio.wait_for(asyncio.gather(first, second), WAIT_S):
+        decode_reply(frame)
+
+
 async def test_connections_are_capped(cluster):
     """Beyond the caps a connection is told why and closed; the ones there go on."""
     node, server = await strict(cluster, connections_max=2)
@@ -268,6 +289,42 @@ async def test_requests_sent_at_once_do_not_hold_up_another_connection(cluster):
         assert [frame.correlation_id for frame in raw.frames[1:]] == [*range(8, 8 + count)]
     assert (server.gathered_bytes, server.requests_waiting) == (0, 0)
     await until(lambda: not server.paused)
+
+
+@pytest.mark.parametrize("what", ["look-up", "log"])
+async def test_what_waited_for_one_look_up_or_log_is_carried_out_in_turns(cluster, what):
+    """Thousands may have waited for the same; the order of each connection's stays."""
+    node, server = await strict(cluster)
+    await cluster.create_topic("t")
+    await until(lambda: node.parts.partitions.channels)
+    clients = [await Client.connect(cluster.network, node.address) for _ in range(3)]
+    counters, done, most = node.parts.context.counters, 0, 0
+
+    def count() -> int:
+        return counters.batches_in if what == "log" else sum(server.refusals.values())
+
+    async with node.parts.partitions.logs.lock(("t", 0)):
+        cluster.ensemble.disconnect(cluster.coordinators["b1"])
+        if what == "log":
+            waiting = [
+                each.send_put("t", 0, [message(b"x", n)]) for n in range(500) for each in clients
+            ]
+        else:
+            request = wire.OffsetsRequest(topic="nowhere")
+            waiting = [each.send(Command.OFFSETS, request) for _ in range(500) for each in clients]
+        await until(lambda: server.requests_waiting == len(waiting))
+        cluster.ensemble.reconnect(cluster.coordinators["b1"])
+    async with asyncio.timeout(WAIT_S):
+        while done < len(waiting):
+            done = count()
+            await asyncio.sleep(0)
+            most = max(most, count() - done)
+    assert 0 < most <= 256
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
+    if what == "log":
+        offsets = [decode_reply(frame).offset for frame in frames]
+        for number in range(3):
+            assert offsets[number::3] == sorted(offsets[number::3])
 
 
 async def test_requests_that_wait_for_a_turn_go_with_their_connection(cluster):

@@ -10,6 +10,7 @@ from support.waiting import WAIT_S, until
 from vq.broker.partition.channel import Channel
 from vq.errors import InternalError, UnknownTopic
 from vq.limits import MIB
+from vq.remoting.format import COMMANDS, Command
 from vq.remoting.messages import decode_error, decode_reply
 
 
@@ -58,13 +59,36 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_look_up(cluster):
     assert session not in server.paused
 
 
+#: Tag and length of a field of 500 000 bytes that no header has.
+UNKNOWN_FIELD = b"\xc2\xa9\x07\xa0\xc2\x1e"
+
+
+@pytest.mark.parametrize("command", [Command.PUT, Command.OFFSETS])
+async def test_large_headers_of_requests_that_wait_count_as_bodies_do(cluster, command):
+    """A request is kept with its header, which may have a thousand times what is needed."""
+    node, server = await strict(cluster, put_bytes_in_flight_max=1 * MIB)
+    client = await Client.connect(cluster.network, node.address)
+    cluster.ensemble.disconnect(cluster.coordinators["b1"])
+    needed = COMMANDS[command].request(topic="nowhere").SerializeToString()
+    header = COMMANDS[command].request.FromString(needed + UNKNOWN_FIELD + b"x" * 500_000)
+    waiting = [client.send(command, header) for _ in range(20)]
+    (session,) = server.sessions
+    await until(lambda: session in server.paused)
+    assert MIB <= session.put_bytes == server.put_bytes < 2 * MIB
+    assert server.requests_waiting <= 4
+    cluster.ensemble.reconnect(cluster.coordinators["b1"])
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
+        assert frame.status
+    assert session.put_bytes == server.put_bytes == 0
+
+
 async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
     """PUTs whose partition is being opened are counted; then all are stored, in their order."""
     node, server = await strict(cluster, put_bytes_in_flight_max=10_000)
     await cluster.create_topic("t")
     await until(lambda: node.parts.partitions.channels)
     client = await Client.connect(cluster.network, node.address)
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         waiting = await _send_bodies(client, "t", 40)
         (session,) = server.sessions
         await until(lambda: session in server.paused)
@@ -187,7 +211,7 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
     node, server = await strict(cluster)
     await cluster.create_topic("t")
     await until(lambda: node.parts.partitions.channels)
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         for topic in ("t", "nowhere"):
             client = await Client.connect(cluster.network, node.address)
             if topic == "nowhere":  # its look-up is to last
@@ -219,7 +243,7 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
         put(channel, session, request_id, header, body)
 
     monkeypatch.setattr(Channel, "put", broken)
-    async with node.parts.partitions.logs.lock(("t", 0)):
+    async with node.parts.partitions.logs.changes.lock(("t", 0)):
         bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
         good = client.send_put("t", 0, [message(b"y")])
         await until(lambda: node.parts.server.put_bytes)

@@ -7,7 +7,7 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.coordination.topics.topics import (
     change_settings,
     create_topic,
@@ -89,7 +89,7 @@ async def test_a_topic_made_again_begins_with_partitions_that_were_elsewhere(clu
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 1, [message(b"old")])
     view, disk = node.parts.partitions.view, cluster.disks["b1"]
-    async with cluster.admin() as admin, view._lock:  # the broker looks when both are done
+    async with cluster.admin() as admin, view.refreshing:  # the broker looks when both are done
         await delete_topic(admin, "other")
         await delete_topic(admin, "t")
         await create_topic(admin, "t", TopicSettings(partitions=2))
@@ -115,7 +115,7 @@ async def test_a_move_never_puts_open_logs_aside(cluster):
     await until(lambda: len(partitions.channels) == 2)
     channel = partitions.channels.pop(("t", 0))
     before = partitions.view.topics["t"]
-    partitions.view._known["t"] = dataclasses.replace(before, id="older")
+    partitions.view.topics["t"] = dataclasses.replace(before, id="older")
     with pytest.raises(Busy, match="its logs are open"):
         await partitions.add_for_move(channel.partition, "older", before.partition_versions[0])
     assert channel.topic_id.encode() in cluster.disks["b1"].read_bytes(DATA / "t" / "topic.json")
@@ -164,7 +164,7 @@ async def test_a_log_that_is_opened_while_its_topic_goes_is_closed(served):
         await until(lambda: runner.waiting)
         async with served.cluster.admin() as admin:
             await delete_topic(admin, "t")
-        await until(lambda: channel.state is State.CLOSED)
+        await until(lambda: channel.state is ChannelState.CLOSED)
     with pytest.raises(UnknownTopic):
         decode_reply(await asyncio.wait_for(putting, 5))
     await until(lambda: "t" not in partitions.view.topics)

@@ -150,21 +150,21 @@ async def test_a_topic_is_deleted_on_a_full_disk(served, monkeypatch):
     assert not reserve.held
 
 
-async def test_an_error_nobody_expected_stays_with_its_topic(served):
+async def test_an_error_nobody_expected_stays_with_its_topic(served, monkeypatch):
     """A bug in the handling of one topic does not keep the broker from the others."""
-    view = served.node.parts.partitions.view
-    on_topic = view._on_topic
+    partitions = served.node.parts.partitions
+    apply_topic = partitions.apply_topic
 
     async def stumble(topic):
         if topic.name == "bad":
             raise ZeroDivisionError
-        await on_topic(topic)
+        await apply_topic(topic)
 
-    view._on_topic = stumble
+    monkeypatch.setattr(partitions, "apply_topic", stumble)
     await served.cluster.create_topic("bad")
     await served.cluster.create_topic("later")
     await until(lambda: ("later", 0) in served.node.parts.partitions.channels)
-    assert "ZeroDivisionError" in str(view.problems["bad"])
+    assert "ZeroDivisionError" in str(partitions.view.problems["bad"])
 
 
 async def test_what_status_tells_of_topics_is_bounded(served):
@@ -202,7 +202,7 @@ async def test_a_request_for_a_topic_just_made_waits_for_it(cluster):
 
 def as_if_followed(served):
     """Have each name read by itself that is looked up, like that of a topic."""
-    served.node.parts.partitions.view._is_followed = lambda name: True
+    served.node.parts.partitions.view.is_followed = lambda name: True
 
 
 def noted(monkeypatch, coordinator, call, then=None):
@@ -228,7 +228,7 @@ def no_answer(path):
 async def test_lookups_that_wait_are_bounded(served):
     """While ZooKeeper does not answer, one look-up too many is refused at once."""
     view, answers = served.node.parts.partitions.view, []
-    view._lookups = Lookups(waiting_max=2, kept=0)
+    view.lookups = Lookups(waiting_max=2, kept=0)
     served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
     for number in range(3):
         view.ask("nowhere", answers.append, f"connection {number}")
@@ -240,17 +240,17 @@ async def test_lookups_that_wait_are_bounded(served):
 async def test_the_lookups_of_one_connection_leave_room_for_the_others(served):
     """They are counted until they are answered, also while they are read."""
     view, answers, other = served.node.parts.partitions.view, [], []
-    view._lookups = Lookups(per_asker_max=2)
-    async with view._lock:  # no read begins
+    view.lookups = Lookups(per_asker_max=2)
+    async with view.refreshing:  # no read begins
         for number in range(2):
             view.ask(f"u{number}", answers.append, "peer")
-        await until(lambda: not view._lookups)  # they are to be read now
+        await until(lambda: not view.lookups)  # they are to be read now
         view.ask("u2", answers.append, "peer")
         view.ask("u2", other.append, "another")
         await until(lambda: answers)
         assert [type(answer) for answer in answers] == [Busy]
     await until(lambda: other)
-    assert (answers[1:], other, view._lookups.counts) == ([None, None], [None], {})
+    assert (answers[1:], other, view.lookups.counts) == ([None, None], [None], {})
 
 
 async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(
@@ -261,7 +261,7 @@ async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(
     monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 32)
     monkeypatch.setattr(topics_view, "ASKED_INTERVAL_S", 0)
     view, answered = node.parts.partitions.view, []
-    view._is_followed = lambda name: True
+    view.is_followed = lambda name: True
     reads = noted(monkeypatch, cluster.coordinators["b1"], "exists")
     for number in range(3_200):
         view.ask(f"invented{number}", answered.append, number % 16)
@@ -308,10 +308,10 @@ async def test_an_invented_topic_never_ends_the_following_of_topics(served):
     """PUTs in line behind its look-up, and no room for another one: each is refused."""
     view = served.node.parts.partitions.view
     ids = [f"id-{number}" for number in range(sys.getrecursionlimit() // 2)]
-    async with view._lock:
+    async with view.refreshing:
         puts = [served.client.send_put("invented", 0, [message(b"x")], topic_id=i) for i in ids]
-        await until(lambda: view._lookups.counts and not view._lookups)
-        view._lookups._per_asker_max = 0
+        await until(lambda: view.lookups.counts and not view.lookups)
+        view.lookups.per_asker_max = 0
     with pytest.raises(UnknownTopic):
         decode_reply(await asyncio.wait_for(puts[0], WAIT_S))
     for put in puts[1:]:
@@ -400,7 +400,7 @@ async def test_a_topic_that_could_never_be_read_can_be_deleted(served):
         view = node.parts.partitions.view
         assert "t" in view.problems
         assert not node.parts.partitions.channels
-        async with view._lock:
+        async with view.refreshing:
             await admin.set(TopicNode.path("t"), good)
             await delete_topic(admin, "t")
     await until(lambda: not view.problems)
@@ -411,14 +411,15 @@ async def test_a_topic_that_could_not_be_read_is_read_the_next_time(served, monk
     """A hint is kept when its read fails with the connection."""
     read, seen = topics_view.read_topic, []
 
-    async def note(view):
-        seen.append(view.settings.max_message_bytes)
+    class Notes:
+        async def apply_topic(self, view):
+            seen.append(view.settings.max_message_bytes)
 
     async def lost(*_arguments, **_fields):
         raise ConnectionLost("the connection ended before the answer")
 
     async with served.cluster.admin() as admin:
-        view = TopicsView(admin, on_topic=note, on_gone=note, interval_s=1_000)
+        view = TopicsView(admin, follower=Notes(), interval_s=1_000)
         await view.refresh()
         settings = (await describe_topic(admin, "t")).settings
         await change_settings(admin, "t", replace(settings, max_message_bytes=1_000))

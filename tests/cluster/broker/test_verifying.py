@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import logging
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +20,7 @@ from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.messages import encode_header
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 
@@ -119,7 +118,7 @@ async def test_reports_of_one_place_share_one_look(served, monkeypatch):
     starts = await _fill(served.client)
     _overwrite(served, starts[4] + 30, b"damage")
     monkeypatch.setattr(verifying, "REPORTS_BURST", 1)
-    served.node.parts.verifier._tokens = 1.0
+    served.node.parts.verifier.tokens = 1.0
     answers = await asyncio.gather(*(_verify(served.client, offset=starts[4]) for _ in range(20)))
     assert all(len(answer.damage) == 1 for answer in answers)
 
@@ -290,7 +289,7 @@ async def test_what_was_verified_is_forgotten_with_its_topic(served):
         _overwrite(served, starts[4] + 30, b"damage")
         assert (await _pass(served)).damage
         channel = channels["t", 0]
-        assert (list(verifier._passes), list(verifier._known)) == ([channel], [channel.log])
+        assert (list(verifier.passes), list(verifier._known)) == ([channel], [channel.log])
         async with served.cluster.admin() as coordinator:
             await delete_topic(coordinator, "t")
         await until(lambda: ("t", 0) not in channels)
@@ -334,7 +333,7 @@ async def test_damage_met_by_the_broker_itself_is_looked_into(served):
 def test_the_ranges_of_a_log_are_bounded():
     """What is more goes to the last one."""
     known = Known(None)  # type: ignore[arg-type]
-    damage = [Damage(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
+    damage = [BadRange(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
     assert known.replace(0, 2_000, damage, 7) == damage
     assert len(known.damage) == RANGES_MAX
     assert known.damage[-1][0].end == 1_995
@@ -362,17 +361,21 @@ class DamagedEverywhere:
 @pytest.mark.parametrize("name", ["n", "n" * limits.NAME_CHARS_MAX])
 async def test_status_tells_of_all_partitions_however_many(served, monkeypatch, damaged, name):
     """In several answers that each fit; of damage the first ranges and how many there are."""
-    watched = served.node.parts.watched
-    verifier = DamagedEverywhere() if damaged else watched.verifier
-    template = served.node.parts.partitions.channels["t", 0]
+    parts = served.node.parts
+    template = parts.partitions.channels["t", 0]
     channels = {}
     for number in range(limits.PARTITIONS_PER_TOPIC_MAX):
         channel = channels[name, number] = copy.copy(template)
         channel.partition = TopicPartition(name, number)
-    partitions = SimpleNamespace(channels=channels, told_problems=list)
-    # The request that is answered counts as one that waits.
-    server = SimpleNamespace(sessions=(), requests_waiting=1, reads_waiting=0, trouble="")
-    report = StatusReport(replace(watched, verifier=verifier, partitions=partitions, server=server))
+    report = StatusReport(
+        parts.facts,
+        parts.vitals,
+        channels,
+        follower=parts.follower,
+        retainer=parts.upkeep.retainer,
+        verifier=DamagedEverywhere() if damaged else parts.verifier,  # type: ignore[arg-type]
+        clock=parts.context.clock,
+    )
     request, told, ranges = wire.StatusRequest(with_partitions=True), [], 0
     for flags in (0, FLAG_HESSIAN):
         request.after_topic, told = "", []

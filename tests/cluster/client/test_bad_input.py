@@ -349,7 +349,7 @@ def test_flush_of_threads_only_looks_with_zero(threads: vq.MessageFactory) -> No
 def test_flush_says_that_a_callback_keeps_the_thread_busy(
     threads: vq.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking.producer, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(blocking.producer, "ANSWER_S", 0.01)
     producer = threads.create_producer()
     begun, go_on = threading.Event(), threading.Event()
 

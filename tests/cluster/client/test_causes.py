@@ -98,7 +98,7 @@ async def test_a_batch_that_waits_for_other_nodes_is_said_to_do_so(
 ) -> None:
     monkeypatch.setattr(insync_set, "LAG_MAX_S", 0.3)
     monkeypatch.setattr(insync_set, "TICK_S", 0.02)
-    monkeypatch.setattr(sender, "_SILENCE_S", 1.0)
+    monkeypatch.setattr(sender, "SILENCE_S", 1.0)
     async with memory_cluster() as cluster:
         await cluster.start()
         await cluster.create_topic("t", partitions=1, min_insync=2)

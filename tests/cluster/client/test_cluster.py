@@ -181,7 +181,7 @@ async def test_a_broker_that_leads_again_is_tried_at_once(
 ) -> None:
     """The pause before the next try grew while it was down."""
     address = await master(client)
-    listener = cluster.network._listeners.pop(address)
+    listener = cluster.network.listeners.pop(address)
     with pytest.raises(Unreachable):
         await client.connection(address)
     monkeypatch.setattr(
@@ -189,7 +189,7 @@ async def test_a_broker_that_leads_again_is_tried_at_once(
     )
     assert client.live_connection(address) is None
     await until(lambda: address in client.connections._pauses)
-    cluster.network._listeners[address] = listener
+    cluster.network.listeners[address] = listener
     ensemble = cluster.ensemble
     ensemble.expire(cluster.coordinators["b1"])  # it leads in a new epoch then
     await until(lambda: client.live_connection(address) is not None)
@@ -202,11 +202,11 @@ async def test_a_broker_that_cannot_be_reached_is_a_warning_once_for_each_cause(
     """Somebody waits for it. Further attempts are told at DEBUG, its return at WARNING."""
     caplog.set_level(logging.DEBUG, "vq.client.broker_connections")
     address = await master(client)
-    listener = cluster.network._listeners.pop(address)
+    listener = cluster.network.listeners.pop(address)
     for _ in range(2):
         with pytest.raises(Unreachable, match="nobody listens"):
             await client.connection(address)
-    cluster.network._listeners[address] = listener
+    cluster.network.listeners[address] = listener
     await client.connection(address)
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "WARNING"]
     assert f"cannot connect to a broker, trying again broker={address} error=" in caplog.text
@@ -349,8 +349,7 @@ async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
     clock = ManualClock(wall_ms=EPOCH_MS + 10**9)
     async with started(cluster, clock=clock) as client:
         await client.lease_slot()
-        assert client._ids is not None
-        client._ids.limit_to(clock.wall_ms())
+        client.mark_moved(clock.wall_ms())
         told: list[bool] = []
         client.on_change(lambda: told.append(client.ids_ready))
         with pytest.raises(IdsUsedUp):
@@ -365,16 +364,16 @@ async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
 async def test_a_slot_that_could_not_be_leased_is_tried_again(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = client.slot._take
+    lease = client.slot.start
 
     async def fail() -> int:
         raise CoordinationError("not now")
 
-    monkeypatch.setattr(client.slot, "_take", fail)
+    monkeypatch.setattr(client.slot, "start", fail)
     for _ in range(2):
         with pytest.raises(CoordinationError, match="not now"):
             await client.lease_slot()
-    monkeypatch.setattr(client.slot, "_take", lease)
+    monkeypatch.setattr(client.slot, "start", lease)
     await client.lease_slot()
     assert client.ids_ready
 
@@ -432,7 +431,7 @@ async def test_closing_while_a_slot_is_leased_ends_the_lease(
         leases.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client.slot, "_take", lease)
+    monkeypatch.setattr(client.slot, "start", lease)
     leasing = asyncio.create_task(client.lease_slot())
     await leases.wait()
     await client.close()

@@ -85,7 +85,7 @@ async def moved_to(operator: aio.Admin, target: str) -> None:
 
 
 async def test_brokers_are_asked_by_name_or_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "_POLL_S", 0.001)
+    monkeypatch.setattr(verification, "POLL_S", 0.001)
     async with memory_cluster() as cluster:
         await cluster.start("b1")
         await cluster.create_topic("t")

@@ -92,7 +92,7 @@ async def test_a_node_that_never_begins_is_not_waited_for(
     now_ms = await filled(cluster, retention_policy="archive")
     archives = noted(cluster.nodes["b1"], monkeypatch)
     monkeypatch.setattr(archive_runs, "BEGIN_S", 0.1)
-    monkeypatch.setattr(archive_runs, "_POLL_S", 0.02)
+    monkeypatch.setattr(archive_runs, "POLL_S", 0.02)
     archives.gate.clear()
     async with factory_of(cluster) as factory:
         admin = factory.admin

@@ -76,7 +76,7 @@ async def test_a_long_list_takes_several_answers(
     async with factory_of(cluster) as factory:
         whole, _ = await factory.admin.list_archives()
         for size in (1, 700):
-            monkeypatch.setattr(broker_archives, "_LIST_BYTES", size)
+            monkeypatch.setattr(broker_archives, "LIST_BYTES", size)
             assert (await factory.admin.list_archives())[0] == whole
             assert (await factory.admin.list_archives("t"))[0] == whole[:4]
 

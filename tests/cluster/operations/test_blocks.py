@@ -83,7 +83,7 @@ async def test_a_long_list_takes_several_answers(
 ) -> None:
     async with factory_of(cluster) as factory:
         whole, _ = await factory.admin.list_blocks()
-        for name, value in (("_ANSWER_BYTES", 1), ("_ANSWER_BYTES", 900), ("_LOGS_MAX", 1)):
+        for name, value in (("ANSWER_BYTES", 1), ("ANSWER_BYTES", 900), ("LOGS_MAX", 1)):
             with monkeypatch.context() as patch:
                 patch.setattr(held_blocks, name, value)
                 assert (await factory.admin.list_blocks())[0] == whole
@@ -104,7 +104,7 @@ async def test_a_restarted_node_reads_small_indexes_and_no_more_than_its_bound(
         assert [each.messages for each in before.blocks] == [2, 2, 2]
         for block in channel.log.closed_blocks:
             block.index = block.facts = None
-        monkeypatch.setattr(held_blocks, "_READS_MAX", 1)
+        monkeypatch.setattr(held_blocks, "READS_MAX", 1)
         assert (await factory.admin.blocks_of(node.address, "u"))[0] == before
 
 

@@ -192,7 +192,7 @@ async def test_progress_is_that_of_a_group_and_never_falls(factory: aio.MessageF
     assert await committed(factory) == SIZE
     with pytest.raises(InvalidArgument):
         await commit("spark", {PARTITION: -1}, topic_ids=ids)
-    with pytest.raises(InvalidArgument, match="use another group name"):
+    with pytest.raises(InvalidArgument, match="another group name"):
         await commit("spark", {PARTITION: SIZE}, topic_ids=ids, tags=["a"])
 
 

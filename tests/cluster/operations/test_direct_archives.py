@@ -197,7 +197,7 @@ async def test_a_place_that_hangs_is_waited_for_once(
     finally:
         Failing.free.set()
     monkeypatch.setattr(zips, "ANSWER_S", 30.0)
-    topic.factory.admin.cluster.zips._away.clear()  # as if its time were up
+    topic.factory.admin.cluster.zips.away.clear()  # as if its time were up
     before = topic.sent_bytes
     assert await topic.rows() == whole
     assert topic.sent_bytes - before == topic.end - topic.blocks[2].start_offset

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.late_clock import give_wall_clock
 from support.waiting import until
 
 from vq import aio
@@ -222,7 +223,7 @@ async def served_up_to(
 ) -> None:
     """Have b1 serve less of ``t-0`` once its end was asked for, as a new master may."""
     channel = cluster.nodes["b1"].parts.partitions.channels["t", 0]
-    bounds = finding.Finder._bounds
+    bounds = finding.ClusterSearch._bounds
 
     async def then_take_over(self: Any, work: Any, span: Any) -> int:
         end = await bounds(self, work, span)
@@ -233,7 +234,7 @@ async def served_up_to(
             )
         return end
 
-    monkeypatch.setattr(finding.Finder, "_bounds", then_take_over)
+    monkeypatch.setattr(finding.ClusterSearch, "_bounds", then_take_over)
 
 
 async def test_what_a_new_master_does_not_serve_yet_is_waited_for(
@@ -270,8 +271,8 @@ async def test_a_group_with_a_clock_that_is_behind_is_searched_too(
     await factory.admin.move(plan)
     there = cluster.nodes["b2"].parts.partitions.channels["t", 0]
     await until(lambda: there.log is not None)
-    wall_ms = there.log._wall_ms
-    there.log._wall_ms = lambda: wall_ms() - 60_000
+    wall_ms = there.context.clock.wall_ms
+    give_wall_clock(there.log, lambda: wall_ms() - 60_000)
     await send(factory, [4, 6])
     whole = await all_of(factory)
     times = {int(each.content): each.append_time_ms or 0 for each in whole.messages}
@@ -289,14 +290,14 @@ async def test_a_broker_that_dies_in_the_middle_leaves_a_gap_from_there_on(
     """What it found before counts."""
     await send(factory, range(COUNT), pause_s=0)
     monkeypatch.setattr(broker_finding, "ANSWER_S", 0.0)
-    search_some = finding.Finder._search_some
+    search_some = finding.ClusterSearch._search_some
 
     async def stop_then_search(self: Any, work: Any, end: int) -> None:
         if work.partition.partition == 1 and work.position > 0:
             await cluster.nodes["b2"].stop()
         await search_some(self, work, end)
 
-    monkeypatch.setattr(finding.Finder, "_search_some", stop_then_search)
+    monkeypatch.setattr(finding.ClusterSearch, "_search_some", stop_then_search)
     monkeypatch.setattr("vq.limits.FIND_MESSAGES_MAX", 2)
     found = await factory.admin.find_messages("t", since_ms=0)
     got = numbers(found)
@@ -441,14 +442,14 @@ async def test_messages_that_are_sent_during_a_search_do_not_prolong_it(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await send(factory, range(4), pause_s=0)
-    search_some = finding.Finder._search_some
+    search_some = finding.ClusterSearch._search_some
     more = iter(range(4, 1_000))
 
     async def send_then_search(self: Any, work: Any, end: int) -> None:
         await send(factory, [next(more), next(more)], pause_s=0)
         await search_some(self, work, end)
 
-    monkeypatch.setattr(finding.Finder, "_search_some", send_then_search)
+    monkeypatch.setattr(finding.ClusterSearch, "_search_some", send_then_search)
     found = await factory.admin.find_messages("t", since_ms=0)
     assert found.complete
     assert set(range(4)) <= set(numbers(found)) < set(range(12))

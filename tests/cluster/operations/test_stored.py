@@ -114,7 +114,7 @@ async def test_places_are_found_by_a_number_of_messages(
     factory: aio.MessageFactory, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Back and forward, also where the first window is too small, and at both ends."""
-    monkeypatch.setattr(tail, "_WINDOW_BYTES", 100)
+    monkeypatch.setattr(tail, "WINDOW_BYTES", 100)
     reader = PartitionReader(client, TopicPartition("t", 0))
     end = MESSAGES * SIZE
     for count in range(1, MESSAGES + 1):

@@ -41,7 +41,7 @@ async def factory(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[aio.MessageFactory]:
     """Twelve messages, by turns in the two partitions of ``t``; those of 3, 6, 9 have a tag."""
-    monkeypatch.setattr(tail, "_WINDOW_BYTES", 100)
+    monkeypatch.setattr(tail, "WINDOW_BYTES", 100)
     async with factory_of(cluster) as factory:
         await send(factory, range(COUNT))
         yield factory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.blocking import NAMES, contents, read_all, stopped
 from support.cluster import ProcessCluster
-from support.producers import core_of
+from support.producers import client_of, core_of
 from support.threads import in_thread, spawn
 from support.topics import create_topic, delete_topic
 from support.waiting import WAIT_S, block_until
@@ -130,7 +130,7 @@ def test_a_topic_deleted_while_producing_ends_its_sends_and_nothing_else(
         return None
 
     with in_thread(lambda: work(True)) as first, in_thread(lambda: work(False)) as second:
-        block_until(lambda: topic in factory._cluster.routes.topics)  # type: ignore[union-attr]
+        block_until(lambda: topic in client_of(factory).routes.topics)
         delete_topic(cluster, topic)
         ends = [each.result(WAIT_S) for each in (first, second)]
         stop.set()

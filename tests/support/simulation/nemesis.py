@@ -48,7 +48,7 @@ class Nemesis:
         self.effects: dict[str, int] = {}  # of kinds that count what they did
         self._running: list[asyncio.Task[None]] = []
         self._supervisors: list[asyncio.Task[None]] = []
-        self._ensemble_is_up = True
+        self.ensemble_is_up = True
         self.elections: set[str] = set()  # groups whose next master an operator is choosing
         #: The plan of the last mover of a partition to a group, and the answer to its SEAL.
         self.earlier_moves: dict[tuple[str, int, str], tuple[admin.Move, SealResponse]] = {}
@@ -72,8 +72,8 @@ class Nemesis:
         world = self.world
         world.network.heal()
         world.place_hangs = False
-        if not self._ensemble_is_up:
-            self._ensemble_is_up = True
+        if not self.ensemble_is_up:
+            self.ensemble_is_up = True
             world.ensemble.start()
         for host in world.hosts:
             host.down_until = 0.0

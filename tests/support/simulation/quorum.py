@@ -112,14 +112,14 @@ async def flaky_zookeeper(nemesis: Nemesis) -> None:
 
 async def ensemble_away(nemesis: Nemesis) -> None:
     """ZooKeeper has no quorum for a while."""
-    if not nemesis._ensemble_is_up:
+    if not nemesis.ensemble_is_up:
         return
     lasts_s = nemesis.seconds(0.2, 15)
     nemesis.note("ensemble away", "all", lasts_s)
-    nemesis._ensemble_is_up = False
+    nemesis.ensemble_is_up = False
     nemesis.world.ensemble.stop()
     try:
         await asyncio.sleep(lasts_s)
     finally:
-        nemesis._ensemble_is_up = True
+        nemesis.ensemble_is_up = True
         nemesis.world.ensemble.start()

@@ -110,7 +110,7 @@ async def consume(
     consumer = await factory.create_consumer(
         ConsumerConfig(
             group=GROUPS[name[0]],
-            member=name.replace("#", "-"),
+            member_id=name.replace("#", "-"),
             commit_interval_s=rng.choice((0.3, 1.0, 5.0)),
             prefetch_bytes=rng.choice((64 * 1024, 1024 * 1024)),
             max_wait_s=4.0,

@@ -334,7 +334,7 @@ class BrokerHost(Host):
             disk=self.disk,
             clock=self.clock,
             rng=rng,
-            flusher=SimulatedFlusher(runner, rng, lambda: self._flush_takes_s(rng)),
+            flushers=(SimulatedFlusher(runner, rng, lambda: self._flush_takes_s(rng)),),
             runner=SimulatedRunner(self.world),
             log_config=LOG_CONFIG,
         )

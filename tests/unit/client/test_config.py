@@ -98,7 +98,7 @@ def test_names_are_names(bad: str) -> None:
         (MessageFactoryConfig, "cluster"),
         (MessageFactoryConfig, "client_id"),
         (ConsumerConfig, "group"),
-        (ConsumerConfig, "member"),
+        (ConsumerConfig, "member_id"),
     ):
         with pytest.raises(InvalidArgument):
             cls(**{field: bad})  # type: ignore[arg-type]

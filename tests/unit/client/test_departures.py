@@ -61,7 +61,7 @@ async def test_everything_goes_when_zookeeper_takes_it(
     assert client.session_id == session
     assert await groups.members(client, "g") == {}
     assert await owned(client) == {}
-    assert not departures._tasks
+    assert not departures.tasks
 
 
 @pytest.mark.parametrize("fault", ["lose_next_request", "lose_next_reply"])
@@ -121,7 +121,7 @@ async def test_they_end_with_the_session_for_good_and_when_they_are_closed(
         departures = Departures(other, random.Random(7))
         departures.begin(departure)
         await departures.close()
-        await until(lambda: not departures._tasks)
+        await until(lambda: not departures.tasks)
 
 
 async def test_their_number_is_bounded(

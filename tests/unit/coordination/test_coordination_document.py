@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cases import case
-from support.coordination import client_of
+from support.coordination import Used, client_of
 
 from vq import limits
 from vq.client.ids import EPOCH_MS, IdGenerator
@@ -19,7 +19,7 @@ from vq.clock import ManualClock
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
 from vq.coordination.groups.offset_store import COMMITS_PER_MULTI, OffsetStore
-from vq.coordination.groups.rebalance import assign
+from vq.coordination.groups.rebalance import STRATEGIES, GroupBalance, sticky
 from vq.coordination.leases import slots
 from vq.coordination.leases.slots import SlotLease
 from vq.coordination.leases.writes import WriteTask, WriteTopic
@@ -185,7 +185,7 @@ async def test_claims_and_releases_of_many_send_what_the_page_says(client, recor
     """Of a partition that nobody has claimed yet; and with the assignment in version 4."""
     claim = await claimed(client)
     partition = TopicPartition("orders", 1)
-    await claims.claim_together(client, "billing", "m1", [partition], versions={})
+    await claims.claim_together(client, "billing", "m1", [partition], known={})
     assert recorder.told() == block("multi: claim first")
     assert await claims.release_together(client, [claim]) == [None]
     assert recorder.told() == block("multi: release unread")
@@ -221,7 +221,7 @@ async def leased(client: MemoryCoordinator, start: int, mark_ms: int | None = No
     if mark_ms is not None:
         await client.create(SlotMark.path(start), SlotMark(until_ms=mark_ms).encode())
     clock = ManualClock(wall_ms=NOW_MS)
-    lease = SlotLease(client, clock, holder="app7/4711", used_ms=lambda: NOW_MS)
+    lease = SlotLease(client, clock, holder="app7/4711", maker=Used(NOW_MS))
     await lease.start()
     return lease
 
@@ -253,7 +253,8 @@ def test_plans_are_those_of_the_code(row: list[str]) -> None:
     ]
     subscribed = {name: frozenset(topics) for name, topics in members.items()}
     current = {partition: member for partition, member in numbered if member}
-    found = assign(subscribed, [partition for partition, _ in numbered], current)
+    partitions = [partition for partition, _ in numbered]
+    found = sticky(GroupBalance(members=subscribed, partitions=partitions, current=current))
     assert plan == {
         topic: [found.get(TopicPartition(topic, n), "") for n in range(len(holders))]
         for topic, holders in last.items()
@@ -298,7 +299,27 @@ def test_the_steps_give_the_plan_of_the_code() -> None:
         members = {name: frozenset(t for t in topics if rng.random() < 0.7) for name in names}
         everyone = [TopicPartition(topic, p) for topic, n in topics.items() for p in range(n)]
         last = {partition: rng.choice("abcdefgxy") for partition in everyone if rng.random() < 0.8}
-        assert plan_by_the_steps(members, topics, last) == assign(members, everyone, last), seed
+        found = sticky(GroupBalance(members=members, partitions=everyone, current=last))
+        assert plan_by_the_steps(members, topics, last) == found, seed
+
+
+@pytest.mark.parametrize("row", rows("strategies"), ids=lambda row: row[0])
+def test_the_other_strategies_are_those_of_the_code(row: list[str]) -> None:
+    """Each worked example, run; of a rack the members and partitions that are in it."""
+    name, racks, plan = row[0], json.loads(row[1]), json.loads(row[2])
+    partitions = [TopicPartition("t", number) for number in range(5)]
+    near = {rack: {*each[0]} for rack, each in racks.items()}
+    found = STRATEGIES[name](
+        GroupBalance(
+            members={member: frozenset("t") for member in "ab"},
+            partitions=partitions,
+            member_racks={member: rack for rack, each in near.items() for member in each},
+            partition_racks={
+                partitions[number]: rack for rack, each in racks.items() for number in each[1]
+            },
+        )
+    )
+    assert [found[each] for each in partitions] == plan
 
 
 @pytest.mark.parametrize("row", rows("ids"))

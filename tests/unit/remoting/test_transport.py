@@ -122,8 +122,8 @@ async def test_a_listener_that_has_paused_leaves_nothing_behind(
     monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.001)
     listener = await TcpNetwork().listen(Address("127.0.0.1", 0), asyncio.Protocol)
     assert isinstance(listener, TcpListener)
-    numbers = [sock.fileno() for sock in listener._sockets]
-    listener._pause("no descriptor is free")
+    numbers = [sock.fileno() for sock in listener.sockets]
+    listener.pause("no descriptor is free")
     await until(lambda: not listener.trouble)
     listener.close()
     loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ async def test_a_listener_closed_while_it_waits_for_descriptors_looks_no_more(
         Address("127.0.0.1", 0), asyncio.Protocol, on_full=lambda: asked.append(1)
     )
     assert isinstance(listener, TcpListener)
-    listener._pause("no descriptor is free")
+    listener.pause("no descriptor is free")
     await until(lambda: asked)
     listener.close()
     count, later = len(asked), asyncio.Event()

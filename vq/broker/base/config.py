@@ -34,7 +34,8 @@ class ConnectionLimits:
         requests_in_flight_max: Requests of one connection without an answer; told in HELLO. Reads
             (GET, FETCH) are counted apart, against the same number.
         put_bytes_in_flight_max: Bytes of PUTs of one connection that wait, for a topic to be
-            looked up, a log to be opened or a flush, before reading from it pauses.
+            looked up, a log to be opened or a flush, before reading from it pauses. A request of
+            any kind with a header above 4 KiB counts with it.
         put_bytes_waiting_max: The same of all connections; a PUT for which there is no room waits.
         requests_waiting_max: Requests of all connections without an answer, reads not counted;
             one for which there is no room waits.

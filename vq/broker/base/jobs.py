@@ -5,8 +5,9 @@
     late      a run whose time passed while the loop or the machine stood still begins at once, and
               once, however many were missed
     paused    a job whose duty is not this node's has no next run, and one under way is cancelled
-    failing   each new error is told once, and shown; the next run comes after 30 s at most, and
-              after a back-off where nobody expected the error
+    failing   each new error is told once, and shown until a run succeeds, which one that was
+              stopped has not; the next run comes after 30 s at most, and after a back-off where
+              nobody expected the error
     clock     pauses are counted by a clock that nobody sets; times of day are looked at again every
               few minutes
     stop      runs are cancelled with all other tasks of the node
@@ -17,13 +18,14 @@ In here: when a job runs, and how it went. Not in here: what it does, and what r
 import asyncio
 import enum
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import tzinfo
 from typing import Any, Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
 from vq.broker.base.alarm import Alarm
 from vq.broker.base.daily import DailyTime, next_due
+from vq.broker.base.facts import Fact, Facts, counter, gauge
 from vq.broker.base.tasks import Tasks
 from vq.clock import Clock
 from vq.errors import VqError
@@ -115,7 +117,7 @@ class JobFacts(NamedTuple):
         name, trigger: As text.
         state: What it does.
         why_off: Why it has no next run; "": it has one.
-        runs: How many have ended.
+        runs: How many have ended, by themselves.
         failures: How many of these failed.
         begun_ms, ended_ms: Of the last run, by the wall clock; 0: there was none, or it goes on.
         late_s: How much later than planned it began.
@@ -158,7 +160,7 @@ class Job:
         self._on = self._again = False
         self._run: asyncio.Task[Any] | None = None
         self._due_s = 0.0  # when the next run is planned, by the monotonic clock
-        self._failed: Exception | None = None  # of the last run
+        self._failed: BaseException | None = None  # of the last run
         self._in_row = 0  # failures
         self._runs = self._failures = self._begun_ms = self._ended_ms = 0
         self._late_s = 0.0
@@ -234,19 +236,27 @@ class Job:
     async def _run_once(self) -> None:
         try:
             await self._work()
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._failed = error  # of something that the work has waited for
         except Exception as error:  # noqa: BLE001  told below; the next run may do it
             self._failed = error
 
-    def _on_end(self, _: asyncio.Task[Any]) -> None:
+    def _on_end(self, run: asyncio.Task[Any]) -> None:
         """Plan the next run; also behind one that was cancelled, perhaps before its first step."""
         self._run, self._ended_ms = None, self._jobs.clock.wall_ms()
-        self._runs += 1
-        pause_s = self._after(self._failed)
+        if run.cancelled():
+            pause_s = self._pause()
+        else:
+            self._runs += 1
+            pause_s = self._after(self._failed)
         again, self._again = self._again and self._failed is None, False
         if self._on:
             self._plan(0.0 if again else pause_s)
 
-    def _after(self, failed: Exception | None) -> float:
+    def _after(self, failed: BaseException | None) -> float:
         """Return the pause behind a run, and tell a new error."""
         pause_s = self._pause()
         if failed is None:
@@ -336,6 +346,59 @@ class Jobs:
     def told(self) -> list[JobFacts]:
         """Return what they are now, by name."""
         return [each.told() for _, each in sorted(self._jobs.items())]
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what they tell."""
+        yield Facts[JobFacts](
+            labels=("name",),
+            things=lambda: {(each.name,): each for each in self.told()},
+            status="jobs",
+            facts=(
+                Fact(read=lambda job: job.trigger, status="trigger"),
+                Fact(read=lambda job: job.state, status="state"),
+                Fact(read=lambda job: job.why_off, status="why_off"),
+                counter(
+                    "vq_job_runs",
+                    "Runs of a job, a timed duty of this node, that ended since the start.",
+                    lambda job: job.runs,
+                    status="runs",
+                ),
+                counter(
+                    "vq_job_failed_runs",
+                    "Of these, those that failed.",
+                    lambda job: job.failures,
+                    status="failures",
+                ),
+                gauge(
+                    "vq_job_failing",
+                    "1 if the last run of the job that ended failed, else 0.",
+                    lambda job: bool(job.error),
+                ),
+                Fact(read=lambda job: job.error, status="error"),
+                gauge(
+                    "vq_job_begin_timestamp_seconds",
+                    "When the last run of the job began; none before the first.",
+                    lambda job: job.begun_ms or None,
+                    status="begun_ms",
+                    ms=True,
+                ),
+                gauge(
+                    "vq_job_end_timestamp_seconds",
+                    "When it ended; none while it goes on.",
+                    lambda job: job.ended_ms or None,
+                    status="ended_ms",
+                    ms=True,
+                ),
+                Fact(read=lambda job: job.late_s * 1_000, status="late_ms"),
+                gauge(
+                    "vq_job_next_timestamp_seconds",
+                    "When the next run is due; none while the job runs, or has none on this node.",
+                    lambda job: job.next_ms or None,
+                    status="next_ms",
+                    ms=True,
+                ),
+            ),
+        )
 
     def _of(self, when: While) -> list[Job]:
         return [each for each in self._jobs.values() if each.when is when]

@@ -62,6 +62,10 @@ class Lookups:
 
     Invariant: a name in one of ``_lines`` that is not in ``_by_name`` was taken in the turn of
     another asker.
+
+    Attributes:
+        per_asker_max: How many one asker may have at a time.
+        counts: How many each has.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class Lookups:
         few: int = FEW,
     ) -> None:
         self._waiting_max = waiting_max
-        self._per_asker_max = per_asker_max
+        self.per_asker_max = per_asker_max
         self._kept = kept
         self._few = few
         self._by_name: dict[str, list[Lookup]] = {}
@@ -88,10 +92,10 @@ class Lookups:
     def why_not(self, asker: Hashable) -> str:
         """Return why another look-up of ``asker`` may not wait, "" if it may."""
         count = self.counts[asker]
-        if count >= self._per_asker_max:
+        if count >= self.per_asker_max:
             return (
                 f"{count} look-ups of this connection wait for a read of ZooKeeper; at most "
-                f"{self._per_asker_max} may"
+                f"{self.per_asker_max} may"
             )
         most = self._waiting_max if count < self._few else self._waiting_max - self._kept
         if self._waiting >= most:

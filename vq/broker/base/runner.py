@@ -169,21 +169,22 @@ class ThreadRunner:
     async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS, place: str = "") -> T:
         """See ``Runner.run``."""
         if not lane.by_place:
-            return await self._threads_of(lane, "").begin(call)
-        threads = self._threads_of(lane, place)
+            return await self.threads_of(lane, "").begin(call)
+        threads = self.threads_of(lane, place)
         why_not = threads.why_not()
         if why_not:
             raise TimeoutError(f"{place or 'the place of archives'}: {why_not}")
         return await asyncio.shield(threads.begin(call))
 
-    def _threads_of(self, lane: Lane, place: str) -> _Threads:
+    def threads_of(self, lane: Lane, place: str) -> _Threads:
+        """Return the threads of a lane for a place of archives, "": for all that have no own."""
         threads = self._threads.get((lane, place))
         if threads is None:
             others = [each for each in self._threads if each[0] is lane and each[1]]
             if place and len(others) >= PLACES_MAX:
                 idle = next((each for each in others if not self._threads[each].calls), None)
                 if idle is None:
-                    return self._threads_of(lane, "")
+                    return self.threads_of(lane, "")
                 self._threads.pop(idle).close(wait=False)
             threads = self._threads[lane, place] = _Threads(lane)
             if self._closed:

@@ -16,22 +16,27 @@ WELL_S: Final = 60.0
 
 
 class Tasks:
-    """A set of tasks that ends with its owner. For work of operators and timers, not requests."""
+    """A set of tasks that ends with its owner. For work of operators and timers, not requests.
+
+    Attributes:
+        running: The tasks, in the order in which they were started.
+        closed: Nothing can be started any more.
+    """
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # a set that keeps its order
-        self._closed = False
+        self.running: dict[asyncio.Task[Any], None] = {}
+        self.closed = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
         """Run a coroutine beside everything else; an error in it is logged.
 
         Returns its task; None: nothing can be started any more.
         """
-        if self._closed:
+        if self.closed:
             coroutine.close()
             return None
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks[task] = None
+        self.running[task] = None
         task.add_done_callback(self._done)
         return task
 
@@ -60,14 +65,14 @@ class Tasks:
             await asyncio.sleep(pause_s)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+        self.running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background task failed", error=error, exc_info=error)
 
     async def close(self) -> None:
         """Cancel what runs and wait until it ended; nothing can be started afterwards."""
-        self._closed = True
-        tasks = list(self._tasks)
+        self.closed = True
+        tasks = list(self.running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

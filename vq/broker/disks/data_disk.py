@@ -8,18 +8,20 @@ and what a lost directory means for the role of the node (``soundness``).
 
 import contextlib
 import logging
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.facts import Fact, gauge
 from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch, Marks
 from vq.broker.disks.forecast import Growth, full_in_s
-from vq.broker.partition.context import Place
+from vq.broker.partition.context import DataPlace
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.reserve import Reserve
 from vq.clock import Clock
@@ -74,7 +76,7 @@ class DataDisk:
         clock: Clock,
         *,
         flushes: FlushMeter,
-        place: Place,
+        place: DataPlace,
         changed: Notice[[]],
     ) -> None:
         self.path = path
@@ -157,6 +159,13 @@ class DataDisk:
         since_s = self._clock.wall_ms() / 1_000 - self.silent_s
         since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._note_gone(f"it has not answered since {since}")
+
+    @property
+    def condition(self) -> str:
+        """How full the disk is, as STATUS tells it, or that the directory cannot be used."""
+        if self.silent:
+            return "silent"
+        return "gone" if self.gone else self.watch.level.name.lower()
 
     @property
     def silent_s(self) -> float:
@@ -297,3 +306,87 @@ class DataDisk:
         if self.watch.level >= DiskLevel.REFUSE:
             return f"the disk {self.path} is {self.watch.fullness}, messages are refused"
         return ""
+
+
+def _measured(read: Callable[[DataDisk], float | None]) -> Callable[[DataDisk], float | None]:
+    """Return what reads a number of a disk; of one that was never measured, it is not known."""
+    return lambda disk: read(disk) if disk.watch.total else None
+
+
+def _growth_per_hour(disk: DataDisk) -> float | None:
+    growth = disk.growth.bytes_per_s
+    return None if growth is None else growth * 3_600
+
+
+#: What a node tells of each of its disks.
+FACTS: Final[Sequence[Fact[DataDisk]]] = (
+    gauge(
+        "vq_disk_free_bytes",
+        "Free bytes of the disk with a data directory.",
+        _measured(lambda disk: disk.watch.free),
+        status="bytes_free",
+    ),
+    gauge(
+        "vq_disk_size_bytes",
+        "Size of that disk.",
+        _measured(lambda disk: disk.watch.total),
+        status="bytes_total",
+    ),
+    gauge(
+        "vq_disk_free_files",
+        "Files (inodes) that can still be made there; none if there is no bound.",
+        _measured(lambda disk: disk.watch.files_free if disk.watch.files_total else None),
+        status="files_free",
+    ),
+    gauge(
+        "vq_disk_files",
+        "Files (inodes) that it can have; none if there is no bound.",
+        _measured(lambda disk: disk.watch.files_total or None),
+        status="files_total",
+    ),
+    gauge(
+        "vq_disk_refuses",
+        "1 while messages are refused because the disk is too full, else 0.",
+        _measured(lambda disk: disk.watch.level >= DiskLevel.REFUSE),
+    ),
+    gauge(
+        "vq_disk_level",
+        "0: enough space, 1: a warning, 2: messages are deleted early where topics allow it, "
+        "3: messages are refused, 4: nothing is copied to this node, either.",
+        _measured(lambda disk: disk.watch.level),
+    ),
+    gauge(
+        "vq_disk_excess_bytes",
+        "Bytes that should be deleted early; 0 below level 2.",
+        _measured(lambda disk: disk.pressure_bytes),
+        status="excess_bytes",
+    ),
+    gauge(
+        "vq_disk_growth_bytes_per_second",
+        "How fast the bytes in use grow, measured over two hours to a day; none until it is "
+        "known, 20 minutes after the start.",
+        _measured(lambda disk: disk.growth.bytes_per_s),
+    ),
+    gauge(
+        "vq_disk_full_in_seconds",
+        "Time until messages are refused, at that growth; none if it is not known or the disk "
+        "does not fill up.",
+        _measured(lambda disk: disk.full_in_s),
+        status="full_in_s",
+    ),
+    gauge(
+        "vq_data_directory_gone",
+        "1 while the data directory is removed or unmounted, or does not answer, else 0.",
+        _measured(lambda disk: disk.gone),
+    ),
+    gauge(
+        "vq_data_directory_silent_seconds",
+        "For how long the data directory has not answered, 0 while it does.",
+        _measured(lambda disk: disk.silent_s),
+    ),
+    Fact(read=lambda disk: disk.condition, status="level"),
+    Fact(read=lambda disk: disk.growth.bytes_per_s is not None, status="growth_known"),
+    Fact(read=_growth_per_hour, status="growth_bytes_per_hour"),
+    Fact(read=lambda disk: disk.full_in_s is not None, status="fills"),
+    Fact(read=lambda disk: disk.file_system, status="file_system"),
+)

@@ -7,18 +7,20 @@ whole can be stored. Not in here: one disk (``data_disk``), and which partition 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vq.broker.base.config import BrokerConfig
+from vq.broker.base.facts import Fact, Facts, histogram
 from vq.broker.base.jobs import Jobs
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
-from vq.broker.disks.data_disk import DataDisk
+from vq.broker.disks.data_disk import FACTS, DataDisk
 from vq.broker.disks.disk_looks import SILENT_S
 from vq.broker.disks.disk_watch import DiskLevel
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Place
+from vq.broker.partition.context import DataPlace
 from vq.broker.partition.flush_meter import FlushMeter
 from vq.broker.partition.gate import Gate
 from vq.broker.partition.reserve import Reserve
@@ -41,7 +43,7 @@ class DataDisks:
     Args:
         config: Names the directories.
         disk, runner, jobs, clock: See ``DataDisk``.
-        flushes: Of each directory, the main one first.
+        flushes: Of each directory, the main one first; all note how long they take in one place.
         turn: Of the loop, for the storers.
         gate: Is told why no disk takes messages.
 
@@ -66,10 +68,11 @@ class DataDisks:
         self._config = config
         self._disk = disk
         self._runner = runner
+        self._flush_times = flushes[0].times
         self.changed = Notice[[]]()
         self.changed.listen(lambda: gate.note_disks(self.refusal))
         self.places = {
-            path: Place(Storer(each, turn))
+            path: DataPlace(Storer(each, turn))
             for path, each in zip(config.directories, flushes, strict=True)
         }
         self.all = tuple(
@@ -143,6 +146,30 @@ class DataDisks:
         """Look at all of them on this thread, before anything is served."""
         for each in self.all:
             each.look_now()
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what they tell."""
+        yield Facts[DataDisks].of(
+            self,
+            histogram("vq_flush_seconds", "Time of a flush.", lambda _: self._flush_times),
+            Fact(
+                read=lambda disks: disks.free_bytes,
+                status="disk_bytes_free",
+                load="disk_bytes_free",
+            ),
+            Fact(
+                read=lambda disks: disks.total_bytes,
+                status="disk_bytes_total",
+                load="disk_bytes_total",
+            ),
+            Fact(read=lambda disks: disks.pressure_bytes, load="disk_excess_bytes"),
+        )
+        yield Facts[DataDisk](
+            labels=("directory",),
+            things=lambda: {(str(each.path),): each for each in self.all},
+            status="disks",
+            facts=FACTS,
+        )
 
     # What follows -------------------------------------------------------------------------------
     @property

@@ -38,10 +38,11 @@ class Growth:
 
     Attributes:
         bytes_per_s: Negative: they become fewer. None: not known yet.
+        notes: What was noted, as far back as is looked.
     """
 
     def __init__(self) -> None:
-        self._notes: deque[Note] = deque()
+        self.notes: deque[Note] = deque()
         self.bytes_per_s: float | None = None
 
     def note(self, now_s: float, used_bytes: int) -> None:
@@ -51,7 +52,7 @@ class Growth:
             now_s: Of a clock that only goes on.
             used_bytes: Of the whole disk.
         """
-        notes = self._notes
+        notes = self.notes
         if notes and now_s - notes[-1][0] < SAMPLE_S:
             return
         notes.append((now_s, used_bytes))

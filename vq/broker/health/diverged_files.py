@@ -5,11 +5,12 @@ whenever somebody asks: an operator may remove one by hand. All work on files is
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from vq import limits
+from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
@@ -66,6 +67,19 @@ class DivergedFiles:
     def size(self) -> int:
         """How many bytes of batches they held."""
         return sum(each.end_offset - each.start_offset for each in self._found.values())
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[DivergedFiles].of(
+            self,
+            Fact(read=lambda files: files.count, status="diverged_files"),
+            gauge(
+                "vq_diverged_bytes",
+                "Bytes that were cut from logs of this node and are kept aside.",
+                lambda files: files.size,
+                status="diverged_bytes",
+            ),
+        )
 
     def look_soon(self) -> None:
         """Look for them beside everything else."""

@@ -15,34 +15,31 @@ A copy gives up a log only when its group's record does not name it as in sync.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vq.backoff import Backoff, Draws
+from vq.broker.base.facts import Facts, counter
 from vq.broker.base.jobs import Every, Jobs
+from vq.broker.base.retries import Retries
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.health.verifying import Verifier, is_broken
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
-from vq.broker.replication.membership import Membership
 from vq.broker.replication.presence import Presence
+from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator, NoNode
 from vq.coordination.tree.values.brokers import GroupState, Registration
-from vq.errors import (
-    CoordinationError,
-    CorruptData,
-    PartitionQuarantined,
-    StorageFailed,
-    VqError,
-)
+from vq.errors import CoordinationError, CorruptData, PartitionQuarantined, StorageFailed, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -52,13 +49,8 @@ from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
 from vq.remoting.transport import Network
 from vq.store.archive.archive import ArchiveFiles, joined
-from vq.store.care.repair import (
-    batch_before,
-    check_intact,
-    find_damage,
-    read_intact,
-)
-from vq.store.care.walk import Damage
+from vq.store.care.repair import batch_before, check_intact, find_damage, read_intact
+from vq.store.care.walk import BadRange
 from vq.store.disk.disk import Disk
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.block import Block
@@ -118,17 +110,6 @@ class _Source:
     trusted_to: int
 
 
-class _Retry:
-    """When a partition is tried again."""
-
-    __slots__ = ("at", "failures", "told")
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.failures = 0
-        self.told = ""
-
-
 class Repairer:
     """Repairs the logs of a node, and gives other nodes what they lack. Loop-bound.
 
@@ -138,7 +119,7 @@ class Repairer:
         follower: Knows whom the node follows, and what it copies.
         verifier: Knows the damage.
         coordinator: Tells where other nodes are, and who is in sync.
-        membership: Has both ends of a connection show that they belong to the cluster.
+        secret: Has both ends of a connection show that they belong to the cluster.
         presence: Has this node registered anew.
         soundness: Is told whether there is damage.
         network, disk, runner, tasks: To act with.
@@ -149,6 +130,7 @@ class Repairer:
     Attributes:
         repairs: The last ones, the newest at the end.
         count: How many there were since the start.
+        retries: The partitions that could not be repaired.
     """
 
     def __init__(
@@ -159,7 +141,7 @@ class Repairer:
         verifier: Verifier,
         coordinator: Coordinator,
         *,
-        membership: Membership,
+        secret: KnownSecret,
         presence: Presence,
         soundness: Soundness,
         network: Network,
@@ -173,7 +155,7 @@ class Repairer:
     ) -> None:
         self._context = context
         self._partitions = partitions
-        self._membership = membership
+        self._secret = secret
         self._presence = presence
         self._soundness = soundness
         self._follower = follower
@@ -185,14 +167,25 @@ class Repairer:
         self._tasks = tasks
         self._cluster = cluster
         self._node = node
-        self._rng = rng
-        self._retries: dict[Channel, _Retry] = {}
+        self.retries: Retries[Channel] = Retries(BACKOFF, rng)
         self._held: dict[Channel, bool] = {}  # to be given up; True: registered anew since
         self._connections: dict[Address, BrokerConnection] = {}
         self.repairs: deque[Repair] = deque(maxlen=REPAIRS_MAX)
         self.count = 0
         self._lacked = False  # a channel, at the last look
         jobs.add("repair", self.look, Every(LOOK_S))
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Repairer].of(
+            self,
+            counter(
+                "vq_repairs",
+                "Repairs of damaged ranges with bytes of another node.",
+                lambda repairer: repairer.count,
+                status="repairs",
+            ),
+        )
 
     # What this node has -------------------------------------------------------------------------
     async def is_behind(self) -> bool:
@@ -295,15 +288,15 @@ class Repairer:
         lacks = await self._look_at_channels()
         sound.failed = lacks or any(each.failed for each in self._channels())
         for channel in damaged:
-            retry = self._retries.get(channel)
-            if retry is None or now >= retry.at:
+            if self.retries.is_due(channel, now):
                 await self._try(channel)
         sound.found = sound.found and bool(self._to_repair())
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        for channel in [each for each in self._retries if each.state is State.CLOSED]:
-            del self._retries[channel]
+        retried = self.retries.failed
+        for channel in [each for each in retried if each.state is ChannelState.CLOSED]:
+            del retried[channel]
         if self._held:
             broken = set(self._to_repair())
             for channel in [each for each in self._held if each not in broken]:
@@ -337,22 +330,19 @@ class Repairer:
         """Repair a partition, or note why that is not possible now."""
         try:
             await self._repair(channel)
-            self._retries.pop(channel, None)
+            self.retries.failed.pop(channel, None)
         except Exception as error:  # the others are to be repaired, too
             if not isinstance(error, VqError | OSError):
                 logger.exception("repairing failed", partition=channel)
-            retry = self._retries.setdefault(channel, _Retry())
-            retry.failures += 1
-            pause_s = BACKOFF.pause_s(retry.failures, self._rng)
-            retry.at = asyncio.get_running_loop().time() + pause_s
-            if retry.told != str(error):
+            now = asyncio.get_running_loop().time()
+            retry, is_new = self.retries.note(channel, error, now)
+            if is_new:
                 logger.warning(
                     "damage is not repaired, trying again",
                     partition=channel,
-                    retry_s=round(pause_s, 2),
+                    retry_s=round(retry.pause_s, 2),
                     error=error,
                 )
-            retry.told = str(error)
 
     async def _repair(self, channel: Channel) -> None:
         """Repair all that is known to be damaged of a partition.
@@ -367,7 +357,7 @@ class Repairer:
         for part in (*channel.older, channel):
             if part.log is not None and part.log.state is LogState.QUARANTINED:
                 await self._heal(channel, part, part.log)
-            elif part.state is State.UNREADABLE and part is not channel:
+            elif part.state is ChannelState.UNREADABLE and part is not channel:
                 await self._start_over(channel)
                 return
 
@@ -441,7 +431,7 @@ class Repairer:
             )
 
     # One range ----------------------------------------------------------------------------------
-    async def _replace(self, channel: Channel, damage: Damage, log: Log | None = None) -> None:
+    async def _replace(self, channel: Channel, damage: BadRange, log: Log | None = None) -> None:
         """Replace the bytes of one range, unless retention drops them from ``log`` meanwhile.
 
         Raises:
@@ -461,7 +451,7 @@ class Repairer:
         raise problem
 
     async def _replace_from(
-        self, channel: Channel, damage: Damage, source: _Source, log: Log | None
+        self, channel: Channel, damage: BadRange, source: _Source, log: Log | None
     ) -> None:
         disk, run = self._disk, self._runner.run
         damage, block = _located(log, damage)
@@ -476,7 +466,7 @@ class Repairer:
                 at = todo
 
                 def put(
-                    at: Damage = at, data: bytes = data, following: bytes = following
+                    at: BadRange = at, data: bytes = data, following: bytes = following
                 ) -> tuple[int, Path | None]:
                     end = check_intact(disk, at, block_start, data, following, trusted=trusted)
                     if new is not None:
@@ -502,7 +492,7 @@ class Repairer:
                 await run(new.close, Lane.VERIFY)
         self._note(channel, damage, source, kept)
 
-    async def _joins(self, channel: Channel, damage: Damage, source: _Source) -> bool:
+    async def _joins(self, channel: Channel, damage: BadRange, source: _Source) -> bool:
         """Whether the copy of the master is equal up to the damage, so that it may be copied on.
 
         What lies behind the damage here, if something does, decides more: see ``check_intact``.
@@ -520,7 +510,9 @@ class Repairer:
         data, _ = await self._ask(channel, damage._replace(start=offset, end=offset + 1), source)
         return data.startswith(record)
 
-    async def _ask(self, channel: Channel, damage: Damage, source: _Source) -> tuple[bytes, bytes]:
+    async def _ask(
+        self, channel: Channel, damage: BadRange, source: _Source
+    ) -> tuple[bytes, bytes]:
         topic, number = channel.partition
         request = wire.RepairRequest(
             node=self._node,
@@ -549,7 +541,7 @@ class Repairer:
                 timeout=timeout_s,
                 on_close=lambda _: None,
             )
-            await self._membership.prove(known)
+            await self._secret.prove(known)
         return known
 
     async def _sources(self, channel: Channel) -> list[_Source]:
@@ -573,7 +565,7 @@ class Repairer:
                 found.append(_Source(node, Address(value.host, value.port), trusted))
         return sorted(found, key=lambda each: -each.trusted_to)
 
-    def _note(self, channel: Channel, damage: Damage, source: _Source, kept: list[Path]) -> None:
+    def _note(self, channel: Channel, damage: BadRange, source: _Source, kept: list[Path]) -> None:
         self.count += 1
         repair = Repair(
             channel.partition,
@@ -597,7 +589,7 @@ class Repairer:
         )
 
 
-def _located(log: Log | None, damage: Damage) -> tuple[Damage, Block | None]:
+def _located(log: Log | None, damage: BadRange) -> tuple[BadRange, Block | None]:
     """Return damage where its block is by now, and the block if it is archived.
 
     An archive is not written to: a block file takes its place, with all bytes of another node.
@@ -608,9 +600,9 @@ def _located(log: Log | None, damage: Damage) -> tuple[Damage, Block | None]:
     if block.archive is None:
         return damage._replace(path=block.path), None
     path = ArchiveFiles.of(block.path).block
-    return Damage(block.start_offset, block.end_offset, path, damage.why), block
+    return BadRange(block.start_offset, block.end_offset, path, damage.why), block
 
 
-def _is_dropped(log: Log | None, damage: Damage) -> bool:
+def _is_dropped(log: Log | None, damage: BadRange) -> bool:
     """Whether retention has dropped what is damaged."""
     return log is not None and log.start_offset >= damage.end

@@ -12,11 +12,13 @@ node stops:
 A file that cannot be read costs a pass from the beginning.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from vq.broker.base.jobs import Every, Jobs
+from vq.broker.base.facts import Fact, Facts, gauge
+from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace
@@ -97,7 +99,7 @@ class Scrubber(Visitor):
         interval_s: From the begin of a pass to that of the next one, at least.
 
     Attributes:
-        position: How far it is, for STATUS.
+        position: How far it is.
     """
 
     what = "scrub"
@@ -129,7 +131,39 @@ class Scrubber(Visitor):
         self._loaded = self._waits = False
         self.position = Position()
         why_off = "" if bytes_per_s else "scrub_bytes_per_s is 0"
-        jobs.add("scrub", self._run, Every(LOOK_S), at_once=True, why_off=why_off)
+        # Not before the partitions are there: a pass over none of them would end, and count.
+        when = While.REGISTERED
+        jobs.add("scrub", self._run, Every(LOOK_S), when, at_once=True, why_off=why_off)
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Position](
+            things=lambda: {(): self.position},
+            facts=(
+                gauge(
+                    "vq_scrub_begin_timestamp_seconds",
+                    "When the last pass over all that is stored began; none before the first.",
+                    lambda position: position.begun_ms or None,
+                    status="scrub_begun_ms",
+                    ms=True,
+                ),
+                gauge(
+                    "vq_scrub_end_timestamp_seconds",
+                    "When it ended; none while it goes on.",
+                    lambda position: position.ended_ms or None,
+                    status="scrub_ended_ms",
+                    ms=True,
+                ),
+                gauge(
+                    "vq_scrub_read_bytes",
+                    "Bytes that this pass has verified.",
+                    lambda position: position.read_bytes,
+                    status="scrub_read_bytes",
+                ),
+                Fact(read=lambda _: self._bytes_per_s, status="scrub_bytes_per_s"),
+                Fact(read=lambda _: self.next_ms(), status="scrub_next_ms"),
+            ),
+        )
 
     def next_ms(self) -> int:
         """Return when the next pass begins; 0: not known, or a pass goes on, or there are none."""

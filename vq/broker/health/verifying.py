@@ -19,7 +19,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
@@ -28,7 +28,7 @@ from vq.remoting.connection import RequestId
 from vq.store.archive.archive import place_of
 from vq.store.archive.archived_file import stored_length
 from vq.store.care.reported import ReportedWalk
-from vq.store.care.walk import Damage, Walk
+from vq.store.care.walk import BadRange, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log, LogState
 from vq.store.log.piece import Piece
@@ -60,21 +60,21 @@ class Known:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.damage: list[tuple[Damage, int]] = []  # with the wall clock's ms of finding it
-        self.unreadable: list[tuple[Damage, int]] = []
+        self.damage: list[tuple[BadRange, int]] = []  # with the wall clock's ms of finding it
+        self.unreadable: list[tuple[BadRange, int]] = []
         self.intact_to = 0
         self.pass_ended = 0.0
 
-    def find(self, offset: int) -> Damage | None:
+    def find(self, offset: int) -> BadRange | None:
         """Return the damage that holds ``offset``, if it is known."""
         return next((each for each, _ in self.ranges if each.start <= offset < each.end), None)
 
     @property
-    def ranges(self) -> list[tuple[Damage, int]]:
+    def ranges(self) -> list[tuple[BadRange, int]]:
         """All that readers stop at, in rising order."""
         return sorted([*self.damage, *self.unreadable]) if self.unreadable else self.damage
 
-    def note_unreadable(self, found: Damage, now_ms: int) -> bool:
+    def note_unreadable(self, found: BadRange, now_ms: int) -> bool:
         """Keep a record that cannot be read; whether it was not known."""
         if len(self.unreadable) >= RANGES_MAX or any(
             each.start == found.start for each, _ in self.unreadable
@@ -89,7 +89,7 @@ class Known:
             return piece.start
         return min(max(piece.start, self.intact_to), piece.end)
 
-    def replace(self, start: int, end: int, found: list[Damage], now_ms: int) -> list[Damage]:
+    def replace(self, start: int, end: int, found: list[BadRange], now_ms: int) -> list[BadRange]:
         """Take what verifying ``[start, end)`` found; return what was not known before."""
         known = {each[:2] for each, _ in self.damage}
         kept = [(each, ms) for each, ms in self.damage if each.end <= start or each.start >= end]
@@ -142,15 +142,24 @@ class Pass:
 def is_broken(channel: Channel) -> bool:
     """Whether a log of the partition is in quarantine, or cannot be read."""
     return any(
-        part.state is State.UNREADABLE
+        part.state is ChannelState.UNREADABLE
         or (part.log is not None and part.log.state is LogState.QUARANTINED)
-        or (part.state is State.FAILED and part.log is not None and not part.log.status.readable)
+        or (
+            part.state is ChannelState.FAILED
+            and part.log is not None
+            and not part.log.status.readable
+        )
         for part in (*channel.older, channel)
     )
 
 
 class Verifier(Visitor):
-    """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for."""
+    """Carries out VERIFY for all channels of a node; the visitor of passes that were asked for.
+
+    Attributes:
+        passes: Under way, or ended last.
+        tokens: So many reports may be looked into now.
+    """
 
     what = "verification"
 
@@ -173,12 +182,12 @@ class Verifier(Visitor):
         self._pace = StepPace(bytes_per_s, BATCHES_PER_S)
         self._known: dict[Log, Known] = {}
         self._damaged: dict[Channel, None] = {}  # all of which any was ever found
-        self._passes: dict[Channel, Pass] = {}
+        self.passes: dict[Channel, Pass] = {}
         self._reports: dict[tuple[Channel, int], list[Callable[[], None]]] = {}
         self._reporting = False
         self._passing = False
         self._told: deque[tuple[Channel, int]] = deque(maxlen=RANGES_MAX)  # to be intact here
-        self._tokens = float(REPORTS_BURST)
+        self.tokens = float(REPORTS_BURST)
         self._tokens_at = context.clock.monotonic()
 
     # What others ask ----------------------------------------------------------------------------
@@ -253,7 +262,7 @@ class Verifier(Visitor):
         """Return the partitions of which damage is known that another node may repair."""
         return [each for each in self._damaged if any(True for _ in self._damage(each))]
 
-    def known(self, channel: Channel) -> list[tuple[Log, Damage]]:
+    def known(self, channel: Channel) -> list[tuple[Log, BadRange]]:
         """Return what another node may repair of a partition, in rising order, each in its log."""
         return [(known.log, each) for known, each, _ in self._damage(channel)]
 
@@ -266,13 +275,13 @@ class Verifier(Visitor):
         if not _gone(channel, log) and not unreachable:
             self._note(channel, log, begin, end, walk.damage)
 
-    def _ranges(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
+    def _ranges(self, channel: Channel) -> Iterator[tuple[Known, BadRange, int]]:
         for known in self._of(channel):
             for each, found_ms in known.ranges:
                 if each.end > known.log.start_offset:
                     yield known, each, found_ms
 
-    def _damage(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
+    def _damage(self, channel: Channel) -> Iterator[tuple[Known, BadRange, int]]:
         for known in self._of(channel):
             for each, found_ms in known.damage:
                 if each.end > known.log.start_offset:
@@ -283,7 +292,7 @@ class Verifier(Visitor):
         return [known for known in found if known is not None]
 
     def _response(self, channel: Channel) -> wire.VerifyResponse:
-        found = self._passes.get(channel)
+        found = self.passes.get(channel)
         response = wire.VerifyResponse(
             damage=self.damage(channel), unverified=_unverified(channel, found)
         )
@@ -325,14 +334,14 @@ class Verifier(Visitor):
     def _spend_token(self) -> None:
         now = self._context.clock.monotonic()
         earned = (now - self._tokens_at) / REPORT_EVERY_S
-        self._tokens = min(self._tokens + earned, float(REPORTS_BURST))
+        self.tokens = min(self.tokens + earned, float(REPORTS_BURST))
         self._tokens_at = now
-        if self._tokens < 1:
+        if self.tokens < 1:
             raise Busy(
                 f"more than {REPORTS_BURST} reports of damage at once, or than one every "
                 f"{REPORT_EVERY_S:g} s; try again later"
             )
-        self._tokens -= 1
+        self.tokens -= 1
 
     async def _look_into_reports(self) -> None:
         """Look into one report after the other until there are no more."""
@@ -382,7 +391,7 @@ class Verifier(Visitor):
         """
         if header.topic_id != channel.topic_id:
             raise InvalidRequest("a pass is begun only for a topic_id, as ZooKeeper has it")
-        found = self._passes.get(channel)
+        found = self.passes.get(channel)
         if found is None or found.ended:
             found = self._new_pass(channel)
             if not self._passing:
@@ -407,7 +416,7 @@ class Verifier(Visitor):
                 if lately < piece.end:
                     found.add(log, piece._replace(start=lately))
             found.ends[log] = end
-        self._passes[channel] = found
+        self.passes[channel] = found
         self._forget_gone()
         logger.info(
             "verification started",
@@ -430,18 +439,18 @@ class Verifier(Visitor):
     async def _carry_out_passes(self) -> None:
         """Go on with passes, one partition after the other, until all have ended."""
         try:
-            while asked := [each.channel for each in self._passes.values() if not each.ended]:
+            while asked := [each.channel for each in self.passes.values() if not each.ended]:
                 await BlockPass(self, asked, self._context.clock).go_on()
         finally:
             self._passing = False
 
     def wants(self, channel: Channel) -> bool:
         """See ``Visitor.wants``."""
-        return channel in self._passes
+        return channel in self.passes
 
     async def visit(self, channel: Channel, work: TopicWork) -> bool:
         """Verify the next piece of a partition, as was asked for; see ``Visitor``."""
-        current = self._passes[channel]
+        current = self.passes[channel]
         try:
             await self._go_on(current)
         except Exception as error:
@@ -545,7 +554,9 @@ class Verifier(Visitor):
         )
 
     # What was found -----------------------------------------------------------------------------
-    def _note(self, channel: Channel, log: Log, start: int, end: int, found: list[Damage]) -> None:
+    def _note(
+        self, channel: Channel, log: Log, start: int, end: int, found: list[BadRange]
+    ) -> None:
         found = [each for each in found if each.end > log.start_offset]
         known = self._known.get(log)
         if known is None:
@@ -554,7 +565,7 @@ class Verifier(Visitor):
             known = self._known[log] = Known(log)
         if found:
             self._damaged[channel] = None
-        running = self._passes.get(channel)
+        running = self.passes.get(channel)
         if running is not None and not running.ended:
             running.found |= {(log, each.start, each.end) for each in found}
         for each in known.replace(start, end, found, self._context.clock.wall_ms()):
@@ -568,7 +579,7 @@ class Verifier(Visitor):
                 hint="docs/howto/repair-damage.md: restore the file, or go past the range",
             )
 
-    def _note_unreadable(self, channel: Channel, log: Log, found: Damage) -> None:
+    def _note_unreadable(self, channel: Channel, log: Log, found: BadRange) -> None:
         known = self._known.setdefault(log, Known(log))
         self._damaged[channel] = None
         if known.note_unreadable(found, self._context.clock.wall_ms()):
@@ -586,8 +597,8 @@ class Verifier(Visitor):
         """Keep nothing of logs that were closed."""
         for log in [log for log in self._known if log.state is LogState.CLOSED]:
             del self._known[log]
-        for channel in [each for each in self._passes if not each.rules.verify]:
-            del self._passes[channel]
+        for channel in [each for each in self.passes if not each.rules.verify]:
+            del self.passes[channel]
         for channel in [each for each in self._damaged if not each.rules.verify]:
             del self._damaged[channel]
 

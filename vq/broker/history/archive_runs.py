@@ -11,11 +11,12 @@ is done again from the beginning by the next start: a block that is an archive a
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from vq.backoff import Backoff
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.partition.archiving import Archived, PlaceAway
@@ -112,6 +113,8 @@ class Archiver:
     Attributes:
         last: The last run; None: there was none since the start.
         problems: With topics.
+        ended: What this node has done of the runs that there are, written or to be written.
+        written: The runs of which that is written.
     """
 
     def __init__(
@@ -151,11 +154,32 @@ class Archiver:
             coordinator, RunCounter.path(), self._read_run, on_hint=self._keeper.wake
         )
         self._runs: Mapping[int, RunOrder] = {}
-        self._ended: dict[int, RunResult] = {}  # what this node has done, written or to be written
-        self._written: set[int] = set()
+        self.ended: dict[int, RunResult] = {}
+        self.written: set[int] = set()
         self._set_aside: set[int] = set()
         self.problems = Problems(logger, "block cannot be archived, trying again")
         self.last: LastRun | None = None
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[RunResult](
+            things=lambda: {(): self.last.result} if self.last is not None else {},
+            facts=(
+                gauge(
+                    "vq_archive_run_end_timestamp_seconds",
+                    "When the last run of the archive ended; none while it goes on, or before the "
+                    "first.",
+                    lambda result: result.ended_ms or None,
+                    ms=True,
+                ),
+                gauge(
+                    "vq_archive_run_failed_blocks",
+                    "Blocks that the last run of the archive, under way or ended, could not "
+                    "archive.",
+                    lambda result: result.total.failed,
+                ),
+            ),
+        )
 
     def start(self) -> None:
         """Follow the runs."""
@@ -177,10 +201,10 @@ class Archiver:
             logger.warning("run cannot be read and is not done", number=number, error=found[number])
         self._set_aside = found.keys() - runs.keys()
         self._runs = runs
-        self._written &= runs.keys()
-        self._ended = {number: each for number, each in self._ended.items() if number in runs}
+        self.written &= runs.keys()
+        self.ended = {number: each for number, each in self.ended.items() if number in runs}
         for number, run in runs.items():
-            if number not in self._written:
+            if number not in self.written:
                 await self._settle(number, run)
 
     async def _read_run(self, name: str, _watch: Watch) -> RunOrder | Unreadable | None:
@@ -191,16 +215,16 @@ class Archiver:
 
     async def _settle(self, number: int, run: RunOrder) -> None:
         """Have a run done and its result written, unless that is so."""
-        if number not in self._ended:
+        if number not in self.ended:
             before = await read_result(self._coordinator, number, self._group, self._node)
             if before is not None and before.has_ended:
                 self.last = LastRun(number, before)
             else:
-                self._ended[number] = await self._do_or_leave(number, run, before)
-                await self._write(number, self._ended[number])
+                self.ended[number] = await self._do_or_leave(number, run, before)
+                await self._write(number, self.ended[number])
         else:  # the last write of the result failed
-            await self._write(number, self._ended[number])
-        self._written.add(number)
+            await self._write(number, self.ended[number])
+        self.written.add(number)
 
     async def _write(self, number: int, result: RunResult) -> None:
         await write_result(self._coordinator, number, self._group, self._node, result)
@@ -217,7 +241,7 @@ class Archiver:
 
     async def _do(self, number: int, run: RunOrder, before: RunResult | None) -> RunResult:
         """Do a run; return its result. What an interrupted one has done counts, too."""
-        tally = _Tally(self.clock, before)
+        tally = _RunTally(self.clock, before)
         logger.info("run of the archive begun", number=number, by=run.by, dry_run=run.dry_run)
         begun = tally.result(RunState.RUNNING)
         self.last = LastRun(number, begun)
@@ -245,7 +269,7 @@ class Archiver:
         )
         return result
 
-    async def _tell_progress(self, number: int, tally: "_Tally", told: RunResult) -> None:
+    async def _tell_progress(self, number: int, tally: "_RunTally", told: RunResult) -> None:
         """Write how far a run is, while ZooKeeper takes it; the end of the run is told apart."""
         while True:
             await asyncio.sleep(PROGRESS_S)
@@ -267,7 +291,7 @@ class Archiver:
         opened = OpenBlock(block.start_offset, block.end_offset, first_ms)
         return block if must_roll(opened, as_of_ms=run.as_of_ms) else None
 
-    async def _archive_all(self, run: RunOrder, tally: "_Tally") -> None:
+    async def _archive_all(self, run: RunOrder, tally: "_RunTally") -> None:
         wanted = sorted(
             (each for each in self._channels.values() if _is_wanted(each, run)),
             key=lambda each: each.partition,
@@ -278,7 +302,7 @@ class Archiver:
         await BlockPass(_Archiving(self, run, tally), wanted, self.clock).go_on()
 
 
-class _Tally:
+class _RunTally:
     """What one run has done so far, by topic.
 
     Attributes:
@@ -325,7 +349,7 @@ class _Rolling(Visitor):
 
     what = "run of the archive"
 
-    def __init__(self, archiver: Archiver, run: RunOrder, tally: _Tally) -> None:
+    def __init__(self, archiver: Archiver, run: RunOrder, tally: _RunTally) -> None:
         self._archiver = archiver
         self._run = run
         self._tally = tally
@@ -351,7 +375,7 @@ class _Archiving(Visitor):
 
     what = "run of the archive"
 
-    def __init__(self, archiver: Archiver, run: RunOrder, tally: _Tally) -> None:
+    def __init__(self, archiver: Archiver, run: RunOrder, tally: _RunTally) -> None:
         self.pause_s = PAUSE_S
         self.problems = archiver.problems
         self._archiver = archiver

@@ -10,9 +10,10 @@ An index lies beside its block, goes with it, and is not made durable. Copies ma
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
@@ -86,6 +87,18 @@ class KeyIndexer(Visitor):
         self._missed: WeakKeyDictionary[Log, set[int]] = WeakKeyDictionary()
         why_off = "" if bytes_per_s else "key_index_bytes_per_s is 0"
         jobs.add("key indexes", self.look, Every(LOOK_S), why_off=why_off)
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[KeyIndexer].of(
+            self,
+            gauge(
+                "vq_unindexed_bytes",
+                "Bytes of closed blocks that are to get a key index, and have none yet; none where "
+                "the broker makes none.",
+                lambda indexer: indexer.unindexed_bytes,
+            ),
+        )
 
     def rebuild(self, log: Log, start: int) -> None:
         """Have the index of a block made again if there was one: it is gone, or of no use."""

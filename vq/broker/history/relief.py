@@ -61,6 +61,9 @@ class Relief:
         group, node: This node.
         coordinator: Has what the others have published.
         clock: For durations.
+
+    Attributes:
+        copies_wait_until: Nothing more goes for the copies until then, by the monotonic clock.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Relief:
         self._node = node
         self._coordinator = coordinator
         self._clock = clock
-        self._copies_wait_until = 0.0
+        self.copies_wait_until = 0.0
 
     async def pressed(self) -> list[Pressed]:
         """Return the disks that need space now.
@@ -92,7 +95,7 @@ class Relief:
             for disk in self._disks
             if disk.pressure_bytes
         ]
-        if self._clock.monotonic() < self._copies_wait_until:
+        if self._clock.monotonic() < self.copies_wait_until:
             return found
         for node in await children_or_none(self._coordinator, BrokerLoad.parent(self._group)):
             excess = 0 if node == self._node else await self._published(node)
@@ -110,7 +113,7 @@ class Relief:
 
     def note_deleted(self) -> None:
         """Have nothing more go for the copies until they have followed."""
-        self._copies_wait_until = self._clock.monotonic() + FOLLOW_S
+        self.copies_wait_until = self._clock.monotonic() + FOLLOW_S
 
 
 def _lies_on(disk: DataDisk, channel: Channel) -> bool:

@@ -10,10 +10,11 @@ A pass has no state: a missed one needs no policy (decision 0057). A visit delet
 one partition, whatever is due.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.flusher_share import give_way
 from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
@@ -132,6 +133,18 @@ class Retainer(Visitor):
         self.held: dict[Channel, Held] = {}
         self._job = jobs.add("retention", self.look, Every(interval_s))
         jobs.add("relief", self._look_for_pressure, Every(PRESSED_S))
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Retainer].of(
+            self,
+            gauge(
+                "vq_held_bytes",
+                "Bytes of topics with the retention policy keep that are kept only because a "
+                "consumer group has not read them, on the node that leads.",
+                lambda retainer: sum(each.size_bytes for each in retainer.held.values()),
+            ),
+        )
 
     async def _look_for_pressure(self) -> None:
         """Have a pass come sooner while a disk is too full."""

@@ -17,15 +17,15 @@ Example: 6 MB/s come in while the loop is busy for 20 % and the flusher for 60 %
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from vq import limits
+from vq.broker.base.facts import Table
 from vq.broker.base.jobs import Every, Jobs, While
-from vq.broker.disks.data_disks import DataDisks
+from vq.broker.base.process import Process
 from vq.broker.partition.context import Counters
 from vq.broker.partition.flush_meter import FlushMeter, FlushTimes
-from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.clock import Clock
@@ -59,8 +59,7 @@ class LoadMeter:
         counters: What the node counts.
         flushes: Measure its flushes, one for each data directory.
         clock: Time.
-        cpu_s: Returns the processor time of the calling thread, the loop's, in seconds; None: it is
-            not measured, and only flushes count as ``busy``.
+        process: Whose loop this is; if it measures nothing, only flushes count as ``busy``.
     """
 
     def __init__(
@@ -68,33 +67,29 @@ class LoadMeter:
         counters: Counters,
         flushes: Sequence[FlushMeter],
         clock: Clock,
-        cpu_s: Callable[[], float] | None = None,
+        process: Process,
     ) -> None:
         self._counters = counters
         self._flushes = flushes
         self._clock = clock
-        self._cpu_s = cpu_s or (lambda: 0.0)
+        self._process = process
         self._load = BrokerLoad()
         self._depth = 0.0
         self._first = True
         self._time = clock.monotonic()
-        self._cpu = self._cpu_s()
+        self._cpu = process.cpu_s()
         self._messages = counters.messages_in
         self._bytes = counters.bytes_in
 
-    def measure(
-        self,
-        *,
-        disk_free: int,
-        disk_total: int,
-        disk_excess: int,
-        stored_bytes: int,
-        partitions: int,
-    ) -> BrokerLoad:
-        """Return the load; the averages include the time since the last call."""
+    def measure(self, told: Mapping[str, Any]) -> BrokerLoad:
+        """Return the load; the averages include the time since the last call.
+
+        Args:
+            told: What is read, not measured: fields of the load.
+        """
         now, cpu, counters, before = (
             self._clock.monotonic(),
-            self._cpu_s(),
+            self._process.cpu_s(),
             self._counters,
             self._load,
         )
@@ -124,17 +119,13 @@ class LoadMeter:
         load = self._load
         return BrokerLoad(
             time_ms=self._clock.wall_ms(),
-            disk_bytes_free=disk_free,
-            disk_bytes_total=disk_total,
-            disk_excess_bytes=disk_excess,
-            stored_bytes=stored_bytes,
             messages_per_s=round(load.messages_per_s, 1),
             bytes_per_s=round(load.bytes_per_s, 1),
             busy=round(load.busy, 3),
             capacity_bytes_per_s=round(load.capacity_bytes_per_s, 1),
             queue_depth=round(self._depth),
             flush_ms=round(load.flush_ms, 3),
-            partitions=partitions,
+            **told,
         )
 
 
@@ -217,7 +208,7 @@ class NodeLoad:
         jobs: Has it done.
         meter: Measures.
         publisher: Writes.
-        partitions, disks: What is stored, and how much more may be.
+        table: The facts of the node.
         mastership: Looks at the group.
         interval_s: Between two measurements, about.
     """
@@ -228,15 +219,13 @@ class NodeLoad:
         meter: LoadMeter,
         publisher: LoadPublisher,
         *,
-        partitions: Partitions,
-        disks: DataDisks,
+        table: Table,
         mastership: Mastership,
         interval_s: float,
     ) -> None:
         self._meter = meter
         self._publisher = publisher
-        self._partitions = partitions
-        self._disks = disks
+        self._fields = [(each, fact) for each in table for fact in each.facts if fact.load]
         self._mastership = mastership
         every = Every(interval_s, limits.LOAD_JITTER)
         jobs.add("load", self.look, every, While.REGISTERED, at_once=True)
@@ -247,14 +236,6 @@ class NodeLoad:
         Raises:
             CoordinationError, InvalidState: That cannot be done now.
         """
-        channels, disks = self._partitions.channels, self._disks
-        logs = [each.log for each in channels.values() if each.log is not None]
-        load = self._meter.measure(
-            disk_free=disks.free_bytes,
-            disk_total=disks.total_bytes,
-            disk_excess=disks.pressure_bytes,
-            stored_bytes=sum(each.size_bytes for each in logs),
-            partitions=len(channels),
-        )
-        await self._publisher.publish(load)
+        told = {fact.load: fact.read(facts.things()[()]) for facts, fact in self._fields}
+        await self._publisher.publish(self._meter.measure(told))
         await self._mastership.look_at_group()

@@ -9,18 +9,19 @@ scrape reads what is there. Without a port nothing of it exists.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.base.histogram import Histogram
+from vq.broker.base.config import BrokerConfig
+from vq.broker.base.facts import Table
+from vq.broker.base.process import Process
 from vq.broker.base.tasks import Tasks
-from vq.broker.observe.metrics import BrokerMetrics, Facts
-from vq.broker.observe.survey import survey
-from vq.broker.observe.watched import Watched
-from vq.coordination.tree.coordinator import Coordinator, SessionState
+from vq.broker.observe.metrics import families
+from vq.broker.observe.survey import Survey
+from vq.broker.observe.vitals import Vitals
 from vq.errors import AddressUnavailable
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -33,38 +34,36 @@ logger = get_logger(__name__)
 #: The port that is taken unless another is named, and how many after it may be taken instead.
 PORT: Final = 8124
 PORTS: Final = 100
-#: How often it is looked how late the loop is.
-LOOK_S: Final = 0.25
 
 
 class Monitor:
     """Serves metrics and health of one node. Loop-bound.
 
     Args:
-        watched: What is told; its settings say where.
-        coordinator: Knows the session.
-        process_metrics: Returns families about the process.
-
-    Attributes:
-        has_started: Set by the node once it does its work.
+        config: Says where.
+        table: The facts of the node.
+        survey: Adds up what some of them need.
+        vitals: Whether the node does its work.
+        process: Has families of its own.
     """
 
     def __init__(
         self,
-        watched: Watched,
-        coordinator: Coordinator,
-        process_metrics: Callable[[], Iterable[Metric]],
+        config: BrokerConfig,
+        table: Table,
+        survey: Survey,
+        vitals: Vitals,
+        process: Process,
     ) -> None:
-        self._coordinator = coordinator
-        self._process_metrics = process_metrics
-        self._watched = watched
-        self._metrics = BrokerMetrics(watched)
-        self._sessions_ended = 0
+        self._config = config
+        self._table = table
+        self._survey = survey
+        self._vitals = vitals
+        self._process = process
         self._scraping = asyncio.Lock()
         self._server = HttpServer(
             {"/metrics": self.metrics, "/healthz": self.health, "/readyz": self.readiness}
         )
-        self.has_started = False
 
     @property
     def port(self) -> int:
@@ -78,18 +77,16 @@ class Monitor:
         Raises:
             AddressUnavailable: The port that was named cannot be used.
         """
-        if self._watched.config.metrics_port == 0:
+        if self._config.metrics_port == 0:
             return
         await self._listen(network)
         if not self.port:
             return
-        self._coordinator.add_listener(self._on_session)
-        tasks.start(_watch_loop(self._metrics.loop_lag))
+        self._vitals.start(tasks)
         logger.info("metrics and health are served", url=f"http://{self._server.address}/metrics")
 
     async def _listen(self, network: Network) -> None:
-        config = self._watched.config
-        host, named = config.metrics_host, config.metrics_port
+        host, named = self._config.metrics_host, self._config.metrics_port
         if named is not None:
             try:
                 await self._server.listen(network, Address(host, named))
@@ -126,17 +123,8 @@ class Monitor:
 
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
-        watched = self._watched
-        totals = await survey(watched.partitions.channels, watched.verifier.count_damage)
-        facts = Facts(
-            totals=totals,
-            lags=watched.lags.aged(totals.lag) if watched.context.role.epoch else {},
-            connected=self._coordinator.state is SessionState.CONNECTED,
-            sessions_ended=self._sessions_ended,
-            registered=watched.presence.is_registered,
-            ready=not self.not_ready(),
-        )
-        return chain(self._metrics.families(facts), self._process_metrics())
+        await self._survey.look()
+        return chain(families(self._table), self._process.families())
 
     async def health(self) -> Page:
         """Return that the loop runs: it does, or nobody would see this."""
@@ -144,33 +132,5 @@ class Monitor:
 
     async def readiness(self) -> Page:
         """Return whether the node does its work, and if not, why."""
-        reasons = self.not_ready()
+        reasons = self._vitals.not_ready()
         return text_page(503, "\n".join(reasons)) if reasons else text_page(200, "ready")
-
-    def not_ready(self) -> list[str]:
-        """Return why the node does not do its work."""
-        watched = self._watched
-        if not self.has_started:
-            reasons = ["the node is starting"]
-        elif not watched.gate.serves:
-            reasons = ["the node is stopping"]
-        else:
-            reasons = watched.disks.not_ready
-        if self._coordinator.state is not SessionState.CONNECTED:
-            reasons.append(f"ZooKeeper does not answer: {self._coordinator.state.value}")
-        elif not watched.presence.is_registered:
-            reasons.append("the node is not registered in ZooKeeper")
-        return reasons
-
-    # Beside -------------------------------------------------------------------------------------
-    def _on_session(self, state: SessionState) -> None:
-        self._sessions_ended += state is SessionState.LOST
-
-
-async def _watch_loop(lag: Histogram) -> None:
-    """Note how late the loop runs what is due, for ever."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + LOOK_S
-        await asyncio.sleep(LOOK_S)
-        lag.observe(max(0.0, loop.time() - due))

@@ -1,18 +1,27 @@
-"""The answer to STATUS. Every number is read where it is counted."""
+"""The answer to STATUS: the facts that have a field there, problems, and the partitions.
 
-from typing import Final
+What is told of a partition is in here, and not among the facts: nobody else tells it, and an answer
+has as much of it as fits.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from vq import limits
-from vq.broker.base.jobs import JobFacts
+from vq.broker.base.facts import Fact, Facts, Table
 from vq.broker.base.session import Session
-from vq.broker.disks.data_disk import DataDisk
-from vq.broker.observe.watched import Watched
-from vq.broker.partition.channel import Channel
+from vq.broker.health.verifying import Verifier
+from vq.broker.history.retaining import Retainer
+from vq.broker.observe.vitals import Vitals
+from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.old_blocks import ahead_ms_of
+from vq.broker.replication.following import Follower
+from vq.clock import Clock
 from vq.model import Replication
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.version import __version__
 
 #: Size at which an answer takes no further partition; the client asks for the rest.
 _PARTITIONS_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 2
@@ -24,103 +33,69 @@ RANGES_PER_PARTITION: Final = 4
 RANGES_PER_ANSWER: Final = 256
 #: Longest reason, in characters.
 _REASON_CHARS_MAX: Final = 1_000
+#: What is told only with partitions, and in the first answer.
+_FIRST_ANSWER: Final = frozenset({"jobs"})
 
 
 class StatusReport:
     """Builds status answers.
 
     Args:
-        watched: What is told.
+        table: The facts of the node.
+        vitals: What is wrong with it.
+        channels: Its partitions.
+        follower: Which of them it cannot copy.
+        retainer: What of them is kept only because somebody needs it.
+        verifier: Their damage.
+        clock: Time.
     """
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-        self._started = watched.context.clock.monotonic()
+    def __init__(
+        self,
+        table: Table,
+        vitals: Vitals,
+        channels: Channels,
+        *,
+        follower: Follower,
+        retainer: Retainer,
+        verifier: Verifier,
+        clock: Clock,
+    ) -> None:
+        self._fields = [
+            (each, told) for each in table if (told := [fact for fact in each.facts if fact.status])
+        ]
+        self._vitals = vitals
+        self._channels = channels
+        self._follower = follower
+        self._retainer = retainer
+        self._verifier = verifier
+        self._clock = clock
 
     def ping(self, session: Session, request_id: RequestId, _header: wire.PingRequest) -> None:
         """PING: answer with the time of the wall clock."""
-        wall_ms = self._watched.context.clock.wall_ms()
-        session.reply(request_id, wire.PingResponse(wall_ms=wall_ms))
+        session.reply(request_id, wire.PingResponse(wall_ms=self._clock.wall_ms()))
 
     def answer(self, session: Session, request_id: RequestId, header: wire.StatusRequest) -> None:
         """STATUS: answer with role, partitions and counters of this node."""
-        session.reply(request_id, self.report(header))
+        response = self.report(header)
+        response.requests_waiting -= 1  # this one
+        session.reply(request_id, response)
 
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return the node's status, with an entry for each partition that fits if asked."""
-        watched = self._watched
-        config, context, server = watched.config, watched.context, watched.server
-        role = context.role
-        counters = context.counters
-        channels = watched.partitions.channels
-        disks, scrub, diverged = watched.disks, watched.scrubber, watched.diverged
-        response = wire.StatusResponse(
-            cluster=config.cluster,
-            group=config.group,
-            node=config.node,
-            broker_version=__version__,
-            uptime_ms=int((context.clock.monotonic() - self._started) * 1000),
-            epoch=role.epoch,
-            master=role.acts,
-            partition_count=len(channels),
-            connections=len(server.sessions),
-            messages_in=counters.messages_in,
-            bytes_in=counters.bytes_in,
-            bytes_out=counters.bytes_out,
-            flushes=context.flushes,
-            disk_bytes_free=disks.free_bytes,
-            disk_bytes_total=disks.total_bytes,
-            disks=map(_disk, disks.all),
-            # The request being answered is one of those without an answer.
-            requests_waiting=server.requests_waiting + server.reads_waiting - 1,
-            problems=self._problems(),
-            copies=[
-                wire.CopyStatus(
-                    node=node,
-                    partitions=lag.partitions,
-                    bytes_behind=lag.size,
-                    ms_behind=lag.ms,
-                )
-                for node, lag in sorted(watched.lags.told().items() if role.epoch else ())
-            ],
-            follows=role.follows,
-            diverged_files=diverged.count,
-            diverged_bytes=diverged.size,
-            scrub_begun_ms=scrub.position.begun_ms,
-            scrub_ended_ms=scrub.position.ended_ms,
-            scrub_read_bytes=scrub.position.read_bytes,
-            scrub_bytes_per_s=config.scrub_bytes_per_s,
-            repairs=watched.repairer.count,
-            scrub_next_ms=scrub.next_ms(),
-        )
+        response = wire.StatusResponse(problems=self._vitals.problems())
+        more = request.with_partitions and not request.after_topic
+        for facts, told in self._fields:
+            if facts.status not in _FIRST_ANSWER or more:
+                _tell(response, facts, told)
         if request.with_partitions:
-            if not request.after_topic:
-                response.jobs.extend(map(_job, watched.jobs.told()))
             self._tell_partitions(response, (request.after_topic, request.after_partition))
         return response
 
-    def _problems(self) -> list[str]:
-        """Return what is wrong with the node as a whole."""
-        watched = self._watched
-        gate, disks = watched.gate, watched.disks
-        # To follow another node is no problem.
-        refusal = None if gate.refusal is not None else gate.put_refusal
-        of_disks = disks.problems(follows=bool(watched.context.role.follows))
-        gone = disks.main.gone
-        found = [
-            watched.server.trouble,
-            *of_disks,
-            "" if gone or str(refusal) in of_disks else str(refusal or ""),
-            "" if gone else watched.follower.problem,
-            watched.context.role.waits,
-        ]
-        return [*filter(None, found), *watched.partitions.told_problems()]
-
     def _tell_partitions(self, response: wire.StatusResponse, after: tuple[str, int]) -> None:
-        watched = self._watched
-        channels, verifier = watched.partitions.channels, watched.verifier
+        channels, verifier = self._channels, self._verifier
         ranges, size = RANGES_PER_ANSWER, 0
-        not_copied = watched.follower.not_copied()
+        not_copied = self._follower.not_copied()
         for key in sorted(channels if not after[0] else [k for k in channels if k > after]):
             if size >= _PARTITIONS_BYTES:
                 response.more = True
@@ -128,9 +103,9 @@ class StatusReport:
             channel = channels[key]
             told = response.partitions.add()
             told.CopyFrom(_partition(channel))
-            told.ahead_ms = ahead_ms_of(channel, watched.context.clock)
+            told.ahead_ms = ahead_ms_of(channel, self._clock)
             told.not_copied = not_copied.get(channel, "")[:_REASON_CHARS_MAX]
-            held = watched.retainer.held.get(channel)
+            held = self._retainer.held.get(channel)
             if held is not None:
                 told.held_by, told.held_from = held.by[:_REASON_CHARS_MAX], held.offset
                 told.held_bytes, told.held_since_ms = held.size_bytes, held.since_ms
@@ -141,44 +116,22 @@ class StatusReport:
             size += told.ByteSize() + _PARTITION_EXTRA_BYTES + len(damage) * _RANGE_EXTRA_BYTES
 
 
-def _disk(disk: DataDisk) -> wire.DiskStatus:
-    watch, growth, full_in_s = disk.watch, disk.growth.bytes_per_s, disk.full_in_s
-    return wire.DiskStatus(
-        directory=str(disk.path),
-        bytes_free=watch.free,
-        bytes_total=watch.total,
-        level=_level(disk),
-        growth_known=growth is not None,
-        growth_bytes_per_hour=round((growth or 0) * 3_600),
-        fills=full_in_s is not None,
-        full_in_s=round(full_in_s or 0),
-        excess_bytes=disk.pressure_bytes,
-        files_free=watch.files_free,
-        files_total=watch.files_total,
-        file_system=disk.file_system,
-    )
-
-
-def _job(job: JobFacts) -> wire.JobStatus:
-    return wire.JobStatus(
-        name=job.name,
-        trigger=job.trigger,
-        state=job.state,
-        why_off=job.why_off,
-        runs=job.runs,
-        failures=job.failures,
-        begun_ms=job.begun_ms,
-        ended_ms=job.ended_ms,
-        late_ms=round(job.late_s * 1_000),
-        error=job.error[:_REASON_CHARS_MAX],
-        next_ms=job.next_ms,
-    )
-
-
-def _level(disk: DataDisk) -> str:
-    if disk.silent:
-        return "silent"
-    return "gone" if disk.gone else disk.watch.level.name.lower()
+def _tell(response: wire.StatusResponse, facts: Facts[Any], told: Iterable[Fact[Any]]) -> None:
+    """Write facts into the answer, or into a message of it for each thing."""
+    for labels, thing in facts.things().items():
+        message: Message = response
+        if facts.status:
+            message = getattr(response, facts.status).add()
+            for name, label in zip(facts.labels, labels, strict=True):
+                setattr(message, name, label)
+        for fact in told:
+            value = fact.read(thing)
+            if isinstance(value, str):
+                value = value[:_REASON_CHARS_MAX]
+            elif isinstance(value, float):
+                value = round(value)
+            if value is not None:
+                setattr(message, fact.status, value)
 
 
 def _partition(channel: Channel) -> wire.PartitionStatus:

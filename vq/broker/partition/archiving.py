@@ -12,22 +12,23 @@ not closed, durable, committed and intact.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vq.broker.base.flusher_share import is_done
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.partition.channel import Channel, Channels
+from vq.broker.partition.file_changes import FileChanges
 from vq.broker.partition.logs import Logs
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.clock import Clock
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archive import Archive, place_of
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.archive.archive_writer import ArchiveWriter, BlockWriter
 from vq.store.log.block import FULL_ERRNOS, Block
 from vq.store.log.log import Log
@@ -71,7 +72,7 @@ class Archived(NamedTuple):
     archive_bytes: int
 
 
-class Verified(NamedTuple):
+class CheckedArchive(NamedTuple):
     """What reading a whole archive has shown.
 
     Attributes:
@@ -107,21 +108,13 @@ class Archiving:
     Args:
         logs: The files.
         runner: For work on them.
-        lock: Returns the lock of a partition.
-        whole: Does the whole of a change, also if whoever waits for it is cancelled.
+        changes: Of the files of all channels.
     """
 
-    def __init__(
-        self,
-        logs: Logs,
-        runner: Runner,
-        lock: Callable[[tuple[str, int]], asyncio.Lock],
-        whole: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
-    ) -> None:
+    def __init__(self, logs: Logs, runner: Runner, changes: FileChanges) -> None:
         self._logs = logs
         self._runner = runner
-        self._lock = lock
-        self._whole = whole
+        self._changes = changes
         self._busy: set[Block] = set()
         self._problems = Problems(logger, "archive elsewhere cannot be removed, trying again")
 
@@ -143,7 +136,7 @@ class Archiving:
             )
             try:
                 await self._take(writer, held, at)
-                await self._whole(self._swap_in(held, writer))
+                await self._changes.whole(self._swap_in(held, writer))
             finally:
                 await self._end(writer, at)
             await is_done(lambda: held.log.flushing.deletes)
@@ -152,7 +145,7 @@ class Archiving:
     async def _swap_in(self, held: "_Held", writer: ArchiveWriter) -> None:
         """Have the archive take the place of the block file."""
         block, log, run = held.block, held.log, self._runner.run
-        async with self._lock(held.channel.partition):
+        async with self._changes.lock(held.channel.partition):
             held.check_archivable()
             path = block.path
             try:
@@ -182,13 +175,13 @@ class Archiving:
             writer = await self._begin(lambda: self._logs.restore(path), at)
             try:
                 await self._take(writer, held, at)
-                await self._whole(self._swap_out(held, writer))
+                await self._changes.whole(self._swap_out(held, writer))
             finally:
                 await self._end(writer, at)
             await is_done(lambda: held.log.flushing.deletes)
 
     async def _swap_out(self, held: "_Held", writer: BlockWriter) -> None:
-        async with self._lock(held.channel.partition):
+        async with self._changes.lock(held.channel.partition):
             held.check_restorable()
             await self._runner.run(writer.place, Lane.ARCHIVE)
             self.use_file(held)
@@ -199,10 +192,10 @@ class Archiving:
         """See ``ChannelLogs.put_back``."""
         with self._alone(block):
             held = _Held(channel, block, still)
-            await self._whole(self._place(held, place))
+            await self._changes.whole(self._place(held, place))
 
     async def _place(self, held: "_Held", place: Callable[[], None]) -> None:
-        async with self._lock(held.channel.partition):
+        async with self._changes.lock(held.channel.partition):
             held.check_restorable()
             await self._runner.run(place, Lane.VERIFY)
             self.use_file(held)
@@ -216,7 +209,7 @@ class Archiving:
     # Checking -----------------------------------------------------------------------------------
     async def verify(
         self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
-    ) -> Verified:
+    ) -> CheckedArchive:
         """See ``ChannelLogs.verify_archive``."""
         held = _Held(channel, block, still)
         archive = held.check_archived()
@@ -229,7 +222,7 @@ class Archiving:
             finally:
                 batches = check.batches
                 await self._end(check, at)
-        except Unreachable as error:
+        except ZipUnreachable as error:
             raise _unreachable(channel, error) from error
         except (CorruptData, OSError) as error:
             held.check_archived()  # it may have been restored, or dropped, meanwhile
@@ -237,7 +230,7 @@ class Archiving:
             details = error.details if isinstance(error, CorruptData) else {}
             channel.context.suspect(channel, int(details.get("offset", block.start_offset)))
             logger.error("archive is damaged", partition=channel, file=block.path, cause=problem)
-        return Verified(archive.length, archive.zip_bytes, batches, problem)
+        return CheckedArchive(archive.length, archive.zip_bytes, batches, problem)
 
     # Shared -------------------------------------------------------------------------------------
     def _alone(self, block: Block) -> "_Alone":
@@ -247,7 +240,7 @@ class Archiving:
         """Take all steps, with pauses, as long as the block is to be kept as it is.
 
         Raises:
-            Unreachable: A place elsewhere has not answered for long; the step may end one day.
+            ZipUnreachable: A place elsewhere has not answered for long; the step may end one day.
         """
         pace = _Pace(held.channel.context.clock)
         while not steps.done:
@@ -258,7 +251,7 @@ class Archiving:
         """Begin steps; what a place elsewhere begins too late is ended at once.
 
         Raises:
-            Unreachable: As ``_take``.
+            ZipUnreachable: As ``_take``.
         """
 
         def end(work: "asyncio.Future[S]") -> None:
@@ -280,7 +273,7 @@ class Archiving:
         try:
             return await wait_at_most(STEP_TIMEOUT_S, work, late)
         except TimeoutError as error:
-            raise Unreachable("", error) from error
+            raise ZipUnreachable("", error) from error
 
     async def _end(self, steps: _Steps, at: "_At") -> None:
         """Give back what steps hold; a place elsewhere that does not answer is not waited for."""
@@ -372,7 +365,7 @@ class _Held:
             InvalidState: It is not so; it is left alone.
         """
         is_here = self.part in (*self.channel.older, self.channel) and self.part.log is self.log
-        if self.channel.state is State.CLOSED or not is_here or not self.log.has(self.block):
+        if self.channel.state is ChannelState.CLOSED or not is_here or not self.log.has(self.block):
             raise _gone(self.channel, self.block)
         if not self.still():
             raise InvalidState(
@@ -446,7 +439,7 @@ class _Errors:
         pass
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, Unreachable):
+        if isinstance(error, ZipUnreachable):
             raise _unreachable(self._channel, error) from error
         if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
             raise DiskFull(f"no space to archive or restore {self._channel}: {error}") from error
@@ -454,7 +447,7 @@ class _Errors:
             self._channel.context.suspect(self._channel, int(error.details["offset"]))
 
 
-def _unreachable(channel: Channel, error: Unreachable) -> PlaceAway:
+def _unreachable(channel: Channel, error: ZipUnreachable) -> PlaceAway:
     return PlaceAway(f"{channel}: {error}", hint="have the broker reach the place of the archives")
 
 

@@ -28,9 +28,9 @@ from vq.broker.partition.copies import Copies
 from vq.broker.partition.flush_due import FlushDue
 from vq.broker.partition.partition_state import (
     RULES,
-    Event,
+    ChannelEvent,
+    ChannelState,
     Rules,
-    State,
     found,
     next_state,
     placed,
@@ -176,13 +176,13 @@ class Channel:
         self.epoch_start = 0
         self.needed: int | None = None
         self.own_tag: bytes | None = None
-        self.state = State.OPENING
+        self.state = ChannelState.OPENING
         self.cause: BaseException | None = None
         self.acks = Acknowledgements(partition, self.role, context)
         self.acks.alone = self.acknowledges_alone
         self.parked: Parked = {}
         self.copies = Copies()
-        self._flush_due = FlushDue(context.call_later, self.flush_now)
+        self._flush_due = FlushDue(context, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
         self.earlier = False
@@ -262,22 +262,22 @@ class Channel:
             if event is not None:
                 self._step(event)
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: ChannelEvent) -> None:
         self.state = next_state(self.state, event)
 
     def begin_move(self) -> None:
         """Take no appends: a move is to count on the end of the log."""
-        self._step(Event.SEAL)
+        self._step(ChannelEvent.SEAL)
 
     def end_move(self) -> None:
         """The move was abandoned; take appends as soon as the log does."""
-        self._step(Event.MOVE_OVER)
+        self._step(ChannelEvent.MOVE_OVER)
         self._look()
 
     def prepare(self) -> None:
         """Stay for a move to this group, under this placement; without a range, too."""
         if self.span is None:
-            self._step(Event.ADOPT)
+            self._step(ChannelEvent.ADOPT)
 
     def seal_log(self) -> None:
         """Have the log end here, if there is one that can."""
@@ -288,14 +288,14 @@ class Channel:
     def unseal_log(self, log: Log) -> None:
         """Have the sealed log take appends again."""
         log.unseal()
-        self._step(Event.UNSEALED)
+        self._step(ChannelEvent.UNSEALED)
         self._look()
 
     def put_aside(self) -> None:
         """Give up the log: another one takes its place."""
         self.log = None
         self.epoch_start = 0
-        self._step(Event.PUT_ASIDE)
+        self._step(ChannelEvent.PUT_ASIDE)
 
     def holds(self, offset: int) -> bool:
         """Whether ``offset`` is in a part that this group holds, whatever is on disk of it."""
@@ -309,7 +309,7 @@ class Channel:
     @property
     def held(self) -> bool:
         """Whether this group holds a part of the partition, or is prepared to take it over."""
-        return self.span is not None or self.state is State.PREPARED
+        return self.span is not None or self.state is ChannelState.PREPARED
 
     @property
     def unprepared(self) -> bool:
@@ -333,7 +333,7 @@ class Channel:
         if placement_version != self.placement_version:
             # Completed, abandoned, or overtaken: a mover that knows the old version cannot move it
             # any more.
-            self._step(Event.MOVE_OVER)
+            self._step(ChannelEvent.MOVE_OVER)
         if settings != self.settings:
             self.settings = settings
             self.acks.alone = self.acknowledges_alone
@@ -359,7 +359,7 @@ class Channel:
         if self.role.insync and not self.earlier:
             self._show_what_was_told(log)
         if log.state is LogState.FAILED:
-            self._end(Event.FAIL, StorageFailed(log.reason))
+            self._end(ChannelEvent.FAIL, StorageFailed(log.reason))
         else:
             self._look()
             if self.role.epoch:
@@ -379,7 +379,7 @@ class Channel:
         """
         log = self.log
         if log is None:  # nothing is here, or it is being changed, or could not be opened
-            return self.state not in {State.OPENING, State.UNREADABLE}
+            return self.state not in {ChannelState.OPENING, ChannelState.UNREADABLE}
         return log.status.readable and log.state is not LogState.QUARANTINED
 
     @property
@@ -419,11 +419,11 @@ class Channel:
         older.start_offset = older.high_watermark = start
         older.copies.cut = list(cut)
         if isinstance(log, BaseException):
-            older._end(Event.OPEN_FAILED, log)
+            older._end(ChannelEvent.OPEN_FAILED, log)
         elif log.status.readable:
             older.attach(log)
         else:
-            older._end(Event.OPEN_FAILED, StorageFailed(log.reason))
+            older._end(ChannelEvent.OPEN_FAILED, StorageFailed(log.reason))
         group = self.context.group
         known = self.placement.span_at(start)
         mine = known is not None and known.group == group and known.end is not None
@@ -610,8 +610,8 @@ class Channel:
         CRC, which says whether it is the batch that is stored.
         """
         log, role, place = self.log, self.role, self.place
-        is_closed = self.state is State.NOT_WRITABLE
-        is_full = self.state is State.WRITES and isinstance(place.refusal, DiskFull)
+        is_closed = self.state is ChannelState.NOT_WRITABLE
+        is_full = self.state is ChannelState.WRITES and isinstance(place.refusal, DiskFull)
         if not (is_closed or is_full) or place.gone or not header.producer_id:
             return False
         if log is None or log.state is not LogState.OK or not header.epoch <= role.epoch > 0:
@@ -694,7 +694,7 @@ class Channel:
         """Return the error for a PUT, of a client that knows ``epoch``, that is not taken."""
         refusal = self.rules.refusal
         if refusal is not None:
-            if self.state is State.CLOSED and isinstance(self.cause, VqError):
+            if self.state is ChannelState.CLOSED and isinstance(self.cause, VqError):
                 refusal = type(self.cause)
             return refusal(self._why())
         if epoch > self.role.epoch:
@@ -872,15 +872,15 @@ class Channel:
 
     def fail(self, error: BaseException) -> None:
         """End writing for good: the first I/O error on a log is its last."""
-        if self.state not in {State.FAILED, State.UNREADABLE}:
+        if self.state not in {ChannelState.FAILED, ChannelState.UNREADABLE}:
             logger.error("writing ends after an error", partition=self, error=error)
             if self.log is not None:
                 self.log.fail(error)
-            self._end(Event.OPEN_FAILED if self.log is None else Event.FAIL, error)
+            self._end(ChannelEvent.OPEN_FAILED if self.log is None else ChannelEvent.FAIL, error)
         self.acks.drop(StorageFailed(f"partition {self}: {error}"))
 
-    def _end(self, event: Event, cause: BaseException) -> None:
-        if event is Event.CLOSE or self.state is not State.CLOSED:
+    def _end(self, event: ChannelEvent, cause: BaseException) -> None:
+        if event is ChannelEvent.CLOSE or self.state is not ChannelState.CLOSED:
             self.cause = cause
         self._step(event)
 
@@ -934,7 +934,7 @@ class Channel:
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; parked requests are answered with ``error``."""
-        self._end(Event.CLOSE, error)
+        self._end(ChannelEvent.CLOSE, error)
         self._flush_due.clear()
         for older in self.older:
             older.close(error)

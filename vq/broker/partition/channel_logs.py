@@ -6,24 +6,23 @@ Not in here: which channels exist (``partitions``), when a partition moves (``mo
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from typing import NamedTuple
 
 from vq.broker.base.flusher_share import give_way, is_done
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.start_story import StartStory
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.archiving import Archived, Archiving, Verified
+from vq.broker.partition.archiving import Archived, Archiving, CheckedArchive
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
+from vq.broker.partition.file_changes import FileChanges
 from vq.broker.partition.logs import Logs, start_of
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.care.divergence import Diverged
 from vq.store.log.block import Block
@@ -63,8 +62,10 @@ class ChannelLogs:
     """Changes the logs of channels.
 
     Attributes:
+        changes: Of their files.
         cut: Told when something of a log was cut and kept.
         closed_unflushed: A log was closed, of which something may not be durable.
+        dropping: Copies that drop what their master dropped, just now.
         story: What was opened while the node started.
     """
 
@@ -72,28 +73,13 @@ class ChannelLogs:
         self._logs = logs
         self._runner = runner
         self._tasks = tasks
-        self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
+        self.changes = FileChanges()
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.closed_unflushed = False
         self.story = StartStory()
         self.cut = Notice[[]]()
-        self._dropping: set[Channel] = set()
-        self._archiving = Archiving(logs, runner, self.lock, self._whole)
-
-    def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
-        """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
-
-        One for each partition: a slow disk, or a long recovery, of one holds up no other.
-        """
-        lock = self._files.get(partition)
-        if lock is None:
-            lock = self._files[partition] = asyncio.Lock()
-        return lock
-
-    def is_changing(self, partition: TopicPartition) -> bool:
-        """Whether a log of the partition is being opened, cut or put aside at this moment."""
-        lock = self._files.get(partition)
-        return lock is not None and lock.locked()
+        self.dropping: set[Channel] = set()
+        self._archiving = Archiving(logs, runner, self.changes)
 
     # Opening ------------------------------------------------------------------------------------
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
@@ -112,7 +98,7 @@ class ChannelLogs:
             Busy, DiskFull: Its directory is gone, or there is no space for it now; it may be tried
                 again.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.log is None and channel.rules.read:
                 await self._open(channel)
 
@@ -200,7 +186,7 @@ class ChannelLogs:
             PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
                 slept, and what the log holds may be acknowledged by now.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             if channel.log is None and channel.rules.read:
                 await self._open(channel, begin, lane=Lane.MOVES)
@@ -242,13 +228,13 @@ class ChannelLogs:
             StorageFailed: The seal may not be durable.
         """
         await self.ensure_open(channel)
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             channel.seal_log()
         # Without the lock: copies, for which this waits, compare their logs with this one.
         await self.settle(channel)
         await self._committed(channel)
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             log = channel.log
             if log is None or log.state is not LogState.SEALED or channel.unprepared:
@@ -286,14 +272,14 @@ class ChannelLogs:
 
         Not while a seal is being saved: that is done by another thread.
         """
-        async with self.lock(channel.partition):
-            if channel.state is not State.UNSEALING or channel.log is None:
+        async with self.changes.lock(channel.partition):
+            if channel.state is not ChannelState.UNSEALING or channel.log is None:
                 return False
             channel.unseal_log(channel.log)
             return True
 
     def _check_current(self, channel: Channel, version: int) -> None:
-        if channel.state is State.CLOSED:
+        if channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
         channel.check_version(version)
 
@@ -304,7 +290,7 @@ class ChannelLogs:
         Raises:
             DiskFull: There is no space for it now; it may be tried again.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.log is None and channel.rules.read:
                 await self._open(channel, begin)
 
@@ -313,7 +299,7 @@ class ChannelLogs:
 
         The move for which it was sealed is over; its mover is refused in the present epoch.
         """
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             if channel.log is not None and channel.log.state is LogState.SEALED:
                 channel.log.unseal()
 
@@ -323,10 +309,10 @@ class ChannelLogs:
         Raises:
             VqError, OSError: It could not be put aside, or no log begun.
         """
-        await self._whole(self._renew_copy(channel, begin))
+        await self.changes.whole(self._renew_copy(channel, begin))
 
     async def _renew_copy(self, channel: Channel, begin: LogBegin) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             await self._renew(channel, await self._settled_copy(channel), begin)
 
     async def _settled_copy(self, channel: Channel) -> Log:
@@ -342,13 +328,9 @@ class ChannelLogs:
                 f"the log of {channel} is not changed: its master was replaced by this node"
             )
         log = channel.log
-        if log is None or channel.failed or channel.state is State.CLOSED:
+        if log is None or channel.failed or channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
         return log
-
-    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the whole of a change of files, also if whoever waits for it is cancelled."""
-        await asyncio.shield(asyncio.get_running_loop().create_task(work))
 
     async def cut_log(self, channel: Channel, offset: int) -> None:
         """Have the log of a copy end at ``offset``; what followed is kept beside it.
@@ -356,10 +338,10 @@ class ChannelLogs:
         Raises:
             VqError, OSError: It could not be cut; the channel has its log, or says why not.
         """
-        await self._whole(self._cut_copy(channel, offset))
+        await self.changes.whole(self._cut_copy(channel, offset))
 
     async def _cut_copy(self, channel: Channel, offset: int) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             log = await self._settled_copy(channel)
             channel.detach()
             channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
@@ -383,12 +365,12 @@ class ChannelLogs:
 
         Its files may have been repaired meanwhile.
         """
-        await self._whole(self._open_again(channel, part))
+        await self.changes.whole(self._open_again(channel, part))
 
     async def _open_again(self, channel: Channel, part: Channel) -> None:
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             log = part.log
-            if log is None or channel.state is State.CLOSED:
+            if log is None or channel.state is ChannelState.CLOSED:
                 return
             if part is channel:
                 await self.settle(channel)
@@ -411,12 +393,12 @@ class ChannelLogs:
             NotMaster: This node leads by now.
         """
         paths: list[Path] = []
-        await self._whole(self._give_up(channel, paths))
+        await self.changes.whole(self._give_up(channel, paths))
         return paths
 
     async def _give_up(self, channel: Channel, paths: list[Path]) -> None:
-        async with self.lock(channel.partition):
-            if channel.state is State.CLOSED:
+        async with self.changes.lock(channel.partition):
+            if channel.state is ChannelState.CLOSED:
                 return
             await self.settle(channel)
             if channel.role.epoch:
@@ -439,8 +421,8 @@ class ChannelLogs:
     # Retention ----------------------------------------------------------------------------------
     def drop_soon(self, channel: Channel, offset: int) -> None:
         """Drop what the master has dropped; a drop that fails is tried again with the next call."""
-        if channel not in self._dropping:
-            self._dropping.add(channel)
+        if channel not in self.dropping:
+            self.dropping.add(channel)
             self._tasks.start(self._drop_like_master(channel, offset, channel.copies.epoch))
 
     async def _drop_like_master(self, channel: Channel, offset: int, epoch: int) -> None:
@@ -462,7 +444,7 @@ class ChannelLogs:
                 error=error,
             )
         finally:
-            self._dropping.discard(channel)
+            self.dropping.discard(channel)
 
     async def roll(self, channel: Channel, block: Block) -> None:
         """End the block of a log that takes appends, if it is still that one.
@@ -474,7 +456,7 @@ class ChannelLogs:
             PartitionFailed: An I/O error.
         """
         clock = channel.context.clock
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             begun_s, log = clock.monotonic(), channel.log
             if log is None or log.open_block is not block:
                 return
@@ -522,7 +504,7 @@ class ChannelLogs:
         """
         found: list[Freed] = []
         try:
-            await self._whole(self._drop_before(channel, offset, still, found))
+            await self.changes.whole(self._drop_before(channel, offset, still, found))
         finally:
             freed = Freed(
                 sum(each.size_bytes for each in found), sum(each.blocks for each in found)
@@ -535,8 +517,8 @@ class ChannelLogs:
     async def _drop_before(
         self, channel: Channel, offset: int, still: Callable[[], bool], found: list[Freed]
     ) -> None:
-        async with self.lock(channel.partition):
-            if channel.state is State.CLOSED or not still():
+        async with self.changes.lock(channel.partition):
+            if channel.state is ChannelState.CLOSED or not still():
                 return
             for part in [*channel.older, channel]:
                 found += [await self._drop(part, min(offset, part.high_watermark))]
@@ -616,7 +598,7 @@ class ChannelLogs:
 
     async def verify_archive(
         self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
-    ) -> Verified:
+    ) -> CheckedArchive:
         """Read an archive as a whole; return what is wrong, if something is.
 
         Zip, block and batches are compared with what the stub says. Damage of batches is looked
@@ -661,7 +643,7 @@ class ChannelLogs:
     ) -> None:
         """Close a channel, and its logs; ``saves``: whether there is time for a checkpoint."""
         channel.close(error)
-        async with self.lock(channel.partition):
+        async with self.changes.lock(channel.partition):
             await self.settle(channel)
             for log in channel.take_logs():
                 self.closed_unflushed |= log.state is LogState.FAILED

@@ -29,7 +29,7 @@ class ColdRead(NamedTuple):
     then: Callable[[], None]  # called on the loop, if the request still waits
 
 
-class _Waiting:
+class _ColdRequest:
     """A request that is handled again once bytes are in memory."""
 
     def __init__(self, session: Session) -> None:
@@ -75,7 +75,7 @@ def read_again(
     context: Context, session: Session, error: NotInMemory, again: Callable[[], None]
 ) -> None:
     """Have ``again`` called once the bytes are in memory that a request lacked."""
-    waiting = _Waiting(session)
+    waiting = _ColdRequest(session)
 
     def then() -> None:
         waiting.cancel()
@@ -132,13 +132,16 @@ class ColdReads:
 
     async def _fetch(self, fetch: Callable[[], None]) -> None:
         lane, place = threads_of(fetch)
-        if not isinstance(fetch, Fetch) or not place:
-            await self._runner.run(fetch, lane)
-            return
         try:
-            await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane, place))
-        except TimeoutError as error:
-            fetch.give_up(str(error))
+            if not isinstance(fetch, Fetch) or not place:
+                await self._runner.run(fetch, lane)
+                return
+            try:
+                await wait_at_most(ELSEWHERE_TIMEOUT_S, self._runner.run(fetch, lane, place))
+            except TimeoutError as error:
+                fetch.give_up(str(error))
+        except Exception:  # the read that follows tells its request; others wait behind this one
+            logger.exception("bringing bytes into memory failed")
 
     @staticmethod
     def _go_on(read: ColdRead) -> None:

@@ -1,11 +1,12 @@
 """What all channels of a node share: storers, timers, counters, and the role in each group."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from vq.broker.base.facts import Fact, Facts, counter, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.notice import Notice
 from vq.broker.partition.role import Role
@@ -14,7 +15,7 @@ from vq.errors import VqError
 from vq.store.commit.storer import Storer
 
 
-class Timer(Protocol):
+class LaterCall(Protocol):
     """A callback that will be called unless it is cancelled first."""
 
     def cancel(self) -> None:
@@ -46,7 +47,7 @@ def _fetch_at_once(session: object, read: Any) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class DataPlace:
     """A data directory as the channels see it whose logs lie there.
 
     Attributes:
@@ -82,9 +83,9 @@ class Context:
     """
 
     group: str
-    places: Mapping[Path, Place]
+    places: Mapping[Path, DataPlace]
     clock: Clock
-    call_later: Callable[[float, Callable[[], None]], Timer]
+    call_later: Callable[[float, Callable[[], None]], LaterCall]
     roles: Mapping[str, Role]
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     counters: Counters = field(default_factory=Counters)
@@ -96,7 +97,7 @@ class Context:
         self.suspected.tell(channel, offset)
 
     @property
-    def main(self) -> Place:
+    def main(self) -> DataPlace:
         """The main data directory."""
         return next(iter(self.places.values()))
 
@@ -114,3 +115,82 @@ class Context:
     def role(self) -> Role:
         """What this node is in its own group."""
         return self.roles[self.group]
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Context].of(
+            self,
+            Fact(read=lambda context: context.flushes, status="flushes"),
+            histogram(
+                "vq_acknowledgement_seconds",
+                "Time from the append of a batch to its acknowledgement: flush and copies "
+                "included.",
+                lambda context: context.acknowledged or Histogram(),
+            ),
+            counter(
+                "vq_flushed_logs",
+                "Logs that flushes made durable; one flush may be of many.",
+                lambda context: context.flushed_logs,
+            ),
+        )
+        yield Facts[Counters].of(
+            self.counters,
+            counter(
+                "vq_appended_messages",
+                "Messages that were appended.",
+                lambda counters: counters.messages_in,
+                status="messages_in",
+            ),
+            counter(
+                "vq_appended_bytes",
+                "Bytes of their batches.",
+                lambda counters: counters.bytes_in,
+                status="bytes_in",
+            ),
+            counter(
+                "vq_appended_batches",
+                "Batches that were appended.",
+                lambda counters: counters.batches_in,
+            ),
+            counter(
+                "vq_repeated_batches",
+                "Batches that were sent again and were stored already.",
+                lambda counters: counters.duplicates,
+            ),
+            counter(
+                "vq_read_bytes",
+                "Bytes that readers and copies got.",
+                lambda counters: counters.bytes_out,
+                status="bytes_out",
+            ),
+            counter(
+                "vq_deleted_bytes",
+                "Bytes of logs that retention deleted.",
+                lambda counters: counters.deleted_bytes,
+            ),
+            counter(
+                "vq_deleted_blocks",
+                "Blocks that retention deleted.",
+                lambda counters: counters.deleted_blocks,
+            ),
+            counter(
+                "vq_deleted_early_bytes",
+                "Of vq_deleted_bytes: those before their time, since a disk was too full.",
+                lambda counters: counters.deleted_early_bytes,
+            ),
+            counter(
+                "vq_archived_bytes",
+                "Bytes of blocks that became archives.",
+                lambda counters: counters.archived_bytes,
+            ),
+            counter(
+                "vq_archived_blocks",
+                "Blocks that became archives.",
+                lambda counters: counters.archived_blocks,
+            ),
+            counter(
+                "vq_archived_early_bytes",
+                "Of vq_archived_bytes: those before their time, since a disk was too full.",
+                lambda counters: counters.archived_early_bytes,
+            ),
+        )

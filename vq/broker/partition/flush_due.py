@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vq.broker.partition.context import Timer
+from vq.broker.partition.context import Context, LaterCall
 from vq.model import TopicSettings
 
 
@@ -10,19 +10,17 @@ class FlushDue:
     """Counts the messages of one partition that no flush was asked for yet, and holds the timer.
 
     Args:
-        call_later: Calls back after so many seconds.
+        context: Has the timers.
         flush: Asks for a flush; it calls ``clear``.
     """
 
-    __slots__ = ("_call_later", "_flush", "_messages", "_timer")
+    __slots__ = ("_context", "_flush", "_messages", "_timer")
 
-    def __init__(
-        self, call_later: Callable[[float, Callable[[], None]], Timer], flush: Callable[[], None]
-    ) -> None:
-        self._call_later = call_later
+    def __init__(self, context: Context, flush: Callable[[], None]) -> None:
+        self._context = context
         self._flush = flush
         self._messages = 0
-        self._timer: Timer | None = None
+        self._timer: LaterCall | None = None
 
     def appended(self, count: int, settings: TopicSettings) -> None:
         """Note an append; have it flushed now, or when the time is up."""
@@ -30,7 +28,7 @@ class FlushDue:
         if self._messages >= settings.flush_interval_messages:
             self._flush()
         elif self._timer is None:
-            self._timer = self._call_later(settings.flush_interval_ms / 1000, self._flush)
+            self._timer = self._context.call_later(settings.flush_interval_ms / 1000, self._flush)
 
     def settings_changed(self) -> None:
         """Have what waits flushed now: its timer runs for the interval of before."""

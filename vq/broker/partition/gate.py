@@ -20,8 +20,9 @@ __all__ = ["Gate", "Stage"]
 
 
 class Stage(Enum):
-    """How far a node is with its end."""
+    """How far a node is with its start and its end."""
 
+    STARTING = "starting"
     SERVING = "serving"
     LEAVING = "leaving"
     """It hands over, and follows nobody any more."""
@@ -42,7 +43,7 @@ class Gate:
         refusal: Why it serves no partition, or None: another node leads its group.
         put_refusal: Why it takes no PUTs, or None.
         holds: PUTs that are refused wait: it hands over.
-        stage: How far it is with its end.
+        stage: How far it is with its start and its end.
         moved: Told after the role has changed some of this: PUTs that wait may go on, or are
             refused.
     """
@@ -54,7 +55,7 @@ class Gate:
         self.refusal: VqError | None = None
         self.put_refusal: VqError | None = None
         self.holds = False
-        self.stage = Stage.SERVING
+        self.stage = Stage.STARTING
         self.moved = Notice[[]]()
         self._disks: VqError | None = None
         self._decide()
@@ -68,7 +69,7 @@ class Gate:
     @property
     def serves(self) -> bool:
         """Whether the end of the node has not begun."""
-        return self.stage is Stage.SERVING
+        return self.stage in {Stage.STARTING, Stage.SERVING}
 
     def acts(self, incarnation: int, epoch: int) -> None:
         """Take as what, and in which epoch, the node acts or follows from now on."""
@@ -83,6 +84,11 @@ class Gate:
         """Take why no disk of the node takes messages; None: at least some do."""
         self._disks = refusal
         self._decide()
+
+    def started(self) -> None:
+        """Take that the node does its work from now on, unless its end has begun."""
+        if self.stage is Stage.STARTING:
+            self.stage = Stage.SERVING
 
     def leave(self) -> None:
         """Take that the node is about to stop."""

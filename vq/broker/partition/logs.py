@@ -23,7 +23,7 @@ from vq.log_lines import get_logger
 from vq.model import ARCHIVE_PLACES, TopicPartition, check_archive_place
 from vq.store.archive.archive import ArchiveFiles, Stub, node_url, place_of, url_of
 from vq.store.archive.archive_place import (
-    Unreachable,
+    ZipUnreachable,
     discard,
     drop_archive,
     end_upload,
@@ -314,7 +314,7 @@ class Logs:
         Raises:
             InvalidArgument: ``place`` is none of those where archives may lie.
             InvalidState: ``place`` is one of the data directories, or below.
-            Unreachable: It cannot be reached, or is not mounted.
+            ZipUnreachable: It cannot be reached, or is not mounted.
             OSError: It cannot be begun, or what another archive of this block left elsewhere cannot
                 be removed.
         """
@@ -373,13 +373,13 @@ class Logs:
         Then it is not mounted, most likely: what is written there now would be hidden by the mount.
 
         Raises:
-            Unreachable: It is so.
+            ZipUnreachable: It is so.
         """
         place = place.rstrip("/")
         paths = [local_path(each) for each in sorted(self._places.get(place, ()))]
         local = [path for path in paths if path is not None]
         if local and not any(path.is_dir() for path in local):
-            raise Unreachable(
+            raise ZipUnreachable(
                 place,
                 f"{local[0]}, where this node has archives, is gone; mount it. If it is to be "
                 "empty, make it",

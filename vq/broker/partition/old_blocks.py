@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.clock import Clock
 from vq.errors import CorruptData
 from vq.store.disk.disk import Disk
@@ -31,7 +31,9 @@ __all__ = [
 #: An append time so far ahead of the clock is not believed. A clock that goes back by less makes
 #: blocks look younger for as long as that.
 AHEAD_MS: Final = 3_600_000
-_BROKEN = frozenset({State.FAILED, State.QUARANTINED, State.UNREADABLE, State.CLOSED})
+_BROKEN = frozenset(
+    {ChannelState.FAILED, ChannelState.QUARANTINED, ChannelState.UNREADABLE, ChannelState.CLOSED}
+)
 
 T = TypeVar("T")
 

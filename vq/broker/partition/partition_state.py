@@ -28,7 +28,7 @@ from vq.model import PartitionPlacement, PartitionState, TopicSettings
 from vq.store.log.log_config import LogState
 
 
-class State(enum.StrEnum):
+class ChannelState(enum.StrEnum):
     """The state of a partition on its broker; ``RULES`` says what each means and allows."""
 
     OPENING = "opening"
@@ -48,7 +48,7 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
-class Event(enum.StrEnum):
+class ChannelEvent(enum.StrEnum):
     """What happens to a partition; ``EVENTS`` says what each means."""
 
     PLACED_TO_WRITE = "placed_to_write"
@@ -71,110 +71,147 @@ class Event(enum.StrEnum):
 
 
 #: What each event means, for the page of reference.
-EVENTS: Final[dict[Event, str]] = {
-    Event.PLACED_TO_WRITE: "the placement gives the appends to this group",
-    Event.PLACED_READ_ONLY: "so it does, and the partition is `ro` or `closed`",
-    Event.PLACED_NOT_WRITABLE: "so it does, and the topic is closed for writes",
-    Event.PLACED_DELETED: "the topic is deleted and can be brought back; this group has a range",
-    Event.PLACED_TO_READ: "the placement gives the appends to another group, a range to this one",
-    Event.PLACED_ELSEWHERE: "the placement gives no range to this group",
-    Event.SEAL_FOUND: "the open log is sealed",
-    Event.SHORT_FOUND: "the open log ends before the range begins that takes the appends",
-    Event.DAMAGE_FOUND: "the open log is quarantined",
-    Event.SEAL: "a SEAL was accepted",
-    Event.ADOPT: "an ADOPT was accepted, and the placement gives no range to this group",
-    Event.MOVE_OVER: "the placement's version changed, or the time of a seal is up",
-    Event.UNSEALED: "the version is raised and the log takes appends again",
-    Event.PUT_ASIDE: "the log is put aside; another one takes its place",
-    Event.FAIL: "an I/O error ended writing",
-    Event.OPEN_FAILED: "an I/O error kept the log from being opened",
-    Event.CLOSE: "the topic is gone, the partition is not held any more, or the node stops",
+EVENTS: Final[dict[ChannelEvent, str]] = {
+    ChannelEvent.PLACED_TO_WRITE: "the placement gives the appends to this group",
+    ChannelEvent.PLACED_READ_ONLY: "so it does, and the partition is `ro` or `closed`",
+    ChannelEvent.PLACED_NOT_WRITABLE: "so it does, and the topic is closed for writes",
+    ChannelEvent.PLACED_DELETED: (
+        "the topic is deleted and can be brought back; this group has a range"
+    ),
+    ChannelEvent.PLACED_TO_READ: (
+        "the placement gives the appends to another group, a range to this one"
+    ),
+    ChannelEvent.PLACED_ELSEWHERE: "the placement gives no range to this group",
+    ChannelEvent.SEAL_FOUND: "the open log is sealed",
+    ChannelEvent.SHORT_FOUND: "the open log ends before the range begins that takes the appends",
+    ChannelEvent.DAMAGE_FOUND: "the open log is quarantined",
+    ChannelEvent.SEAL: "a SEAL was accepted",
+    ChannelEvent.ADOPT: "an ADOPT was accepted, and the placement gives no range to this group",
+    ChannelEvent.MOVE_OVER: "the placement's version changed, or the time of a seal is up",
+    ChannelEvent.UNSEALED: "the version is raised and the log takes appends again",
+    ChannelEvent.PUT_ASIDE: "the log is put aside; another one takes its place",
+    ChannelEvent.FAIL: "an I/O error ended writing",
+    ChannelEvent.OPEN_FAILED: "an I/O error kept the log from being opened",
+    ChannelEvent.CLOSE: "the topic is gone, the partition is not held any more, or the node stops",
 }
 
 _PLACED: Final = {
-    Event.PLACED_TO_WRITE: State.WRITES,
-    Event.PLACED_READ_ONLY: State.READ_ONLY,
-    Event.PLACED_NOT_WRITABLE: State.NOT_WRITABLE,
-    Event.PLACED_DELETED: State.DELETED,
-    Event.PLACED_TO_READ: State.READS,
-    Event.PLACED_ELSEWHERE: State.ELSEWHERE,
+    ChannelEvent.PLACED_TO_WRITE: ChannelState.WRITES,
+    ChannelEvent.PLACED_READ_ONLY: ChannelState.READ_ONLY,
+    ChannelEvent.PLACED_NOT_WRITABLE: ChannelState.NOT_WRITABLE,
+    ChannelEvent.PLACED_DELETED: ChannelState.DELETED,
+    ChannelEvent.PLACED_TO_READ: ChannelState.READS,
+    ChannelEvent.PLACED_ELSEWHERE: ChannelState.ELSEWHERE,
 }
 _ENDS: Final = {
-    Event.FAIL: State.FAILED,
-    Event.OPEN_FAILED: State.UNREADABLE,
-    Event.CLOSE: State.CLOSED,
+    ChannelEvent.FAIL: ChannelState.FAILED,
+    ChannelEvent.OPEN_FAILED: ChannelState.UNREADABLE,
+    ChannelEvent.CLOSE: ChannelState.CLOSED,
 }
 _SPECIAL_LOG: Final = {
-    Event.SEAL_FOUND: State.UNSEALING,
-    Event.SHORT_FOUND: State.UNPREPARED,
-    Event.DAMAGE_FOUND: State.QUARANTINED,
+    ChannelEvent.SEAL_FOUND: ChannelState.UNSEALING,
+    ChannelEvent.SHORT_FOUND: ChannelState.UNPREPARED,
+    ChannelEvent.DAMAGE_FOUND: ChannelState.QUARANTINED,
 }
 
 
-def _stays(state: State, *events: Event) -> dict[Event, State]:
+def _stays(state: ChannelState, *events: ChannelEvent) -> dict[ChannelEvent, ChannelState]:
     return dict.fromkeys(events, state)
 
 
-def _takes_appends(state: State) -> dict[Event, State]:
+def _takes_appends(state: ChannelState) -> dict[ChannelEvent, ChannelState]:
     """Return the row of a state in which the placement gives the appends to this group."""
-    own = {Event.SEAL: State.SEALED, Event.PUT_ASIDE: State.OPENING}
-    return _PLACED | _SPECIAL_LOG | own | _stays(state, Event.MOVE_OVER) | _ENDS
+    own = {ChannelEvent.SEAL: ChannelState.SEALED, ChannelEvent.PUT_ASIDE: ChannelState.OPENING}
+    return _PLACED | _SPECIAL_LOG | own | _stays(state, ChannelEvent.MOVE_OVER) | _ENDS
 
 
-def _ended(state: State) -> dict[Event, State]:
+def _ended(state: ChannelState) -> dict[ChannelEvent, ChannelState]:
     """Return the row of a state that only ``CLOSE`` ends."""
-    told = (*_PLACED, *_SPECIAL_LOG, Event.MOVE_OVER, Event.FAIL, Event.OPEN_FAILED)
-    return _stays(state, *told) | {Event.CLOSE: State.CLOSED}
+    told = (
+        *_PLACED,
+        *_SPECIAL_LOG,
+        ChannelEvent.MOVE_OVER,
+        ChannelEvent.FAIL,
+        ChannelEvent.OPEN_FAILED,
+    )
+    return _stays(state, *told) | {ChannelEvent.CLOSE: ChannelState.CLOSED}
 
 
 #: The next state. An event that is missing in a row must not happen in that state.
-TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
-    State.OPENING: _PLACED | _stays(State.OPENING, Event.MOVE_OVER) | _ENDS,
-    State.WRITES: _takes_appends(State.WRITES),
-    State.READ_ONLY: _takes_appends(State.READ_ONLY),
-    State.NOT_WRITABLE: _takes_appends(State.NOT_WRITABLE),
+TRANSITIONS: Final[dict[ChannelState, dict[ChannelEvent, ChannelState]]] = {
+    ChannelState.OPENING: _PLACED | _stays(ChannelState.OPENING, ChannelEvent.MOVE_OVER) | _ENDS,
+    ChannelState.WRITES: _takes_appends(ChannelState.WRITES),
+    ChannelState.READ_ONLY: _takes_appends(ChannelState.READ_ONLY),
+    ChannelState.NOT_WRITABLE: _takes_appends(ChannelState.NOT_WRITABLE),
     # What is special about the log is looked at again when the topic is brought back.
-    State.DELETED: _PLACED
-    | _stays(State.DELETED, Event.SEAL_FOUND, Event.SHORT_FOUND, Event.MOVE_OVER)
-    | {Event.DAMAGE_FOUND: State.QUARANTINED, Event.PUT_ASIDE: State.OPENING}
+    ChannelState.DELETED: _PLACED
+    | _stays(
+        ChannelState.DELETED,
+        ChannelEvent.SEAL_FOUND,
+        ChannelEvent.SHORT_FOUND,
+        ChannelEvent.MOVE_OVER,
+    )
+    | {
+        ChannelEvent.DAMAGE_FOUND: ChannelState.QUARANTINED,
+        ChannelEvent.PUT_ASIDE: ChannelState.OPENING,
+    }
     | _ENDS,
     # The log of a range that moved away is sealed. That says nothing new.
-    State.READS: _PLACED
-    | _stays(State.READS, Event.SEAL_FOUND, Event.PUT_ASIDE, Event.MOVE_OVER)
-    | {Event.DAMAGE_FOUND: State.QUARANTINED}
+    ChannelState.READS: _PLACED
+    | _stays(
+        ChannelState.READS, ChannelEvent.SEAL_FOUND, ChannelEvent.PUT_ASIDE, ChannelEvent.MOVE_OVER
+    )
+    | {ChannelEvent.DAMAGE_FOUND: ChannelState.QUARANTINED}
     | _ENDS,
-    State.ELSEWHERE: _PLACED
-    | _stays(State.ELSEWHERE, Event.SEAL_FOUND, Event.MOVE_OVER)
-    | {Event.DAMAGE_FOUND: State.QUARANTINED, Event.ADOPT: State.PREPARED}
+    ChannelState.ELSEWHERE: _PLACED
+    | _stays(ChannelState.ELSEWHERE, ChannelEvent.SEAL_FOUND, ChannelEvent.MOVE_OVER)
+    | {
+        ChannelEvent.DAMAGE_FOUND: ChannelState.QUARANTINED,
+        ChannelEvent.ADOPT: ChannelState.PREPARED,
+    }
     | _ENDS,
     # Whatever is special about the log is looked at again when the placement changes.
-    State.PREPARED: _PLACED
-    | _stays(State.PREPARED, Event.PLACED_ELSEWHERE, Event.SEAL_FOUND, Event.DAMAGE_FOUND)
-    | _stays(State.PREPARED, Event.ADOPT, Event.PUT_ASIDE)
-    | {Event.MOVE_OVER: State.ELSEWHERE}
+    ChannelState.PREPARED: _PLACED
+    | _stays(
+        ChannelState.PREPARED,
+        ChannelEvent.PLACED_ELSEWHERE,
+        ChannelEvent.SEAL_FOUND,
+        ChannelEvent.DAMAGE_FOUND,
+    )
+    | _stays(ChannelState.PREPARED, ChannelEvent.ADOPT, ChannelEvent.PUT_ASIDE)
+    | {ChannelEvent.MOVE_OVER: ChannelState.ELSEWHERE}
     | _ENDS,
-    State.UNPREPARED: _PLACED
-    | _stays(State.UNPREPARED, Event.MOVE_OVER)
-    | {Event.PUT_ASIDE: State.OPENING}
+    ChannelState.UNPREPARED: _PLACED
+    | _stays(ChannelState.UNPREPARED, ChannelEvent.MOVE_OVER)
+    | {ChannelEvent.PUT_ASIDE: ChannelState.OPENING}
     | _ENDS,
     # Settings may change while a move is on. Only the end of the move ends the seal.
-    State.SEALED: _PLACED
-    | _stays(State.SEALED, Event.PLACED_TO_WRITE, Event.PLACED_READ_ONLY)
-    | _stays(State.SEALED, Event.PLACED_NOT_WRITABLE, Event.PLACED_DELETED)
-    | _stays(State.SEALED, Event.SEAL_FOUND, Event.SHORT_FOUND)
-    | _stays(State.SEALED, Event.SEAL, Event.PUT_ASIDE)
-    | {Event.DAMAGE_FOUND: State.QUARANTINED, Event.MOVE_OVER: State.OPENING}
+    ChannelState.SEALED: _PLACED
+    | _stays(ChannelState.SEALED, ChannelEvent.PLACED_TO_WRITE, ChannelEvent.PLACED_READ_ONLY)
+    | _stays(ChannelState.SEALED, ChannelEvent.PLACED_NOT_WRITABLE, ChannelEvent.PLACED_DELETED)
+    | _stays(ChannelState.SEALED, ChannelEvent.SEAL_FOUND, ChannelEvent.SHORT_FOUND)
+    | _stays(ChannelState.SEALED, ChannelEvent.SEAL, ChannelEvent.PUT_ASIDE)
+    | {
+        ChannelEvent.DAMAGE_FOUND: ChannelState.QUARANTINED,
+        ChannelEvent.MOVE_OVER: ChannelState.OPENING,
+    }
     | _ENDS,
-    State.UNSEALING: _PLACED
-    | _stays(State.UNSEALING, Event.MOVE_OVER)
-    | {Event.SEAL: State.SEALED, Event.UNSEALED: State.OPENING, Event.PUT_ASIDE: State.OPENING}
+    ChannelState.UNSEALING: _PLACED
+    | _stays(ChannelState.UNSEALING, ChannelEvent.MOVE_OVER)
+    | {
+        ChannelEvent.SEAL: ChannelState.SEALED,
+        ChannelEvent.UNSEALED: ChannelState.OPENING,
+        ChannelEvent.PUT_ASIDE: ChannelState.OPENING,
+    }
     | _ENDS,
-    State.QUARANTINED: _stays(State.QUARANTINED, *_PLACED, Event.DAMAGE_FOUND, Event.MOVE_OVER)
-    | {Event.ADOPT: State.PREPARED, Event.PUT_ASIDE: State.OPENING}
+    ChannelState.QUARANTINED: _stays(
+        ChannelState.QUARANTINED, *_PLACED, ChannelEvent.DAMAGE_FOUND, ChannelEvent.MOVE_OVER
+    )
+    | {ChannelEvent.ADOPT: ChannelState.PREPARED, ChannelEvent.PUT_ASIDE: ChannelState.OPENING}
     | _ENDS,
-    State.FAILED: _ended(State.FAILED),
-    State.UNREADABLE: _ended(State.UNREADABLE),
-    State.CLOSED: _ended(State.CLOSED),
+    ChannelState.FAILED: _ended(ChannelState.FAILED),
+    ChannelState.UNREADABLE: _ended(ChannelState.UNREADABLE),
+    ChannelState.CLOSED: _ended(ChannelState.CLOSED),
 }
 
 
@@ -214,84 +251,84 @@ _BEING_PREPARED: Final = "the log of partition {partition} is being prepared for
 _LIVES_ON: Final = "partition {partition} lives on {writer}, not {group}"
 _WRITING_ENDED: Final = "partition {partition}: writing ended with {cause}"
 
-RULES: Final[dict[State, Rules]] = {
-    State.OPENING: Rules(
+RULES: Final[dict[ChannelState, Rules]] = {
+    ChannelState.OPENING: Rules(
         meaning="The log that will serve is not known yet.", why=_BEING_PREPARED, adopt=True
     ),
-    State.WRITES: Rules(
+    ChannelState.WRITES: Rules(
         meaning="This group takes the appends.", told="rw", refusal=None, seal=True
     ),
-    State.READ_ONLY: Rules(
+    ChannelState.READ_ONLY: Rules(
         meaning="This group would take the appends; the partition takes none.",
         why="partition {partition} is {placed}",
         seal=True,
     ),
-    State.NOT_WRITABLE: Rules(
+    ChannelState.NOT_WRITABLE: Rules(
         meaning="This group would take the appends; the topic is closed for writes.",
         told="closed",
         refusal=TopicClosed,
         why="topic {topic} is closed for writes",
         seal=True,
     ),
-    State.DELETED: Rules(
+    ChannelState.DELETED: Rules(
         meaning="The topic is deleted and can be brought back; its data stay as they are.",
         told="deleted",
         refusal=UnknownTopic,
         why="topic {topic} was deleted",
     ),
-    State.READS: Rules(
+    ChannelState.READS: Rules(
         meaning="This group holds a range; another group takes the appends.",
         why="new messages of {partition} go to {writer}",
         adopt=True,
     ),
-    State.ELSEWHERE: Rules(
+    ChannelState.ELSEWHERE: Rules(
         meaning="This group holds no range; the broker forgets the partition.",
         refusal=NotMaster,
         why=_LIVES_ON,
         adopt=True,
     ),
-    State.PREPARED: Rules(
+    ChannelState.PREPARED: Rules(
         meaning="This group holds no range yet; its log is prepared for a move.",
         refusal=NotMaster,
         why=_LIVES_ON,
         adopt=True,
     ),
-    State.UNPREPARED: Rules(
+    ChannelState.UNPREPARED: Rules(
         meaning="This group takes the appends, and its log ends before they begin.",
         why=_BEING_PREPARED,
     ),
-    State.SEALED: Rules(
+    ChannelState.SEALED: Rules(
         meaning="A move is on; it counts on the end of the log.",
         told="sealed",
         why=_BEING_MOVED,
         seal=True,
     ),
-    State.UNSEALING: Rules(
+    ChannelState.UNSEALING: Rules(
         meaning="The move came to nothing; the log is sealed until the version is raised.",
         why=_BEING_MOVED,
         seal=True,
     ),
-    State.QUARANTINED: Rules(
+    ChannelState.QUARANTINED: Rules(
         meaning="Damage was found inside the log when it was opened.",
         told="quarantined",
         refusal=PartitionQuarantined,
         why="partition {partition}: {log}",
         adopt=True,
     ),
-    State.FAILED: Rules(
+    ChannelState.FAILED: Rules(
         meaning="An I/O error ended writing.",
         told="failed",
         refusal=PartitionFailed,
         why=_WRITING_ENDED,
     ),
-    State.UNREADABLE: Rules(
+    ChannelState.UNREADABLE: Rules(
         meaning="An I/O error kept the log from being opened.",
         told="failed",
         refusal=PartitionFailed,
         why=_WRITING_ENDED,
         read=False,
     ),
-    State.CLOSED: Rules(
+    ChannelState.CLOSED: Rules(
         meaning="The broker does not serve the partition any more.",
         refusal=ShuttingDown,
         why="{cause}",
@@ -301,7 +338,7 @@ RULES: Final[dict[State, Rules]] = {
 }
 
 
-def next_state(state: State, event: Event) -> State:
+def next_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
     """Return the state that follows ``state`` when ``event`` happens.
 
     Raises:
@@ -319,18 +356,18 @@ def placed(
     group: str,
     *,
     holds_range: bool,
-) -> Event:
+) -> ChannelEvent:
     """Name what ZooKeeper says of a partition, as ``group`` sees it."""
     if placement.state is PartitionState.DELETED and holds_range:
-        return Event.PLACED_DELETED
+        return ChannelEvent.PLACED_DELETED
     if placement.writer_group != group:
-        return Event.PLACED_TO_READ if holds_range else Event.PLACED_ELSEWHERE
+        return ChannelEvent.PLACED_TO_READ if holds_range else ChannelEvent.PLACED_ELSEWHERE
     if placement.state is not PartitionState.RW:
-        return Event.PLACED_READ_ONLY
-    return Event.PLACED_TO_WRITE if settings.writable else Event.PLACED_NOT_WRITABLE
+        return ChannelEvent.PLACED_READ_ONLY
+    return ChannelEvent.PLACED_TO_WRITE if settings.writable else ChannelEvent.PLACED_NOT_WRITABLE
 
 
-def found(log: LogState, *, short: bool) -> Event | None:
+def found(log: LogState, *, short: bool) -> ChannelEvent | None:
     """Name what is special about an open log, None if nothing is.
 
     Args:
@@ -338,7 +375,7 @@ def found(log: LogState, *, short: bool) -> Event | None:
         short: Whether it ends before the range begins in which this group takes the appends.
     """
     if log is LogState.QUARANTINED:
-        return Event.DAMAGE_FOUND
+        return ChannelEvent.DAMAGE_FOUND
     if log is LogState.SEALED:
-        return Event.SEAL_FOUND
-    return Event.SHORT_FOUND if short and log is LogState.OK else None
+        return ChannelEvent.SEAL_FOUND
+    return ChannelEvent.SHORT_FOUND if short and log is LogState.OK else None

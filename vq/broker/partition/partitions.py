@@ -23,7 +23,7 @@ from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.context import Context
 from vq.broker.partition.logs import Logs
 from vq.broker.partition.old_blocks import ahead_ms_of
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import lost_at_start
 from vq.broker.partition.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.brokers.registry import read_state
@@ -111,12 +111,7 @@ class Partitions:
         self._kept_trash: set[Path] = set()  # told once
         self.unsealing = Notice[[Channel]]()
         self.added = Notice[[]]()
-        self.view = TopicsView(
-            coordinator,
-            on_topic=self._apply,
-            on_gone=self._remove_topic,
-            interval_s=refresh_interval_s,
-        )
+        self.view = TopicsView(coordinator, follower=self, interval_s=refresh_interval_s)
 
     def highest_epoch(self) -> int:
         """Return the highest epoch of a batch in the logs that are open; 0: there is none."""
@@ -130,14 +125,16 @@ class Partitions:
             f"{older.log.reason if older.log is not None else older.cause}"
             for channel in self.channels.values()
             for older in channel.older
-            if older.state in {State.QUARANTINED, State.UNREADABLE}
+            if older.state in {ChannelState.QUARANTINED, ChannelState.UNREADABLE}
         ]
         damaged += [
             f"an earlier range of partition {channel} ends at {older.log.end_offset}, not "
             f"{older.end_of_range}"
             for channel in self.channels.values()
             for older in channel.older
-            if older.log is not None and older.state is not State.QUARANTINED and older.is_cut_short
+            if older.log is not None
+            and older.state is not ChannelState.QUARANTINED
+            and older.is_cut_short
         ]
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
@@ -286,15 +283,15 @@ class Partitions:
 
     def is_changing(self, partition: TopicPartition) -> bool:
         """See ``dispatcher.Directory``."""
-        return self.logs.is_changing(partition)
+        return self.logs.changes.is_changing(partition)
 
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
         """See ``dispatcher.Directory``."""
         self.logs.open(channel, then)
 
     # Following ZooKeeper ------------------------------------------------------------------------
-    async def _apply(self, view: TopicView) -> None:
-        """Take a topic as ZooKeeper has it now."""
+    async def apply_topic(self, view: TopicView) -> None:
+        """See ``TopicFollower``."""
         async with self._membership:
             await self._apply_changes(view)
 
@@ -443,7 +440,7 @@ class Partitions:
                 missing_start=log.end_offset,
                 missing_end=span.end,
             )
-        if channel.state is State.UNSEALING:
+        if channel.state is ChannelState.UNSEALING:
             self.unsealing.tell(channel)
 
     async def _add(self, prepared: _Prepared) -> Channel:
@@ -604,7 +601,8 @@ class Partitions:
                 "kept data found, ZooKeeper does not say that the topic was deleted", path=path
             )
 
-    async def _remove_topic(self, name: str) -> None:
+    async def remove_topic(self, name: str) -> None:
+        """See ``TopicFollower``."""
         async with self._membership:
             topic_ids = self._topic_ids(name)
             known = self.view.topics.get(name)

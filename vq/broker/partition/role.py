@@ -5,9 +5,12 @@ below, which say what has happened. Not in here: the reading and writing of the 
 the storing of epochs (``replication.mastership``, ``replication.insync_set``).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
+from typing import Any
 
+from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.base.notice import Notice
+from vq.broker.partition.lease import Lease
 from vq.broker.partition.node_state import NODE_RULES, NodeEvent, NodeState, next_node_state
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -31,7 +34,7 @@ class Role:
 
     Args:
         group: The group.
-        lease: Whether a reply of ZooKeeper vouches that nobody else was elected, see ``Lease``.
+        lease: Whether a reply of ZooKeeper vouches that nobody else was elected, see there.
         refusal: Why this node takes no PUTs at first.
 
     Attributes:
@@ -69,7 +72,7 @@ class Role:
         "waits",
     )
 
-    def __init__(self, group: str, lease: Callable[[], bool], refusal: VqError) -> None:
+    def __init__(self, group: str, lease: Lease, refusal: VqError) -> None:
         self.group = group
         self._lease = lease
         self.state = NodeState.UNREGISTERED
@@ -85,7 +88,7 @@ class Role:
     # What follows from it -----------------------------------------------------------------------
     def holds(self) -> bool:
         """Whether this node may act as master right now, without asking its copies."""
-        return self._acts and (self.alone or self._lease())
+        return self._acts and (self.alone or self._lease.lasts())
 
     @property
     def goes_on(self) -> bool:
@@ -115,6 +118,36 @@ class Role:
     def puts(self) -> str:
         """What becomes of a PUT, see ``NodeRules``."""
         return NODE_RULES[self.state].puts
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Role].of(
+            self,
+            gauge(
+                "vq_leader",
+                "1 if this node leads its group, else 0.",
+                lambda role: role.epoch > 0,
+            ),
+            gauge(
+                "vq_leader_may_act",
+                "1 if it leads and takes messages: ZooKeeper answered not long ago, or (for "
+                "replication = sync) all nodes in sync keep up; else 0.",
+                lambda role: role.acts,
+                status="master",
+            ),
+            gauge(
+                "vq_epoch",
+                "Epoch in which this node leads; none while it does not.",
+                lambda role: role.epoch or None,
+                status="epoch",
+            ),
+            gauge(
+                "vq_in_sync_nodes",
+                "Nodes in sync of the group, this one included; none while it does not lead.",
+                lambda role: role.named if role.epoch else None,
+            ),
+            Fact(read=lambda role: role.follows, status="follows"),
+        )
 
     # What happens -------------------------------------------------------------------------------
     def claimed(self) -> None:

@@ -15,8 +15,8 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 from vq.broker.base.lookups import Lookup, Lookups, Then
 from vq.coordination.brokers.open_counts import OpenCount, correct_counts, read_counts
@@ -55,7 +55,7 @@ PROBLEMS_TOLD_MAX: Final = 20
 PROBLEM_CHARACTERS_MAX: Final = 1_000
 
 
-class _Found(NamedTuple):
+class _TopicRead(NamedTuple):
     """What is known of a topic: as it was last read, and what is wrong with it now."""
 
     view: TopicView | None
@@ -69,49 +69,60 @@ class _Counts(NamedTuple):
     counts: dict[str, OpenCount | None]
 
 
+class TopicFollower(Protocol):
+    """Does what the topics ask for; in practice ``Partitions``."""
+
+    async def apply_topic(self, view: TopicView) -> None:
+        """Take a topic that is new or changed."""
+        ...
+
+    async def remove_topic(self, name: str) -> None:
+        """Give up a topic that is no longer there, and was taken before or could not be read."""
+        ...
+
+
 class TopicsView:
     """Follows all topics of a cluster.
 
     Args:
         coordinator: Where to read.
-        on_topic: Called with every topic that is new or changed.
-        on_gone: Called with the name of every topic that is no longer there, and was given to
-            ``on_topic`` or could not be read.
+        follower: Is told of every change.
         interval_s: How often to read again without a reason.
 
     Attributes:
         problems: Topics that could not be followed when they were last looked at, and why.
         removing: Topics whose nodes somebody removes, or began to.
+        lookups: Who waits for a read of a topic.
+        refreshing: Held while topics are read; no read begins while somebody holds it.
+        hinted: Set when something is to be read.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
         *,
-        on_topic: Callable[[TopicView], Awaitable[None]],
-        on_gone: Callable[[str], Awaitable[None]],
+        follower: TopicFollower,
         interval_s: float,
     ) -> None:
         self._coordinator = coordinator
-        self._on_topic = on_topic
-        self._on_gone = on_gone
+        self._follower = follower
         self._interval_s = interval_s
         self._known: dict[str, TopicView] = {}
-        self._told: set[str] = set()  # given to ``on_topic``, perhaps in vain, and not gone yet
+        self._told: set[str] = set()  # given to ``follower``, perhaps in vain, and not gone yet
         self.problems: dict[str, VqError] = {}
         self.removing: set[str] = set()
-        self._wake = asyncio.Event()
+        self.hinted = asyncio.Event()
         self._mirror = Mirror(
             coordinator,
             TOPICS,
             self._read_one,
-            on_hint=self._wake.set,
+            on_hint=self.hinted.set,
             on_value=lambda name, _: self._due.add(name),
         )
         self._due: set[str] = set()  # topics to be followed anew
         self._all = True
-        self._lock = asyncio.Lock()
-        self._lookups = Lookups()
+        self.refreshing = asyncio.Lock()
+        self.lookups = Lookups()
 
     @property
     def topics(self) -> dict[str, TopicView]:
@@ -152,7 +163,7 @@ class TopicsView:
             self._all = True
         else:
             self._follow_anew([topic])
-        self._wake.set()
+        self.hinted.set()
 
     def _follow_anew(self, topics: Iterable[str]) -> None:
         """Have topics read again, and followed unless that is done."""
@@ -171,12 +182,12 @@ class TopicsView:
             then: What to call.
             asker: Whose requests are counted together, and take turns with others': a connection.
         """
-        refusal = self._lookups.why_not(asker)
+        refusal = self.lookups.why_not(asker)
         if refusal:
             asyncio.get_running_loop().call_soon(then, Busy(f"{refusal}; try again"))
             return
-        self._lookups.add(topic, asker, then)
-        self._wake.set()
+        self.lookups.add(topic, asker, then)
+        self.hinted.set()
 
     async def _answer(self, asked: Iterable[Lookup], error: VqError | None) -> None:
         """Call back those who asked; what one of them raises is no matter of the others.
@@ -186,7 +197,7 @@ class TopicsView:
         for number, lookup in enumerate(asked, 1):
             if not number % ANSWERS_PER_TURN:
                 await asyncio.sleep(0)
-            self._lookups.done(lookup)
+            self.lookups.done(lookup)
             try:
                 lookup.then(error)
             except Exception:
@@ -199,7 +210,7 @@ class TopicsView:
             ConnectionLost, SessionExpired: ZooKeeper cannot be read now; everything will be read
                 next time. What is wrong with one topic is kept in ``problems``.
         """
-        async with self._lock:
+        async with self.refreshing:
             await self._refresh()
 
     async def _refresh(self) -> None:
@@ -253,15 +264,15 @@ class TopicsView:
             wait_s = min(audit_at, retry_at if self.problems else math.inf) - loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
+                    await self.hinted.wait()
             # Not in ``refresh``, which others call, too: they answer nobody who asked.
-            self._wake.clear()
+            self.hinted.clear()
             if loop.time() >= audit_at:
                 self._all, audit_at = True, loop.time() + self._interval_s
             if loop.time() >= retry_at:
                 self._follow_anew(self.problems)
                 retry_at = loop.time() + PROBLEM_RETRY_S
-            names, lists, asked = self._lookups.take(ASKED_AT_ONCE_MAX, self._is_followed)
+            names, lists, asked = self.lookups.take(ASKED_AT_ONCE_MAX, self.is_followed)
             self._follow_anew(names)
             if lists:
                 self._mirror.mark_names()
@@ -275,17 +286,17 @@ class TopicsView:
                 logger.exception("following topics failed, trying again", retry_s=RETRY_S)
                 error = CoordinationError(f"{type(caught).__name__}: {caught}")
             if error is not None:
-                asked += self._lookups.take_all()
+                asked += self.lookups.take_all()
             await self._answer(asked, error)
-            if self._lookups:
-                self._wake.set()
+            if self.lookups:
+                self.hinted.set()
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
 
-    def _is_followed(self, name: str) -> bool:
+    def is_followed(self, name: str) -> bool:
         """Whether a name is to be read by itself: the list of topics tells nothing new of it."""
         return name in self._mirror.values or name in self.problems
 
-    async def _read_one(self, name: str, watch: Watch) -> _Found | None:
+    async def _read_one(self, name: str, watch: Watch) -> _TopicRead | None:
         before = self._mirror.values.get(name)
         known = None if before is None else before.view
         # No watch for names that only a client claims to know: whoever invents names must not make
@@ -301,10 +312,10 @@ class TopicsView:
         except (UnknownTopic, NoNode):
             return None
         except VqError as error:
-            return _Found(known, error)
+            return _TopicRead(known, error)
         if before is not None and before.view is view and before.damage is None:
             return before
-        return _Found(view)
+        return _TopicRead(view)
 
     async def _refresh_one(self, name: str) -> None:
         """Refresh a topic; what is wrong with one topic must not keep the others from us."""
@@ -346,13 +357,13 @@ class TopicsView:
                 self.removing.add(name)
             # Also where nothing, or not all of it, could be followed: there may be data of it.
             if name in self._told or name in self.problems:
-                await self._on_gone(name)
+                await self._follower.remove_topic(name)
                 self._known.pop(name, None)
                 self._told.discard(name)
         elif view.phase in {READY, IN_GRACE}:
             self.removing.discard(name)
             self._told.add(name)
-            await self._on_topic(view)
+            await self._follower.apply_topic(view)
             self._known[name] = view
 
 

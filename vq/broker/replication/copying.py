@@ -35,6 +35,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import decode_reply, described_error, encode_header
 from vq.store.log.framing import batches_ready
+from vq.store.log.log_config import LogBegin
 from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX
 
 logger = get_logger(__name__)
@@ -419,3 +420,22 @@ class CopySession:
         """
         if self.state.unanswered and now - self.answered_at > WAIT_S + ANSWER_TIMEOUT_S:
             raise ConnectionCut(f"the master was silent for {WAIT_S + ANSWER_TIMEOUT_S:g} s")
+
+
+async def ask_begin(channel: Channel, epoch: int, connection: BrokerConnection) -> LogBegin:
+    """Return where a log begins here, with the number that its master has there, if it tells it."""
+    begin, (topic, partition) = LogBegin(channel.start_offset), channel.partition
+    request = wire.OffsetsRequest(
+        topic=topic,
+        partition=partition,
+        topic_id=channel.topic_id,
+        epoch=epoch,
+        number=True,
+        number_offset=begin.offset,
+    )
+    with contextlib.suppress(VqError):  # it stays unknown
+        answer: Any
+        answer, _ = await connection.request(Command.OFFSETS, request, timeout=ANSWER_TIMEOUT_S)
+        if answer.number_known:
+            return begin._replace(number=answer.number)
+    return begin

@@ -17,16 +17,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from vq.backoff import Backoff, Draws
+from vq.broker.base.retries import Retries
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import common_end
-from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession
-from vq.broker.replication.membership import Membership
+from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession, ask_begin
 from vq.broker.replication.refusals import REFUSALS, REFUSED_PAUSE_S
+from vq.broker.replication.secret import KnownSecret
 from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.brokers.leadership import Following
 from vq.errors import (
@@ -69,7 +70,10 @@ WELL_S: Final = 10.0
 #: Connections that were made and broke count as at most so many failures in a row: the master
 #: lives, and a node in sync that pauses for longer than ``LAG_MAX_S`` leaves the set.
 BREAKS_MAX: Final = 3
-#: A failure that usually goes away by itself is told when it happened so often.
+#: Failures that usually go away by themselves: at the end of an earlier range the next one is begun
+#: at once; a topic that was deleted at the master is deleted here, too, a moment later.
+USUAL: Final = (OffsetOutOfRange, UnknownTopic, Busy)
+#: Such a failure is told when it happened so often.
 USUAL_FAILURES_MAX: Final = 6
 
 
@@ -81,18 +85,6 @@ class _NotKnown(Exception):
         self.epoch = epoch
 
 
-class _Retry:
-    """When a partition that failed is tried again."""
-
-    __slots__ = ("at", "failures", "told", "usual")
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.failures = 0
-        self.told = ""
-        self.usual = True  # it goes away by itself
-
-
 class Follower:
     """Copies all logs of a group from the node that leads it, while this node does not.
 
@@ -101,7 +93,7 @@ class Follower:
         disks: Where they lie. While the main directory is gone, nothing is copied.
         network: To reach the master.
         cluster, group, node: Of this node.
-        membership: Has both ends of a connection show that they belong to the cluster.
+        secret: Has both ends of a connection show that they belong to the cluster.
         dead_masters: Is told of a master that this node was connected to, and that is dead: its
             machine says, ``REFUSALS`` times one after the other, that nobody listens.
         rng: For the back-off.
@@ -120,7 +112,7 @@ class Follower:
         cluster: str,
         group: str,
         node: str,
-        membership: Membership,
+        secret: KnownSecret,
         dead_masters: DeadMasters,
         rng: Draws,
         bytes_per_s: int = 0,
@@ -134,7 +126,7 @@ class Follower:
         self._cluster = cluster
         self._group = group
         self._node = node
-        self._membership = membership
+        self._secret = secret
         self._rng = rng
         self._following: Following | None = None
         self._met: Following | None = None  # whom this node was connected to last
@@ -143,7 +135,7 @@ class Follower:
         self._session: CopySession | None = None
         self._changed = asyncio.Event()  # whom to follow
         self._look = asyncio.Event()  # that, or something about the session
-        self._retries: dict[Channel, _Retry] = {}
+        self._retries: Retries[Channel] = Retries(BACKOFF, rng)
         self._held: dict[Channel, None] = {}
         self._suspended = ""
         self._gone = [each.gone for each in disks.all]
@@ -158,7 +150,7 @@ class Follower:
         """
         if following != self._following:
             self._following = following
-            self._retries.clear()
+            self._retries.failed.clear()
             if self._session is not None:  # nothing more is written for it
                 self._session.leave(epoch)
             self._changed.set()
@@ -283,7 +275,7 @@ class Follower:
                     f"{following.address} is node {hello.node} of group {hello.group}, not "
                     f"{following.master} of {self._group}"
                 )
-            await self._membership.prove(connection)
+            await self._secret.prove(connection)
             logger.info("copying", master=following.master, address=following.address)
             self.problem = ""
             self._met, self._reached = following, True
@@ -315,14 +307,14 @@ class Follower:
                     del copied[channel]
                     continue
                 has_space = len(comparing) < COMPARED_AT_ONCE
-                if has_space and channel not in comparing and self._is_due(channel):
+                if has_space and channel not in comparing and self._retries.is_due(channel, now):
                     comparing.add(channel)
                     tasks.start(self._begin(session, following, connection, channel, comparing))
             for channel in copied:  # closed, or failed
                 session.remove(channel)
-            for channel, retry in list(self._retries.items()):
-                if channel.state is State.CLOSED or now - retry.at > WELL_S:
-                    del self._retries[channel]
+            for channel, retry in list(self._retries.failed.items()):
+                if channel.state is ChannelState.CLOSED or now - retry.at > WELL_S:
+                    del self._retries.failed[channel]
             session.look_at_paused(now)
             session.keep_waiting()
             await _is_set_within(self._look, AUDIT_S)
@@ -333,33 +325,22 @@ class Follower:
         copied = self._session.channels if self._session is not None else {}
         return {
             channel: retry.told
-            for channel, retry in self._retries.items()
-            if channel not in copied and (not retry.usual or retry.failures > USUAL_FAILURES_MAX)
+            for channel, retry in self._retries.failed.items()
+            if channel not in copied
+            and (not issubclass(retry.kind, USUAL) or retry.failures > USUAL_FAILURES_MAX)
         }
-
-    def _is_due(self, channel: Channel) -> bool:
-        retry = self._retries.get(channel)
-        return retry is None or asyncio.get_running_loop().time() >= retry.at
 
     def _note(self, channel: Channel, error: VqError) -> None:
         """Note that a partition cannot be copied now."""
-        retry = self._retries.setdefault(channel, _Retry())
-        retry.failures += 1
-        pause_s = BACKOFF.pause_s(retry.failures, self._rng)
-        retry.at = asyncio.get_running_loop().time() + pause_s
-        # At the end of an earlier range the next one is begun at once; a topic that was deleted at
-        # the master is deleted here, too, a moment later.
-        usual = isinstance(error, OffsetOutOfRange | UnknownTopic | Busy)
-        retry.usual = usual
-        if retry.told != str(error):
+        retry, is_new = self._retries.note(channel, error, asyncio.get_running_loop().time())
+        if is_new:
             logger.log(
-                logging.DEBUG if usual else logging.WARNING,
+                logging.DEBUG if isinstance(error, USUAL) else logging.WARNING,
                 "partition is not copied, trying again",
                 partition=channel,
-                retry_s=round(pause_s, 2),
+                retry_s=round(retry.pause_s, 2),
                 error=error,
             )
-        retry.told = str(error)
 
     async def _begin(
         self,
@@ -451,6 +432,8 @@ class Follower:
             await self._begin_anew(channel, log, begin)
         if common.shared and channel.log is not None:
             channel.log.learn_number(_begin_of(answer))
+            if channel.log.status.first_number is None:  # it begins behind the master's, say
+                channel.log.learn_number(await ask_begin(channel, following.epoch, connection))
 
     async def _compare(self, log: Log, ask: Callable[..., Awaitable[Any]]) -> "_Common":
         """Ask the master until it is known how far both logs are equal."""
@@ -576,7 +559,7 @@ def _can_be_copied(channel: Channel) -> bool:
     return (
         channel.span is not None
         and channel.rules.read
-        and channel.state not in {State.FAILED, State.QUARANTINED}
+        and channel.state not in {ChannelState.FAILED, ChannelState.QUARANTINED}
     )
 
 

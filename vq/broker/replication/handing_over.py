@@ -205,6 +205,11 @@ class HandOver:
                         leaves = resigns and self._may_leave()
                         await self._offer(epoch, choice, resigns=leaves)
                         await self._until_followed(epoch, heir)
+                    if role.epoch:  # its session ended, and it claimed the group anew
+                        why = HandOverFailed(
+                            f"node {self._node} leads group {role.group} in epoch {role.epoch}, "
+                            f"which it claimed while it was to hand over to node {heir}"
+                        )
                 except TimeoutError:
                     why = HandOverFailed(
                         f"node {heir or wanted or 'in sync'} did not take over group {role.group} "
@@ -350,6 +355,8 @@ class HandOver:
 
     async def _has_ended(self, epoch: int) -> bool:
         """Withdraw the offer, if there is one; return whether the successor leads nevertheless."""
+        if self._role.epoch > epoch:
+            return False  # no offer of an epoch before counts
         try:
             async with asyncio.timeout(self._most_s()):
                 if not await self._withdraw(epoch):
@@ -358,7 +365,7 @@ class HandOver:
             # What is acknowledged is on the other node, too, whether that one takes over or not.
             logger.warning("offer cannot be withdrawn, trying again", error=error)
             self._tasks.keep(lambda: self._withdraw_later(epoch), "withdraw an offer")
-        return self._role.epoch != epoch
+        return not self._role.epoch
 
     async def _withdraw(self, epoch: int) -> bool:
         """Withdraw the offer; return whether that was in time."""

@@ -6,12 +6,14 @@ not in memory is fetched on a lane first.
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.runner import Lane, Runner
-from vq.broker.partition.channel import Channel, Channels
+from vq.broker.partition.channel import Channels
 from vq.broker.partition.cold_reads import threads_of
 from vq.clock import Clock
 from vq.errors import VqError
@@ -36,30 +38,6 @@ class Lag:
     partitions: int
     size: int
     ms: int
-
-
-class LagSum:
-    """Adds up what other nodes have of the logs of this one.
-
-    Attributes:
-        total: Bytes of all logs that were added.
-        nodes: For each node, in how many of them it has how much.
-    """
-
-    __slots__ = ("nodes", "total")
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.nodes: dict[str, tuple[int, int]] = {}
-
-    def add(self, channel: Channel) -> None:
-        """Add the log of one channel."""
-        log = channel.log
-        self.total += log.size_bytes if log is not None else 0
-        for node, position in channel.copies.positions.items():
-            partitions, size = self.nodes.get(node, (0, 0))
-            stored = max(0, position.offset - channel.start_offset)
-            self.nodes[node] = partitions + 1, size + stored
 
 
 class Lags:
@@ -112,22 +90,53 @@ class Lags:
             self._since = since
 
     def told(self) -> dict[str, Lag]:
-        """Return how far each node is behind, by its name."""
-        summed = LagSum()
-        for channel in self._channels.values():
-            summed.add(channel)
-        return self.aged(summed)
-
-    def aged(self, summed: LagSum) -> dict[str, Lag]:
-        """Return how far each node is behind, of what was added up."""
+        """Return how far each node is behind, by its name; none while this node does not lead."""
+        total = 0  # bytes of all logs
+        stored: dict[str, tuple[int, int]] = {}  # by node: in how many of them it has how much
+        for channel in self._channels.values() if self._epoch else ():
+            log = channel.log
+            total += log.size_bytes if log is not None else 0
+            for node, position in channel.copies.positions.items():
+                partitions, size = stored.get(node, (0, 0))
+                size += max(0, position.offset - channel.start_offset)
+                stored[node] = partitions + 1, size
         now = self._clock.wall_ms()
         found: dict[str, Lag] = {}
-        for node, (partitions, size) in summed.nodes.items():
-            lacks = max(0, summed.total - size)
+        for node, (partitions, size) in sorted(stored.items()):
+            lacks = max(0, total - size)
             # Without a look so far it came a moment ago.
             ms = max(1, now - self._since.get(node, now)) if lacks else 0
             found[node] = Lag(partitions, lacks, ms)
         return found
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what they tell."""
+        yield Facts[Lag](
+            labels=("node",),
+            things=lambda: {(node,): lag for node, lag in self.told().items()},
+            status="copies",
+            facts=(
+                gauge(
+                    "vq_copy_partitions",
+                    "Partitions that another node of the group copies from this one.",
+                    lambda lag: lag.partitions,
+                    status="partitions",
+                ),
+                gauge(
+                    "vq_copy_lag_bytes",
+                    "Bytes that the node has not stored.",
+                    lambda lag: lag.size,
+                    status="bytes_behind",
+                ),
+                gauge(
+                    "vq_copy_lag_seconds",
+                    "Age of the oldest batch that the node has not stored; 0 if it has all.",
+                    lambda lag: lag.ms,
+                    status="ms_behind",
+                    ms=True,
+                ),
+            ),
+        )
 
     def _behind(self, node: str) -> list[tuple[int, Log, int]]:
         """Return the logs of which a node lacks something, with how much, and where that begins."""

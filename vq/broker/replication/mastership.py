@@ -250,6 +250,8 @@ class Mastership:
         state = await read_state(self._coordinator, role.group)
         if state is None or isinstance(newest, Following):
             return  # nobody else can lead by it either; or this node does not lead
+        if newest is not self._newest:
+            return  # what was read came with that, or before it
         self._seen_epoch = state.epoch
         role.counts(role.insync, alone=state.insync == (self._node,) and not role.insync)
         if state.master != self._node or state.epoch > max(role.epoch, self.newest_epoch):

@@ -6,11 +6,14 @@ power. Not in here: what an epoch changes on this node (``mastership``), what da
 """
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 from vq.broker.base.config import BrokerConfig
-from vq.broker.partition.partitions import Partitions
+from vq.broker.base.facts import Facts, gauge
 from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
+from vq.broker.replication.fitness import NodeFitness
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import Soundness
 from vq.clock import Clock
@@ -39,7 +42,7 @@ class Presence:
         role: What the node is in the group.
         soundness: Whether it has damage.
         doubt: What a loss of power may have taken.
-        partitions: Know where the logs of the node end, added up.
+        fitness: What it says of itself.
         mastership: Takes how this node stands in its group.
 
     Attributes:
@@ -57,7 +60,7 @@ class Presence:
         role: Role,
         soundness: Soundness,
         doubt: Doubt,
-        partitions: Partitions,
+        fitness: NodeFitness,
         mastership: Mastership,
     ) -> None:
         self._config = config
@@ -68,19 +71,16 @@ class Presence:
         self._role = role
         self._soundness = soundness
         self._doubt = doubt
-        self._partitions = partitions
+        self._fitness = fitness
         self._leadership = Leadership(
             coordinator,
             group=config.group,
             node=config.node,
             directory=directory,
             accept_data_loss=config.accept_data_loss,
-            lost_power=lambda: doubt.lost,
-            damaged=soundness.has_damage,
-            full=lambda: soundness.disk_full,
+            fitness=fitness,
             rng=rng,
             on_change=mastership.stands,
-            on_in_sync=self._is_in_sync,
         )
         self.registration: BrokerRegistration | None = None
         soundness.changed.listen(self._tell_damage)
@@ -89,6 +89,17 @@ class Presence:
     def is_registered(self) -> bool:
         """Whether the group knows this process now."""
         return self.registration is not None and self.registration.incarnation is not None
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Presence].of(
+            self,
+            gauge(
+                "vq_registered",
+                "1 while this process is registered in ZooKeeper, else 0.",
+                lambda presence: presence.is_registered,
+            ),
+        )
 
     async def check(self) -> None:
         """Return if this node may lead its group, or follow in it.
@@ -118,10 +129,7 @@ class Presence:
             labels=config.labels,
             pid=pid,
             rack=config.rack,
-            lost_power=lambda: self._doubt.lost,
-            damaged=lambda: self._soundness.damaged,
-            full=lambda: self._soundness.disk_full,
-            log_end_bytes=self._partitions.log_end_bytes,
+            fitness=self._fitness,
             rng=self._rng,
             on_change=self._registration_changed,
         )
@@ -143,7 +151,7 @@ class Presence:
         if self._soundness.damaged:
             self._doubt.begin_now()
         elif self._role.epoch:
-            self._is_in_sync()
+            self._fitness.is_in_sync()
         self.registration.wake()
         self._leadership.wake()
 
@@ -162,12 +170,3 @@ class Presence:
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
             logger.warning("registration lost, messages are taken while the lease allows it")
-
-    def _is_in_sync(self) -> None:
-        """Take that this node has all that counts, whatever a loss of power took before.
-
-        Not while it has damage: its next start may not find that again, as it reads no more than
-        what follows a checkpoint.
-        """
-        if not self._soundness.damaged:
-            self._doubt.end()

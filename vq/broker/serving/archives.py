@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 
 #: Size at which an answer takes no further block; in Hessian, which names every field, a block
 #: takes some hundred bytes more.
-_LIST_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 2
+LIST_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 2
 _BLOCK_EXTRA_BYTES: Final = 256
 
 
@@ -119,7 +119,7 @@ class Archives:
             for block, archive in _archived(channel):
                 if key == after and block.start_offset <= header.after_offset:
                     continue
-                if size >= _LIST_BYTES:
+                if size >= LIST_BYTES:
                     response.more = True
                     return response
                 told = _told(channel, archive)

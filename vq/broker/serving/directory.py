@@ -1,11 +1,14 @@
 """Where requests find the channel of their partition."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from vq.broker.partition.channel import Channel
-from vq.errors import UnknownTopic, VqError
+from vq.errors import InvalidRequest, UnknownTopic, VqError
+from vq.limits import TOPIC_ID_CHARS_MAX
 from vq.model import TopicPartition
+from vq.shown import shown
 
 
 class Directory(Protocol):
@@ -53,6 +56,14 @@ def look_up(
     Also if the channel here is of another topic of that name, which is about to be deleted: a
     message for the new topic must not be stored there. ``asker`` is the connection that asks.
     """
+
+    if len(topic_id) > TOPIC_ID_CHARS_MAX:  # it would be kept as long as the look-up takes
+        error = InvalidRequest(
+            f"topic id {shown(topic_id)} has {len(topic_id)} characters, at most "
+            f"{TOPIC_ID_CHARS_MAX} are in one"
+        )
+        asyncio.get_running_loop().call_soon(then, error)
+        return
 
     def compare(found: Channel | VqError) -> None:
         if isinstance(found, Channel) and topic_id not in (found.topic_id, ""):

@@ -24,6 +24,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.directory import Directory, known, look_up
+from vq.broker.serving.shares import WAITED_PER_TURN
 from vq.errors import (
     DiskFull,
     InternalError,
@@ -103,8 +104,10 @@ class Dispatcher:
         self._context = context
         self._gate = gate
         self._tasks = tasks
-        self._lines: dict[tuple[Session, TopicPartition], deque[_Waiting]] = {}
-        self._held: deque[_Waiting] = deque()
+        self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingRequest]] = {}
+        self._due: dict[tuple[Session, TopicPartition], None] = {}  # lines that go on next turn
+        self._left = WAITED_PER_TURN
+        self._held: deque[_WaitingRequest] = deque()
         self._looks_again = False
         gate.moved.listen(self._release_puts)
 
@@ -134,7 +137,7 @@ class Dispatcher:
             if route.of_partition:
                 key = _new(TopicPartition, (header.topic, header.partition))
                 if route.appends and self._lines and not waited and (session, key) in self._lines:
-                    self._wait(key, _Waiting(session, request_id, header, body))
+                    self._wait(key, _WaitingRequest(session, request_id, header, body))
                     return
                 channel = self._channels.get(key)
                 if channel is not None and header.topic_id not in (channel.topic_id, ""):
@@ -150,7 +153,7 @@ class Dispatcher:
             if key is None:
                 work = route.handler(session, request_id, header)
             elif channel is None or (channel.log is None and not waited and route.opens(channel)):
-                self._wait(key, _Waiting(session, request_id, header, body))
+                self._wait(key, _WaitingRequest(session, request_id, header, body))
                 return
             elif route.appends:
                 work = route.handler(channel, session, request_id, header, body)
@@ -205,7 +208,7 @@ class Dispatcher:
             self._context.counters.refused += 1
             session.refuse(request_id, error)
             return
-        held = _Waiting(session, request_id, header, body)
+        held = _WaitingRequest(session, request_id, header, body)
         held.until = self._context.clock.monotonic() + HOLD_S
         self._held.append(held)
         self._look_again()
@@ -229,6 +232,8 @@ class Dispatcher:
         now = self._context.clock.monotonic()
         held, self._held = self._held, deque()
         for each in held:
+            if each.ended:
+                continue
             waits = self._may_lead_soon(each.header)
             if self._gate.holds or (waits and now < each.until):
                 self._held.append(each)
@@ -241,37 +246,56 @@ class Dispatcher:
     # Requests whose channel is not known, or not open -------------------------------------------
     # PUTs of one connection to one partition are carried out in the order they were sent, so a PUT
     # waits behind one that waits. Each connection has a queue of its own: a topic that must be
-    # looked up delays only the connection that named it.
-    def _wait(self, key: TopicPartition, waiting: "_Waiting") -> None:
+    # looked up delays only the connection that named it. One look-up, or one log that is open now,
+    # may have kept thousands of requests waiting, so they are carried out in turns of the loop.
+    def _wait(self, key: TopicPartition, waiting: "_WaitingRequest") -> None:
         line = self._lines.get((waiting.session, key))
-        if line is not None:
-            line.append(waiting)
-            return
-        self._lines[waiting.session, key] = deque([waiting])
-        self._advance(waiting.session, key)
+        is_first = line is None
+        if line is None:
+            line = self._lines[waiting.session, key] = deque()
+        waiting.line = line
+        line.append(waiting)
+        if is_first:
+            self._advance(waiting.session, key)
 
     def _advance(self, session: Session, key: TopicPartition) -> None:
         """Carry out the requests that wait, in order, until one must go on waiting."""
         line = self._lines[session, key]
         while line:
             first = line[0]
-            asked = first.header.topic_id
-            channel = known(self._directory, key, asked)
-            if first.ended or (channel is not None and self._is_ready(channel, first)):
-                line.popleft()
-                first.go_on(partial(self.take, waited=True))
-            elif channel is None:
-                found = partial(self._found, session, key, asked, len(line))
-                look_up(self._directory, key, asked, found, session)
+            if not first.is_decided:
+                asked = first.header.topic_id
+                channel = known(self._directory, key, asked)
+                if channel is None:
+                    found = partial(self._found, session, key, asked, len(line))
+                    look_up(self._directory, key, asked, found, session)
+                    return
+                if not self._is_ready(channel, first):
+                    opened = partial(self._opened, session, key, channel, len(line))
+                    self._directory.open(channel, opened)
+                    return
+            if not self._left:
+                self._due[session, key] = None
                 return
+            if self._left == WAITED_PER_TURN:
+                self._context.call_later(0, self._next_turn)
+            self._left -= 1
+            line.popleft()
+            if first.error is not None:
+                first.refuse(first.error)
             else:
-                self._directory.open(
-                    channel, partial(self._opened, session, key, channel, len(line))
-                )
-                return
+                first.go_on(partial(self.take, waited=True))
         del self._lines[session, key]
 
-    def _is_ready(self, channel: Channel, waiting: "_Waiting") -> bool:
+    def _next_turn(self) -> None:
+        """Carry out more of what would have been too much for one turn of the loop."""
+        self._left = WAITED_PER_TURN
+        while self._due and self._left:
+            session, key = next(iter(self._due))
+            del self._due[session, key]
+            self._advance(session, key)
+
+    def _is_ready(self, channel: Channel, waiting: "_WaitingRequest") -> bool:
         """Whether a channel can carry out a request at once."""
         route = self.routes[waiting.request_id.command]
         return channel.log is not None or not route.opens(channel)
@@ -290,16 +314,13 @@ class Dispatcher:
         for no later one: the topic may have been made before that was sent.
         """
         if isinstance(found, VqError):
-            line = self._lines[session, key]
-            for each in _take(line, count, (asked,)):
-                each.refuse(found)
+            _decide(self._lines[session, key], count, (asked,), found)
         self._advance(session, key)
 
     def _opened(self, session: Session, key: TopicPartition, channel: Channel, count: int) -> None:
         """Go on once the log is open; if it is not, the channel refuses what waits."""
         if channel.log is None:
-            for each in _take(self._lines[session, key], count, (channel.topic_id, "")):
-                each.go_on(partial(self.take, waited=True))
+            _decide(self._lines[session, key], count, (channel.topic_id, ""))
         self._advance(session, key)
 
 
@@ -336,23 +357,38 @@ def _fail(
     session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
 
 
-class _Waiting:
+class _WaitingRequest:
     """A request that waits for its channel, or a PUT that is held. It ends with its connection.
 
-    Then its body is dropped, not only its count: a client that sends, disconnects and connects
-    again must not fill the memory during a slow look-up. Such a PUT was not answered, and the
-    client sends it again over its next connection.
+    Then nothing of it is kept, not only its count is gone: a client that sends, disconnects and
+    connects again must not fill the memory during a slow look-up. Such a PUT was not answered, and
+    the client sends it again over its next connection.
 
     Attributes:
+        line: In which it waits for its channel; all in there are of its connection.
+        is_decided: It waits for its turn alone,
+        error: and is refused then, because of this; None: it is carried out.
         until: A PUT that is held is refused then.
     """
 
-    __slots__ = ("_body", "header", "request_id", "session", "until")
+    __slots__ = (
+        "_body",
+        "error",
+        "header",
+        "is_decided",
+        "line",
+        "request_id",
+        "session",
+        "until",
+    )
 
     def __init__(self, session: Session, request_id: RequestId, header: Any, body: bytes) -> None:
         self.session = session
         self.request_id = request_id
         self.header = header
+        self.line: deque[_WaitingRequest] | None = None
+        self.is_decided = False
+        self.error: VqError | None = None
         self.until = 0.0
         self._body: bytes | None = body
         session.waiting[self] = None
@@ -365,6 +401,9 @@ class _Waiting:
     def cancel(self) -> None:
         """See ``session.Cancellable``."""
         self._take()
+        self.header = None
+        if self.line is not None:
+            self.line.clear()
 
     def go_on(self, door: Callable[[Session, RequestId, Any, bytes], None]) -> None:
         """Have the request carried out, unless its connection has ended."""
@@ -384,8 +423,19 @@ class _Waiting:
         return body
 
 
-def _take(line: deque[_Waiting], count: int, topic_ids: tuple[str, ...]) -> list[_Waiting]:
-    """Remove those of the first ``count`` that name one of the topic ids; the others stay."""
-    first = [line.popleft() for _ in range(count)]
+def _decide(
+    line: deque[_WaitingRequest],
+    count: int,
+    topic_ids: tuple[str, ...],
+    error: VqError | None = None,
+) -> None:
+    """Have those of the first ``count`` that name one of the topic ids wait for their turn alone.
+
+    They come before the others, which stay in order.
+    """
+    first = [line.popleft() for _ in range(min(count, len(line)))]  # none, if they have ended
     line.extendleft(each for each in reversed(first) if each.header.topic_id not in topic_ids)
-    return [each for each in first if each.header.topic_id in topic_ids]
+    decided = [each for each in first if each.header.topic_id in topic_ids]
+    for each in decided:
+        each.is_decided, each.error = True, error
+    line.extendleft(reversed(decided))

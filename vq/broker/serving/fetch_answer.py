@@ -6,7 +6,7 @@ from typing import Final
 from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.context import Timer
+from vq.broker.partition.context import LaterCall
 from vq.broker.partition.places import last_epoch
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.errors import VqError
@@ -20,7 +20,7 @@ from vq.remoting.messages import describe_error
 _RESULT_BYTES: Final = 224
 _OFFSET_BYTES: Final = 10
 #: An answer takes no further result beyond this; the largest one still fits behind it.
-_HEADER_BYTES_MAX: Final = limits.FRAME_HEADER_BYTES_MAX - 256 * limits.KIB
+HEADER_BYTES_MAX: Final = limits.FRAME_HEADER_BYTES_MAX - 256 * limits.KIB
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class FetchWait:
     max_bytes: int
     wait_s: float
     timed_out: bool
-    timer: Timer | None = None
+    timer: LaterCall | None = None
 
     def stop_timer(self) -> None:
         """Be told no more when the time is up."""
@@ -77,7 +77,7 @@ class FetchAnswer:
         """Whether it takes no further result, when its body should have ``max_bytes`` at most."""
         return (
             self.size >= max_bytes
-            or self._header_bytes >= _HEADER_BYTES_MAX
+            or self._header_bytes >= HEADER_BYTES_MAX
             or len(self._response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
         )
 

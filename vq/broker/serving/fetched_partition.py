@@ -23,7 +23,7 @@ __all__ = ["FetchedPartition", "Fetching"]
 
 
 class Fetching(Protocol):
-    """The session of a partition; in practice ``fetching.FetchSession``.
+    """The session of a partition; in practice ``fetching.ServedSession``.
 
     Attributes:
         partitions: By handle.

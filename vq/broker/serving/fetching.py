@@ -25,7 +25,7 @@ from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
-from vq.broker.partition.context import Context, Timer
+from vq.broker.partition.context import Context, LaterCall
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetched_partition import FetchedPartition
@@ -50,7 +50,7 @@ SCANS_PER_ANSWER: Final = 8
 CHECKS_PER_TURN: Final = 8
 
 
-class Fetches:
+class ServedSessions:
     """All fetch sessions of a node."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Fetches:
         self.context = context
         self.turn = turn
         self._bounds = bounds
-        self._sessions: dict[tuple[Session, int], FetchSession] = {}
+        self._sessions: dict[tuple[Session, int], ServedSession] = {}
         self._bytes: dict[Session, int] = {}
         self._bytes_of: Counter[str] = Counter()  # by address
         self._bytes_total = 0
@@ -97,7 +97,7 @@ class Fetches:
                     found.end()
                 if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
                     raise Busy(self.too_many_bytes)
-                found = self._sessions[key] = FetchSession(self, session, header.session, reach)
+                found = self._sessions[key] = ServedSession(self, session, header.session, reach)
             elif found is None or not is_same(found.reach, reach):
                 raise FetchSessionLost(
                     f"fetch session {header.session} is unknown, or was begun by another command, "
@@ -119,7 +119,7 @@ class Fetches:
             raise
 
     @property
-    def sessions(self) -> Collection["FetchSession"]:
+    def sessions(self) -> Collection["ServedSession"]:
         """Those that are open."""
         return self._sessions.values()
 
@@ -180,7 +180,7 @@ class Due(enum.Enum):
     PEER = "the connection, once the peer has taken more"
 
 
-class FetchSession:
+class ServedSession:
     """What one client waits for, and the FETCH that it waits with.
 
     Attributes:
@@ -210,7 +210,9 @@ class FetchSession:
 
     _new_answer: ClassVar[type[FetchAnswer]] = FetchAnswer
 
-    def __init__(self, fetches: Fetches, session: Session, number: int, reach: Reach) -> None:
+    def __init__(
+        self, fetches: ServedSessions, session: Session, number: int, reach: Reach
+    ) -> None:
         self._fetches = fetches
         self.reach = reach
         self._session = session
@@ -230,7 +232,7 @@ class FetchSession:
         self._waiting: FetchWait | None = None
         self._due: Due | None = None
         # The call in the next turn: one, however many requests come meanwhile.
-        self._next_turn: Timer | None = None
+        self._next_turn: LaterCall | None = None
         # and its answer so far.
         self._answer = self._new_answer()
         self._checks = 0  # of offsets, since the last call in a next turn
@@ -293,18 +295,25 @@ class FetchSession:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
         try:
-            wanted = Filter.of_request(item.tags)
+            wanted = Filter.of_request(item.tags, item.where)
             if wanted and isinstance(self.reach, CopyReach):
-                raise InvalidRequest("a copy of a log takes all records; send no tags")
-            size = limits.FETCH_STATE_ENTRY_BYTES + sum(
-                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in wanted.encoded
-            )
-            if not self._fetches.count_bytes(self._session, size):
-                raise Busy(self._fetches.too_many_bytes)
+                raise InvalidRequest("a copy of a log takes all records; send no filter")
+            fetched = self._fetched(item.handle, wanted, limits.FETCH_STATE_ENTRY_BYTES)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
-        self._join(FetchedPartition(self, item.handle, wanted, size), item)
+        self._join(fetched, item)
+
+    def _fetched(self, handle: int, wanted: Filter, entry_bytes: int) -> FetchedPartition:
+        """Return a partition for the session, after its filter and ``entry_bytes`` are counted.
+
+        Raises:
+            Busy: There is no memory for it.
+        """
+        size = entry_bytes + wanted.state_bytes
+        if size and not self._fetches.count_bytes(self._session, size):
+            raise Busy(self._fetches.too_many_bytes)
+        return FetchedPartition(self, handle, wanted, size)
 
     def _join(self, fetched: FetchedPartition, item: wire.FetchPartition) -> None:
         self.partitions[item.handle] = fetched

@@ -24,7 +24,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.format import KeyKind
 from vq.store.care.search import Search
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.care.wanted import Wanted
 from vq.store.disk.disk import Disk
 from vq.store.log.log import Log
@@ -42,7 +42,7 @@ _ID_END: Final = 1 << 63
 _INTEGER_BYTES: Final = 8
 
 
-class Finding:
+class RunningFind:
     """One FIND under way; it ends early with its connection."""
 
     __slots__ = ("header", "is_wanted", "request_id", "session")
@@ -73,13 +73,16 @@ class Finder:
         context: Of the channels.
         indexes: Makes key indexes again that are of no use.
         disk, runner: To act with.
+
+    Attributes:
+        under_way: The searches, within a bound.
     """
 
     def __init__(self, context: Context, indexes: Indexes, *, disk: Disk, runner: Runner) -> None:
         self._context = context
         self._disk = disk
         self._runner = runner
-        self._under_way = UnderWay("searches")
+        self.under_way = UnderWay("searches")
         self._indexes = indexes
 
     def find(
@@ -99,12 +102,12 @@ class Finder:
         if log is None:
             raise Busy(f"the log of {channel} is not open yet")
         search = self._search(part, log, header, wanted, begin, end)
-        self._under_way.begin(
+        self.under_way.begin(
             session,
             per_connection_max=limits.FINDS_PER_CONNECTION_MAX,
             total_max=limits.FINDS_MAX,
         )
-        finding = Finding(session, request_id, header)
+        finding = RunningFind(session, request_id, header)
         session.waiting[finding] = None
         return self._carry_out(finding, channel, part, log, search)
 
@@ -130,7 +133,7 @@ class Finder:
         )
 
     async def _carry_out(
-        self, finding: Finding, channel: Channel, part: Channel, log: Log, search: Search
+        self, finding: RunningFind, channel: Channel, part: Channel, log: Log, search: Search
     ) -> None:
         try:
             begin = search.position
@@ -142,9 +145,9 @@ class Finder:
             self._answer(finding, channel, part, search, begin)
         finally:
             finding.session.waiting.pop(finding, None)
-            self._under_way.end(finding.session)
+            self.under_way.end(finding.session)
 
-    async def _work(self, finding: Finding, part: Channel, log: Log, search: Search) -> Search:
+    async def _work(self, finding: RunningFind, part: Channel, log: Log, search: Search) -> Search:
         """Search until the end, or as long as one request may; return the search as it is then."""
         now = self._context.clock.monotonic
         most = limits.FIND_SEARCHED_BYTES_MAX
@@ -183,7 +186,7 @@ class Finder:
         return search
 
     def _answer(
-        self, finding: Finding, channel: Channel, part: Channel, search: Search, begin: int
+        self, finding: RunningFind, channel: Channel, part: Channel, search: Search, begin: int
     ) -> None:
         log = part.log
         assert log is not None
@@ -235,9 +238,7 @@ def wanted_of(header: wire.FindRequest) -> Wanted:
     Raises:
         InvalidRequest: A field has what no message can have.
     """
-    wanted = Filter.of_request(header.tags)
-    if any(not 0 < len(tag) <= limits.TAG_BYTES_MAX for tag in wanted.encoded):
-        raise InvalidRequest(f"a tag has 1 to {limits.TAG_BYTES_MAX} bytes")
+    wanted = Filter.of_request(header.tags, header.where)
     if header.message_id >= _ID_END:
         raise InvalidRequest(f"message id {header.message_id} has more than 63 bits")
     return Wanted(header.message_id or None, _key_of(header.key_kind, header.key), wanted)
@@ -304,13 +305,13 @@ def _is_done(part: Channel, end_offset: int, position: int) -> bool:
     return not end_offset or part.log is None or position >= part.log.end_offset
 
 
-def _kept(ranges: list[Damage], log: Log) -> list[Damage]:
+def _kept(ranges: list[BadRange], log: Log) -> list[BadRange]:
     """Return what retention has not taken away meanwhile: that is no damage."""
     start = log.start_offset
     return [each._replace(start=max(each.start, start)) for each in ranges if each.end > start]
 
 
-def _told(each: Damage) -> wire.DamagedRange:
+def _told(each: BadRange) -> wire.DamagedRange:
     return wire.DamagedRange(start=each.start, end=each.end, file=str(each.path), reason=each.why)
 
 

@@ -9,7 +9,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.places import check_epoch, last_epoch
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait, reply
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import Fetches, FetchSession
+from vq.broker.serving.fetching import ServedSession, ServedSessions
 from vq.broker.serving.reach import COPY_READERS, READERS
 from vq.broker.serving.reading import FILTER_SCAN_BYTES
 from vq.errors import VqError
@@ -20,7 +20,9 @@ from vq.remoting.connection import RequestId
 __all__ = ["get"]
 
 
-def get(fetches: Fetches, session: Session, request_id: RequestId, header: wire.GetRequest) -> None:
+def get(
+    fetches: ServedSessions, session: Session, request_id: RequestId, header: wire.GetRequest
+) -> None:
     """GET: read bytes, now or when there are some."""
     GetSession(fetches, session, header).begin(request_id, header)
 
@@ -84,16 +86,16 @@ class GetAnswer(FetchAnswer):
             reply(session, request_id, self._got, self.parts)
 
 
-class GetSession(FetchSession):
-    """One GET. No other request knows it; what bounds requests bounds its memory."""
+class GetSession(ServedSession):
+    """One GET. No other request knows it. What bounds reads bounds its memory, but for filters."""
 
     __slots__ = ("_archives",)
 
     _new_answer = GetAnswer
 
-    def __init__(self, fetches: Fetches, session: Session, header: wire.GetRequest) -> None:
+    def __init__(self, fetches: ServedSessions, session: Session, header: wire.GetRequest) -> None:
         super().__init__(fetches, session, 0, COPY_READERS if header.from_copy else READERS)
-        self._archives = header.archives and not header.tags
+        self._archives = header.archives and not (header.tags or header.where)
 
     def begin(self, request_id: RequestId, header: wire.GetRequest) -> None:
         """Answer now, or when there is something to tell."""
@@ -111,7 +113,8 @@ class GetSession(FetchSession):
             last_epoch=header.last_epoch,
         )
         try:
-            fetched = FetchedPartition(self, item.handle, Filter.of_request(header.tags), 0)
+            wanted = Filter.of_request(header.tags, header.where)
+            fetched = self._fetched(item.handle, wanted, 0)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
         else:

@@ -29,13 +29,13 @@ __all__ = ["HeldBlocks"]
 
 #: Size at which an answer takes no further block; in Hessian, which names every field, a block
 #: takes some hundred bytes more.
-_ANSWER_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4
+ANSWER_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4
 _BLOCK_EXTRA_BYTES: Final = 192
 _LOG_EXTRA_BYTES: Final = 192
 #: Partitions that one answer looks at; the loop is held for a few milliseconds.
-_LOGS_MAX: Final = 2_000
+LOGS_MAX: Final = 2_000
 #: Blocks of one answer of which a small file is read.
-_READS_MAX: Final = 64
+READS_MAX: Final = 64
 _REASON_CHARS_MAX: Final = 200
 
 _Place = tuple[str, int, int]
@@ -109,7 +109,7 @@ class HeldBlocks:
         size = 0
         for number, key in enumerate(self._keys(header)):
             channel = self._channels[key]
-            if size >= _ANSWER_BYTES or number >= _LOGS_MAX:
+            if size >= ANSWER_BYTES or number >= LOGS_MAX:
                 return _stop(response, (*key, 0), unread)
             told = self._log(channel)
             response.logs.append(told)
@@ -119,7 +119,7 @@ class HeldBlocks:
             for log, block in _blocks(channel):
                 if block.start_offset < first:
                     continue
-                full = size >= _ANSWER_BYTES or len(unread) >= _READS_MAX
+                full = size >= ANSWER_BYTES or len(unread) >= READS_MAX
                 if full and (number or told.blocks):  # each answer gets further
                     return _stop(response, (*key, block.start_offset), unread)
                 row = told.blocks.add()

@@ -24,7 +24,7 @@ from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel, check_placement_version
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.partitions import Partitions
 from vq.coordination.topics.topics import touch_partition
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, NoNode
@@ -49,7 +49,11 @@ RETRY_S = 1.0
 
 
 class Mover:
-    """Carries out SEAL and ADOPT, and ends seals of abandoned moves."""
+    """Carries out SEAL and ADOPT, and ends seals of abandoned moves.
+
+    Attributes:
+        being_unsealed: The channels whose logs are to take appends again.
+    """
 
     def __init__(
         self,
@@ -65,7 +69,7 @@ class Mover:
         self._partitions = partitions
         self._tasks = tasks
         self._seal_timeout_s = seal_timeout_s
-        self._unsealing: set[Channel] = set()
+        self.being_unsealed: set[Channel] = set()
         # One at a time: all of a topic's partitions write its list of changes.
         self._raising = asyncio.Lock()
         partitions.unsealing.listen(self.unseal)
@@ -87,9 +91,9 @@ class Mover:
             raise PartitionReadOnly(f"partition {channel} takes appends elsewhere, not here")
         if not channel.rules.seal:
             raise channel.why_refused()
-        if channel.state is not State.SEALED:
+        if channel.state is not ChannelState.SEALED:
             channel.begin_move()
-            self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
+            self._context.call_later(self._seal_timeout_s, partial(self.expire, channel, version))
         try:
             begin = await self._partitions.logs.seal_log(channel, version)
         finally:
@@ -102,20 +106,20 @@ class Mover:
             number_known=begin.number is not None,
         )
 
-    def _expire(self, channel: Channel, version: int) -> None:
+    def expire(self, channel: Channel, version: int) -> None:
         """The time of a seal is up: if nobody changed the placement, take appends again."""
-        if channel.state is State.SEALED and channel.placement_version == version:
+        if channel.state is ChannelState.SEALED and channel.placement_version == version:
             channel.end_move()
             self._unseal_if_over(channel)
 
     def _unseal_if_over(self, channel: Channel) -> None:
-        if channel.state is State.UNSEALING:
+        if channel.state is ChannelState.UNSEALING:
             self.unseal(channel)
 
     def unseal(self, channel: Channel) -> None:
         """Have a sealed log take appends again, as soon as no mover can count on its end."""
-        if channel not in self._unsealing:
-            self._unsealing.add(channel)
+        if channel not in self.being_unsealed:
+            self.being_unsealed.add(channel)
             self._tasks.start(self._unseal(channel))
 
     async def _unseal(self, channel: Channel) -> None:
@@ -139,7 +143,7 @@ class Mover:
             )
             self._context.call_later(RETRY_S, partial(self._unseal_if_over, channel))
         finally:
-            self._unsealing.discard(channel)
+            self.being_unsealed.discard(channel)
             self._partitions.view.hint(topic)
 
     # ADOPT --------------------------------------------------------------------------------------
@@ -168,7 +172,7 @@ class Mover:
         number = header.number if header.number_known else None
         begin = LogBegin(header.start_offset, header.producers, number)
         await self._partitions.logs.adopt_log(channel, begin, version=version)
-        if channel.state in {State.FAILED, State.UNREADABLE}:
+        if channel.state in {ChannelState.FAILED, ChannelState.UNREADABLE}:
             raise StorageFailed(f"partition {partition} cannot be prepared: {channel.cause}")
         logger.info("partition is prepared", partition=partition, start_offset=header.start_offset)
         return wire.AdoptResponse()

@@ -8,6 +8,7 @@ deferred until it has read enough.
 import asyncio
 from collections.abc import Callable
 
+from vq.clock import Clock
 from vq.remoting.frames import Buffer
 
 
@@ -16,7 +17,7 @@ class Outgoing:
 
     Args:
         buffer_bytes: A peer with more unread bytes is congested.
-        now: Monotonic time.
+        clock: For durations.
 
     Attributes:
         congested: See above.
@@ -34,10 +35,10 @@ class Outgoing:
         "congested",
     )
 
-    def __init__(self, buffer_bytes: int, now: Callable[[], float]) -> None:
+    def __init__(self, buffer_bytes: int, clock: Clock) -> None:
         self.congested = False
         self._buffer_bytes = buffer_bytes
-        self._now = now
+        self._now = clock.monotonic
         self._buffers: list[Buffer] = []
         self._bytes = 0  # in them
         self._deferred: list[Callable[[], None]] = []

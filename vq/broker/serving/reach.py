@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from vq.broker.base.parked import Parked, Woken
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.copies import CopyPosition
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.serving.reading import check_answers, check_range, check_readable, not_followed
 from vq.errors import OffsetOutOfRange
 
@@ -126,7 +126,7 @@ class CopyReach:
 
     def check(self, channel: Channel, epoch: int) -> None:
         """See ``Reach.check``."""
-        if channel.state is State.CLOSED:
+        if channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
         if channel.role.epoch != self._epoch:
             raise not_followed(channel.role, self._node, self._epoch)

@@ -8,7 +8,7 @@ from vq import limits
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries, read_again
-from vq.broker.partition.partition_state import State
+from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import check_place
 from vq.broker.partition.role import Role
 from vq.errors import (
@@ -30,11 +30,13 @@ from vq.shown import shown
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log, LogState
 from vq.store.records.format import RECORD_HEADER, RECORD_HEADER_BYTES
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 #: What one step of a filtered read looks at. Bounds both the time the loop is held (about 2 ms) and
 #: the offsets in one answer: their list must fit into a frame's header.
 FILTER_SCAN_BYTES: Final = 128 * limits.KIB
+#: An expression of many operands has steps that are up to so many times as short.
+_COST_MAX: Final = 64
 
 #: An OFFSETS waits so long for the end of a partition to be known; shorter than requests time out.
 END_WAIT_S: Final = 1.5
@@ -103,7 +105,7 @@ def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> 
         Busy: Its data directory does not answer: a read would hang.
         VqError: The channel is closing.
     """
-    if channel.state is State.CLOSED:
+    if channel.state is ChannelState.CLOSED:
         raise channel.why_refused()
     if channel.role.follows:
         if not from_copy or not channel.copies.epoch or epoch > channel.copies.epoch:
@@ -200,7 +202,9 @@ def _lacks_end(channel: Channel) -> bool:
     return channel.earlier or (bool(channel.role.epoch) and channel.is_cut_short)
 
 
-_TELL_NO_END: Final = frozenset({State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED})
+_TELL_NO_END: Final = frozenset(
+    {ChannelState.QUARANTINED, ChannelState.FAILED, ChannelState.UNREADABLE, ChannelState.CLOSED}
+)
 
 
 def epoch_end(
@@ -223,7 +227,7 @@ def epoch_end(
     )
     try:
         if log is None or channel.state in _TELL_NO_END or log.state is LogState.QUARANTINED:
-            if not next_start or channel.state is State.CLOSED:
+            if not next_start or channel.state is ChannelState.CLOSED:
                 # A copy would cut what is missing here. It may be the only place that has it.
                 raise Busy(
                     f"the log of {channel} is not whole here ({channel.state}): {channel.told[1]}"
@@ -269,16 +273,17 @@ def scan(
     log, limit = channel.log, channel.read_limit
     if log is None or position >= limit:
         return [], [], position
-    view = log.reader.read(position, FILTER_SCAN_BYTES, limit)
+    size = FILTER_SCAN_BYTES // min(wanted.cost, _COST_MAX)
+    view = log.reader.read(position, size, limit)
     try:
-        found = filter_by_tag(view, position, wanted)
+        found = filter_records(view, position, wanted)
         if sum(map(len, found[0])) > max_bytes:
             # What is picked of so much fits; it tells at least how long the first record is.
             view = log.reader.read(position, max(max_bytes, RECORD_HEADER_BYTES), limit)
-            found = filter_by_tag(view, position, wanted)
+            found = filter_records(view, position, wanted)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-            found = filter_by_tag(log.reader.read(position, size, limit), position, wanted)
+            found = filter_records(log.reader.read(position, size, limit), position, wanted)
     except CorruptData as error:
         channel.context.suspect(channel, position)
         check_boundary(channel, log, position)

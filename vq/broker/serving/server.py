@@ -38,7 +38,7 @@ from vq.broker.serving.shares import (
     PIECE_BYTES,
     REQUESTS_PER_TURN,
     WAITED_PER_TURN,
-    Line,
+    TurnLine,
     is_full,
     is_much,
     shared,
@@ -83,7 +83,7 @@ class _Later:
 
     __slots__ = ("begun", "events", "line", "pieces", "size")
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: TurnLine) -> None:
         self.line = line
         self.events: deque[Opened | Request | Closing] = deque()
         self.pieces: deque[bytes] = deque()
@@ -123,7 +123,7 @@ class BrokerSession(asyncio.Protocol):
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._outgoing = Outgoing(server.limits.write_buffer_bytes, server.now)
+        self._outgoing = Outgoing(server.limits.write_buffer_bytes, server.clock)
         self._silence = Silence(server.now())
         self._closing_since: float | None = None
         self._gathered = 0
@@ -232,7 +232,7 @@ class BrokerSession(asyncio.Protocol):
         return handled
 
     def _charge(self, size: int) -> bool:
-        """Charge a request with a body of ``size`` to its connection and the node, until it is
+        """Charge a request of ``RequestId.size`` to its connection and the node, until it is
         answered.
 
         Returns:
@@ -292,7 +292,9 @@ class BrokerSession(asyncio.Protocol):
         while server.gathered_bytes > server.limits.gathered_bytes_max:
             server.end_largest()
 
-    def _wait(self, line: Line, events: Sequence[Opened | Request | Closing], data: bytes) -> None:
+    def _wait(
+        self, line: TurnLine, events: Sequence[Opened | Request | Closing], data: bytes
+    ) -> None:
         """Keep requests and the ``data`` they are of, or data alone; the connection joins a line.
 
         If it is in a line already, it stays there.
@@ -310,7 +312,7 @@ class BrokerSession(asyncio.Protocol):
         self._pause()
 
     def take_turn(self, count: int) -> tuple[int, bool]:
-        """See ``shares.Waiting``."""
+        """See ``shares.WaitingPeer``."""
         later = self._later
         if later is None or self._closing_since is not None:
             return 0, False
@@ -446,7 +448,7 @@ class BrokerSession(asyncio.Protocol):
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
         else:
             self._silence.frame = None
-            waits = self.in_flight or self.reads
+            waits = self.in_flight or self.reads or self._later is not None
             if not waits and now - self._silence.idle_since > limits.idle_timeout_s:
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
 
@@ -572,7 +574,7 @@ class Server:
         requests_waiting: Requests of all sessions without an answer, reads not counted.
         reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
             and so never make a connection pause.
-        put_bytes: Bytes of the bodies of these requests: what PUTs bring.
+        put_bytes: Bytes of the bodies of these requests, and of large headers: what PUTs bring.
         gathered_bytes: Bytes kept for all sessions: of incomplete frames, and of requests that wait
             for a turn of the loop, or for room.
         requests_left: How many more requests may be handled in this turn of the loop.
@@ -583,6 +585,7 @@ class Server:
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
         refusals: How many requests were answered with which error.
+        admission: Who may connect.
     """
 
     door: Door
@@ -601,6 +604,7 @@ class Server:
         self._gate = gate
         self._listener: Listener | None = None
         self.proving = proving
+        self.clock = clock
         self.now = clock.monotonic
         self.sessions: dict[BrokerSession, None] = {}
         self.paused: dict[BrokerSession, None] = {}
@@ -609,8 +613,8 @@ class Server:
         self.put_bytes = 0
         self.gathered_bytes = 0
         self.requests_left = REQUESTS_PER_TURN
-        self.line = Line()
-        self.held = Line()
+        self.line = TurnLine()
+        self.held = TurnLine()
         self.requests_shared = shared(limits.requests_waiting_max)
         self.reads_shared = shared(limits.reads_waiting_max)
         self.put_bytes_shared = shared(limits.put_bytes_waiting_max)
@@ -618,7 +622,7 @@ class Server:
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
         self.refusals: Counter[type[VqError]] = Counter()
-        self._admission = Admission(limits)
+        self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None
 
@@ -673,7 +677,7 @@ class Server:
     def admit(self, session: BrokerSession) -> None:
         """Count a new connection; end the connections that exceed a bound, perhaps itself."""
         self.sessions[session] = None
-        for peer, error in self._admission.admit(session, self.now()):
+        for peer, error in self.admission.admit(session, self.now()):
             # A newcomer's HELLO may be under way; one that was silent for long has sent nothing.
             cast("BrokerSession", peer).end(error, linger=peer is session)
 
@@ -727,14 +731,14 @@ class Server:
 
     def opened(self, session: BrokerSession) -> None:
         """Note that a session said HELLO."""
-        self._admission.spoke(session, self.now())
+        self.admission.spoke(session, self.now())
 
     def leaves(self, session: BrokerSession, error: VqError) -> None:
         """Note that a connection is being ended: it does not count any more.
 
         Each sweep writes one log line for all of them.
         """
-        self._admission.forget(session, self.now())
+        self.admission.forget(session, self.now())
         self.refused += 1
         self._bad_peers[session.address] += 1
         self._last_bad = error
@@ -746,12 +750,12 @@ class Server:
         del self.sessions[session]
         self.paused.pop(session, None)
         self.lingering.pop(session, None)
-        self._admission.forget(session, self.now())
+        self.admission.forget(session, self.now())
 
     def end_silent(self) -> None:
         """End some silent connections: the process has no file descriptor for new ones."""
         for _ in range(SILENT_ENDED):
-            peer = self._admission.oldest_silent()
+            peer = self.admission.oldest_silent()
             if peer is None:
                 return
             error = Busy("the broker has run out of file descriptors, and this one sent no HELLO")

@@ -55,7 +55,7 @@ def is_full(used: int, bound: int, own: int) -> bool:
     return used >= bound or (used >= shared(bound) and is_much(own, bound))
 
 
-class Waiting(Protocol):
+class WaitingPeer(Protocol):
     """A connection some of whose requests wait for a turn."""
 
     address: str
@@ -69,7 +69,7 @@ class Waiting(Protocol):
         ...
 
 
-class Line:
+class TurnLine:
     """Connections whose requests wait for a turn: addresses take turns, and so do theirs.
 
     Example: A sends thousands of requests over each of two connections, then B sends one. It is
@@ -80,13 +80,13 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self.addresses: OrderedDict[str, OrderedDict[Waiting, None]] = OrderedDict()
+        self.addresses: OrderedDict[str, OrderedDict[WaitingPeer, None]] = OrderedDict()
 
-    def add(self, peer: Waiting) -> None:
+    def add(self, peer: WaitingPeer) -> None:
         """Append a connection."""
         self.addresses.setdefault(peer.address, OrderedDict())[peer] = None
 
-    def discard(self, peer: Waiting) -> None:
+    def discard(self, peer: WaitingPeer) -> None:
         """Remove a connection, if it is here."""
         line = self.addresses.get(peer.address)
         if line is not None:

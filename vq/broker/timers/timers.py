@@ -1,9 +1,11 @@
 """The timers of a node: one for each partition of delayed messages that it leads."""
 
 import asyncio
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from vq import limits
+from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
@@ -167,10 +169,31 @@ class Timers:
         outcome = await found[0].cancel(header.offset, header.message_id)
         return wire.CancelResponse(outcome=outcome)
 
-    @property
-    def waiting(self) -> int:
-        """How many messages wait."""
-        return sum(len(timer) for timer, _ in self._timers.values())
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Timers].of(
+            self,
+            gauge(
+                "vq_delayed_messages",
+                "Delayed messages that wait on this node, or are due and not delivered yet.",
+                lambda _: sum(len(timer) for timer, _ in self._timers.values()),
+            ),
+            counter(
+                "vq_delayed_delivered",
+                "Delayed messages that this node has delivered.",
+                lambda _: self.counts.delivered,
+            ),
+            counter(
+                "vq_delayed_cancelled",
+                "Delayed messages that this node has seen cancelled.",
+                lambda _: self.counts.cancelled,
+            ),
+            counter(
+                "vq_delayed_undeliverable",
+                "Delayed messages whose topic or partition was gone when they were due.",
+                lambda _: self.counts.undeliverable,
+            ),
+        )
 
     def told_problems(self) -> list[str]:
         """Return why messages wait that are due."""

@@ -24,8 +24,8 @@ __all__ = ["FORMATS", "ExportFile", "NotInstalled", "check_place", "format_of"]
 FORMATS: Final = {"jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
 #: A group of rows in Parquet ends when it has so many messages, or so many bytes of contents, keys
 #: and headers.
-_GROUP_MESSAGES: Final = 50_000
-_GROUP_BYTES: Final = 32 * MIB
+GROUP_MESSAGES: Final = 50_000
+GROUP_BYTES: Final = 32 * MIB
 _TEMPORARY: Final = ".part"
 
 
@@ -216,7 +216,7 @@ class _Parquet:
         for each in messages:
             self._rows.append(each)
             self._bytes += _size_of(each)
-            if len(self._rows) >= _GROUP_MESSAGES or self._bytes >= _GROUP_BYTES:
+            if len(self._rows) >= GROUP_MESSAGES or self._bytes >= GROUP_BYTES:
                 self._write_group()
 
     def end(self) -> None:

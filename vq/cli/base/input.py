@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 _BUFFER_BYTES = 1 << 16
 
 
-class _Waiting(io.RawIOBase):
+class _WaitingInput(io.RawIOBase):
     """Reads a descriptor, and waits for input and for signals alike.
 
     Args:
@@ -63,7 +63,7 @@ def interruptible(file: BinaryIO) -> Iterator[BinaryIO]:
     os.set_blocking(written, False)
     before = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     try:
-        waiting = _Waiting(descriptor, signalled)
+        waiting = _WaitingInput(descriptor, signalled)
         yield cast("BinaryIO", io.BufferedReader(waiting, _BUFFER_BYTES))
     finally:
         signal.set_wakeup_fd(before)

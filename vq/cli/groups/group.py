@@ -11,7 +11,10 @@ from vq.cli.base.errors import check_readable
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
+from vq.cli.groups.group_balance import history, plan
+from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
+from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
@@ -74,10 +77,11 @@ _COLUMNS = (
 
 @click.group(cls=Commands)
 def group() -> None:
-    """List, describe, reset and delete consumer groups; forget topics."""
+    """List, describe, make, change, reset and delete consumer groups; forget topics."""
 
 
-group.add_command(reset)
+for command in (reset, plan, history, alter, roll, create, clone, export, import_):
+    group.add_command(command)
 
 
 # list -----------------------------------------------------------------------------------------
@@ -308,7 +312,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
 @shows(
     record(
         group=TEXT,
-        model=TEXT,
+        **TERMS,
         start=TEXT,
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
         deleted_topics=some(TEXT),
@@ -336,8 +340,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     """Show a group's members, and its progress in every partition.
 
     The lag is what lies between the committed offset and the end: in bytes, in messages, and as the
-    age of the oldest message of it, in seconds. Of a group with a filter, messages with other tags
-    lie in it, too: it is an upper bound. A partition whose owner does not go on is named
+    age of the oldest message of it, in seconds. Of a group with a filter, messages that it
+    leaves out lie in it, too: it is an upper bound. A partition whose owner does not go on is named
     with the cause, and since when. With --json, each has the verdict and the cause that
     `vq report lag` gives it from one look by its default thresholds.
     """
@@ -376,8 +380,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     for topic, wanted in dict.fromkeys((each.topic, each.filter) for each in found.partitions):
         if wanted is not None:
             output.remark(
-                f"{topic}: the group reads {wanted}, and messages with other tags lie in its lag, "
-                "too: it is an upper bound"
+                f"{topic}: the group reads {wanted}, and messages that it leaves out lie in its "
+                "lag, too: it is an upper bound"
             )
     for topic in dict.fromkeys(each.topic for each in found.partitions if not each.readable):
         output.remark(
@@ -460,14 +464,16 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     fields = _summary_json(found)
     for name in ("by_stream", "lag_is_upper_bound"):  # remarks say so
         del fields[name]
+    for name in ("failure", "roll_until_s"):
+        del fields[name]
     topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
-    return {**fields, "topics": topics}
+    return {**fields, **terms_text(found.terms), "topics": topics}
 
 
 def _summary_json(found: GroupDescription) -> dict[str, Any]:
     return {
         "group": found.group,
-        "model": found.model,
+        **terms_json(found.terms),
         "start": found.start,
         "topics": [
             {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()

@@ -14,7 +14,7 @@ from vq.operations.groups import resets
 from vq.operations.groups.resets import Goal, Reset, Target
 from vq.operations.messages.stored import COUNT_MAX
 
-_RESET: Final = record(
+RESET: Final = record(
     **{"topic": TEXT, "partition": WHOLE, "from": maybe(WHOLE), "to": WHOLE},
     skips=maybe(WHOLE),
     repeats=maybe(WHOLE),
@@ -68,7 +68,7 @@ COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
 )
 @click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
 @yes_option
-@shows(record(done=TRUTH, group=TEXT, partitions=some(_RESET)))
+@shows(record(done=TRUTH, group=TEXT, partitions=some(RESET)))
 @command_options
 def reset(
     invocation: Invocation,
@@ -87,7 +87,7 @@ def reset(
     Stop the group's members before. With --fence they may run: what they have not committed by then
     counts for nothing, and they go on from the new offsets within their audit interval (30 s).
     """
-    target = _target(goals)
+    target = target_of(goals)
 
     async def work(cluster: ClusterClient) -> tuple[list[Reset], list[str]]:
         planned = await resets.plan_reset(
@@ -104,7 +104,7 @@ def reset(
         return planned, [] if fence else await resets.live_members(cluster, name)
 
     (planned, members), output = invocation.call(work), invocation.output
-    rows = [_row(each) for each in planned]
+    rows = [reset_row(each) for each in planned]
     if output.as_json:
         output.document({"done": yes, "group": name, "partitions": rows})
     else:
@@ -123,16 +123,18 @@ def reset(
         output.remark(f"done: {name} goes on there")
 
 
-def _target(goals: dict[str, Any]) -> Target:
+def target_of(goals: dict[str, Any]) -> Target:
     """Return the one target that was given."""
     given = {
         option: value for option, value in goals.items() if value is not None and value is not False
     }
     if len(given) != 1:
-        raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-time, --to-committed, --past-damage, "
-            "--offset and --shift"
-        )
+        names = [
+            f"--{option.replace('_', '-')}"
+            for option in _GOALS
+            if option in goals and option != "to_log_end"  # the same as --to-latest
+        ]
+        raise click.UsageError(f"give one of {', '.join(names[:-1])} and {names[-1]}")
     ((option, value),) = given.items()
     goal = _GOALS[option]
     return Target(goal=goal, value=0 if isinstance(value, bool) else value)
@@ -165,7 +167,7 @@ def _sentence(group: str, planned: Reset) -> str:
     )
 
 
-def _row(done: Reset) -> dict[str, Any]:
+def reset_row(done: Reset) -> dict[str, Any]:
     return {
         "topic": done.partition.topic,
         "partition": done.partition.partition,

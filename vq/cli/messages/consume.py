@@ -23,7 +23,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
 from vq.limits import MIB
 from vq.log_lines import Line
-from vq.message_filter import Filter
+from vq.message_filter import Filter, Wanting, Where
 from vq.model import Message
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.messages.streams import Begin, messages
@@ -204,6 +204,11 @@ def form_of(
 )
 @click.option("--tag", metavar="EXPRESSION", help="Only messages of this tag, or of a || b.")
 @click.option(
+    "--where",
+    metavar="EXPRESSION",
+    help="Only messages of which this is true, such as \"price > 10 AND region IN ('hz', 'sh')\".",
+)
+@click.option(
     "--max", "limit", type=WholeNumber(min=1), metavar="N", help="End after so many messages."
 )
 @click.option(
@@ -242,6 +247,7 @@ def consume(
     partitions: Sequence[int],
     follow: bool,
     tag: str | None,
+    where: str | None,
     limit: int | None,
     timeout: float | None,
     read_from: str | None,
@@ -266,6 +272,9 @@ def consume(
     """
     if verbose and invocation.output.as_json:
         raise no_effect("-v", "with --json, which shows every field", "leave --json out")
+    if tag is not None and where is not None:
+        raise click.UsageError("--tag and --where exclude one another; in --where, TAGS is the tag")
+    message_filter: Wanting = tag if where is None else Where(where)
     if pattern is not None and (verbose or invocation.output.as_json):
         other = "-v" if verbose else "--json"
         raise click.UsageError(f"--format and {other} exclude one another")
@@ -305,10 +314,10 @@ def consume(
             raise no_effect("--from latest", "without --follow", "give both")
     try:
         if as_member:
-            _consume_as_member(invocation, topic, config, tag, printer, timeout)
+            _consume_as_member(invocation, topic, config, message_filter, printer, timeout)
         else:
             begin = Begin(latest=start == "latest", since_ms=since, offset=offset, last=last)
-            wanted = Filter.parse(tag, "tag")
+            wanted = Filter.of(message_filter, "tag")
             _read_alone(
                 invocation, topic, begin, partitions, wanted, printer, timeout, follow=follow
             )
@@ -325,7 +334,7 @@ def _consume_as_member(
     invocation: Invocation,
     topic: str,
     config: ConsumerConfig,
-    tag: str | None,
+    message_filter: Wanting,
     printer: Printer,
     timeout: float | None,
 ) -> None:
@@ -335,7 +344,7 @@ def _consume_as_member(
         MessageFactory(invocation.client_config()) as factory,
         factory.create_consumer(config) as consumer,
     ):
-        consumer.subscribe(topic, _FETCH_BYTES, printer, tag)
+        consumer.subscribe(topic, _FETCH_BYTES, printer, message_filter)
         printer.last_at = time.monotonic()
         consumer.start()
         printer.wait(timeout)

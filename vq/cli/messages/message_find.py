@@ -68,6 +68,11 @@ class PlaceParam(click.ParamType[tuple[int, int]]):
 )
 @click.option("--tag", metavar="EXPRESSION", help="Messages with this tag, or one of a || b.")
 @click.option(
+    "--where",
+    metavar="EXPRESSION",
+    help="Messages of which this is true, such as \"price > 10 AND region IN ('hz', 'sh')\".",
+)
+@click.option(
     "--since",
     type=Moment(),
     help="Stored at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
@@ -150,6 +155,7 @@ def find(
     key: str | None,
     key_type: str | None,
     tag: str | None,
+    where: str | None,
     since: int | None,
     until: int | None,
     partitions: Sequence[int],
@@ -159,7 +165,7 @@ def find(
     timeout: float,
     pattern: str | None,
 ) -> None:
-    """Find messages by id, key, tag and time.
+    """Find messages by id, key, tag, headers and time.
 
     A message must have all that is given. Brokers search what readers can read, in all partitions;
     no group is needed and none moves.
@@ -172,8 +178,12 @@ def find(
         raise no_effect(f"--key-type {key_type}", "without --key", "give a key")
     if pattern is not None and invocation.output.as_json:
         raise click.UsageError("--format and --json exclude one another")
-    if (message_id, key, tag, since, until) == (None,) * 5:
-        raise click.UsageError("give at least one of --id, --key, --tag, --since and --until")
+    if (message_id, key, tag, where, since, until) == (None,) * 6:
+        raise click.UsageError(
+            "give at least one of --id, --key, --tag, --where, --since and --until"
+        )
+    if tag is not None and where is not None:
+        raise click.UsageError("--tag and --where exclude one another; in --where, TAGS is the tag")
     check_span(since, until)
     if places and partitions:
         raise click.UsageError("--go-on names the partitions: leave --partition out")
@@ -188,6 +198,7 @@ def find(
         id=message_id,
         key=wanted_key,
         tag=tag,
+        where=where,
         since_ms=since,
         until_ms=until,
         partitions=partitions,

@@ -485,7 +485,7 @@ def _show_lag(invocation: Invocation, made: "LagReport", files: ReportFiles) -> 
         row["lag_is_upper_bound"] for row in sums
     ):
         output.remark(
-            "groups that filter by tag are among these: messages with other tags lie in their lag, "
+            "groups with a filter are among these: messages that it leaves out lie in their lag, "
             "too, so it is an upper bound"
         )
     for name, why in sorted(made.silent.items()):

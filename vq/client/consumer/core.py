@@ -34,9 +34,16 @@ from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
+from vq.errors import (
+    CoordinationError,
+    FilterFailed,
+    GenerationStale,
+    InvalidArgument,
+    InvalidState,
+    VqError,
+)
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
+from vq.message_filter import Filter, Wanting
 from vq.model import PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
 
@@ -78,7 +85,7 @@ class ConsumerCore:
         permit: Permit,
     ) -> None:
         self.config = config
-        self.member = config.member or _member_name(cluster)
+        self.member = config.member_id or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
         self._permit = permit
@@ -107,7 +114,7 @@ class ConsumerCore:
         self,
         topic: str,
         length: int,
-        message_filter: str | None,
+        message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
     ) -> None:
@@ -120,7 +127,7 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        wanted = Filter.parse(message_filter)
+        wanted = Filter.of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
 
     async def start(self) -> None:
@@ -211,6 +218,7 @@ class ConsumerCore:
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
+            wanted=subscription.wanted,
         )
         fetcher = PartitionFetcher(
             self._fetches,
@@ -330,8 +338,8 @@ class ConsumerCore:
 
     def _fetch_again(self, reading: Reading, offset: int) -> None:
         if reading.is_current:
-            self._troubles.bad_reads += 1
             error = reading.delivery.error
+            self._troubles.bad_reads += not isinstance(error, FilterFailed)
             bad = offset if error is None else error.details.get("offset", offset)
             reading.fetcher.fetch_again(offset, int(bad))
 

@@ -4,6 +4,8 @@ Loop-bound. In here: what the methods of ``MessageConsumer`` check and return. H
 read is in ``reading.partition_reader``. A group member reads ahead with ``fetcher``.
 """
 
+from dataclasses import replace
+
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.troubles import Troubles
@@ -16,6 +18,7 @@ from vq.client.reading.positions import Moment, check_moment
 from vq.client.reading.tail import check_count, merge_last, stored_ms
 from vq.coordination.tree.reading import gather_all
 from vq.errors import InvalidArgument
+from vq.message_filter import Filter, Wanting
 from vq.model import Message, MessageList, OffsetBounds, TopicPartition, check_timeout
 
 
@@ -32,9 +35,16 @@ class Reader:
         return PartitionReader(self._cluster, partition, last_read=self._last_read)
 
     async def get(
-        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        length: int,
+        timeout: float | None = None,
+        message_filter: Wanting = None,
     ) -> MessageList:
         """See ``MessageConsumer.get``."""
+        wanted = Filter.of(message_filter)
         bound = 0.0 if timeout is None else check_timeout(timeout)
         for what, number in (("partition", partition), ("offset", offset), ("length", length)):
             check_whole(what, number)
@@ -49,38 +59,48 @@ class Reader:
         await reader.check_size(offset)
         clock = self._cluster.clock
         deadline = clock.monotonic() + bound
-        read = reader.read(offset, Decoder(topic_partition), size=length, options=ONE_ANSWER)
+        decoder = Decoder(topic_partition, wanted=wanted)
+        options = replace(ONE_ANSWER, wanted=wanted) if wanted else ONE_ANSWER
+        read = reader.read(offset, decoder, size=length, options=options)
         try:
             while True:
                 left = max(0.0, deadline - clock.monotonic())
                 read.wait_s = min(left, limits.LONG_POLL_S_MAX)
                 messages = await anext(read)
                 if messages:
-                    return MessageList(messages, messages[-1].next_offset)
-                if read.is_idle and clock.monotonic() >= deadline:
+                    end = read.next_offset if wanted else messages[-1].next_offset
+                    return MessageList(messages, end)
+                # With a filter, looking for the next message may take as long as the log is.
+                if (read.is_idle or wanted) and clock.monotonic() >= deadline:
                     return MessageList((), read.next_offset)
         finally:
             self._troubles.bad_reads += read.bad_reads
 
-    async def last(self, topic: str, count: int, partition: int | None) -> list[Message]:
+    async def last(
+        self, topic: str, count: int, partition: int | None, message_filter: Wanting = None
+    ) -> list[Message]:
         """See ``MessageConsumer.get_last``."""
         check_count(count)
+        wanted = Filter.of(message_filter)
         if partition is not None:
             check_whole("partition", partition)
-            return await self._last_of(TopicPartition(topic, partition), count)
+            return await self._last_of(TopicPartition(topic, partition), count, wanted)
         partitions = await self._partitions(topic)
-        found = await gather_all(self._last_of(each, count) for each in partitions)
+        found = await gather_all(self._last_of(each, count, wanted) for each in partitions)
         return merge_last(found, count, stored_ms)
 
-    async def _last_of(self, partition: TopicPartition, count: int) -> list[Message]:
+    async def _last_of(
+        self, partition: TopicPartition, count: int, wanted: Filter
+    ) -> list[Message]:
         reader = self.partition(partition)
         return await reader.last(
             await reader.bounds(),
             count,
-            lambda: Decoder(partition),
+            lambda: Decoder(partition, wanted=wanted),
             lambda message: message,
             size_of=lambda message: len(message.content),
             size=limits.FETCH_BYTES_MAX,
+            wanted=wanted,
         )
 
     async def bounds(self, topic: str, partition: int) -> OffsetBounds:

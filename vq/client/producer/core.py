@@ -275,7 +275,12 @@ class ProducerCore:
         self.accumulator.hurry_sender()
 
     def missing(self, message: Message) -> list[str]:
-        """Return the topics that are to be published before a message is sent. Any thread."""
+        """Return the topics that are to be published before a message is sent. Any thread.
+
+        Raises:
+            InvalidArgument: Its own topic is reserved for what vq sends.
+        """
+        check_own_name(message.topic)
         return [each for each in topics_of(message) if each not in self.accumulator.topics]
 
     def is_published(self, topic: str) -> bool:

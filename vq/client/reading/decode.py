@@ -13,7 +13,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from vq import limits
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
-from vq.errors import CorruptData
+from vq.errors import CorruptData, FilterFailed
+from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 from vq.store.records.codec import decode_common
 from vq.store.records.compression import decompress
@@ -243,8 +244,17 @@ class Decoder:
         error, has_more: See ``ChunkDecoder``.
     """
 
-    def __init__(self, partition: TopicPartition, append_time_ms: int | None = None) -> None:
-        """Make a decoder; the append time is that of the batch the first chunk begins in."""
+    def __init__(
+        self,
+        partition: TopicPartition,
+        append_time_ms: int | None = None,
+        *,
+        wanted: Filter = ALL,
+    ) -> None:
+        """Make a decoder; the append time is that of the batch the first chunk begins in.
+
+        ``wanted``: what it does not take is not returned, whatever the broker sent.
+        """
         self.error: CorruptData | None = None
         self.has_more = False
         self._partition = partition
@@ -253,7 +263,9 @@ class Decoder:
         self._data = b""  # the rest and the chunk
         self._at = 0  # position in it of what comes next,
         self._count = 0  # and how many messages of a filtered chunk come before that
-        self._behind_last = 0  # where the message ends that was returned last
+        self._behind_last = 0  # where the message ends that was looked at last
+        self._check = wanted.check
+        self._checked: Sequence[Message] = ()  # those of the last step, with those left out
         self._times = [append_time_ms]  # append time of the batch at ``_at``
         # All of them as they were before the last step.
         self._step: tuple[int, int, int | None] = 0, 0, None
@@ -337,10 +349,41 @@ class Decoder:
             self.error = error
         if messages:
             self._behind_last = messages[-1].next_offset
+            if self._check is not None:
+                return self._passing(messages, self._check)
         return messages
+
+    def _passing(
+        self, messages: Sequence[Message], check: Callable[[Message], bool]
+    ) -> list[Message]:
+        """Return those that pass; up to the first one that the filter of the application fails for.
+
+        Raises:
+            FilterFailed: That is the first of all.
+        """
+        self._checked = messages
+        passing: list[Message] = []
+        for index, message in enumerate(messages):
+            try:
+                if check(message):
+                    passing.append(message)
+            except FilterFailed:
+                if not index:
+                    raise
+                self._go_back(messages, index)
+                self._behind_last = messages[index - 1].next_offset
+                break
+        return passing
 
     def take_back(self, messages: Sequence[Message], index: int) -> None:
         """Have those from ``index`` on of the ``messages`` returned last returned once more."""
+        if self._check is not None:
+            offset = messages[index].offset
+            messages = self._checked
+            index = sum(each.offset < offset for each in messages)
+        self._go_back(messages, index)
+
+    def _go_back(self, messages: Sequence[Message], index: int) -> None:
         chunk = self._chunk
         assert chunk is not None
         self._at, self._count, self._times[0] = self._step
@@ -359,6 +402,7 @@ class Decoder:
         """Keep nothing of the chunk but the beginning of a record that goes on in the next one."""
         self._chunk = None
         self._data = b""
+        self._checked = ()
 
     def _base(self, chunk: Chunk) -> int:
         """Return the offset of the first byte of ``_data``."""

@@ -226,6 +226,7 @@ class ForwardRead(Generic[T]):
                 offset=offset,
                 max_bytes=size,
                 tags=options.wanted.tags,
+                where=options.wanted.where,
                 validate=is_begin,
                 archives=options.zips is not None and not is_again and offset >= self._brokers_end,
             )

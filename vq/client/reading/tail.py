@@ -20,7 +20,7 @@ from vq.model import Message, OffsetBounds, time_ms_of
 #: The most messages that may be asked for, and the bytes of contents that they take at most.
 LAST_MESSAGES_MAX: Final = 10_000
 LAST_BYTES_MAX: Final = 64 * limits.MIB
-_WINDOW_BYTES: Final = 64 * limits.KIB
+WINDOW_BYTES: Final = 64 * limits.KIB
 
 
 class Stored(Protocol):
@@ -37,7 +37,7 @@ S_co = TypeVar("S_co", bound=Stored, covariant=True)
 T = TypeVar("T")
 
 
-class Window(Protocol[S_co]):
+class ForwardRange(Protocol[S_co]):
     """A range that is read forwards; in practice a ``forward.ForwardRead``.
 
     Attributes:
@@ -63,7 +63,7 @@ def check_count(count: int) -> None:
 
 
 async def read_last(
-    read: Callable[[int, int], Window[S]],
+    read: Callable[[int, int], ForwardRange[S]],
     bounds: OffsetBounds,
     count: int,
     keep: Callable[[S], T],
@@ -82,7 +82,7 @@ async def read_last(
     """
     found: deque[T] = deque()
     size = 0
-    end, window = bounds.latest, _WINDOW_BYTES
+    end, window = bounds.latest, WINDOW_BYTES
     while end > bounds.earliest and len(found) < count:
         start = max(bounds.earliest, end - window)
         forward = read(start, end)
@@ -97,7 +97,7 @@ async def read_last(
         first = min(end, forward.first)
         end, window = first, min(2 * window, limits.FETCH_BYTES_MAX)
         if first > start:  # a record is larger than the window
-            window = max(window, first - start + _WINDOW_BYTES)
+            window = max(window, first - start + WINDOW_BYTES)
     return list(found)
 
 

@@ -16,7 +16,7 @@ from vq.log_lines import get_logger
 from vq.model import ARCHIVE_PLACES, TopicPartition, check_archive_place
 from vq.remoting.wire_pb2 import GetResponse
 from vq.store.archive.archive import place_of
-from vq.store.archive.archive_place import Unreachable, zip_at
+from vq.store.archive.archive_place import ZipUnreachable, zip_at
 from vq.store.archive.zipped_block import WantedBlock, ZippedBlock
 
 __all__ = ["ANSWER_S", "Zips"]
@@ -31,7 +31,7 @@ AWAY_S: Final = 300.0
 #: Parts that are read of one place at a time. A range reads one part, and one ahead.
 THREADS_MAX: Final = 8
 #: Places with threads of their own, of those that were read last.
-_PLACES_MAX: Final = 16
+PLACES_MAX: Final = 16
 #: Zips whose directories are kept: some kilobytes each, of those that tasks read at this moment.
 _OPEN_MAX: Final = 8
 #: Places and zips of which is remembered that a warning told them.
@@ -44,15 +44,18 @@ class Zips:
     Args:
         clock: Tells when a place is tried again.
         places: URLs at and below which archives are read; brokers tell their URLs.
+
+    Attributes:
+        calls: By place: calls that hang in one take threads for good, and not those of another one.
+        away: By place: until when it is left alone.
     """
 
     def __init__(self, clock: Clock, places: Sequence[str] = ARCHIVE_PLACES) -> None:
         self._clock = clock
         self._places = places
-        # By place: calls that hang in one take threads for good, and not those of another one.
-        self._calls: OrderedDict[str, BlockingCalls] = OrderedDict()
+        self.calls: OrderedDict[str, BlockingCalls] = OrderedDict()
         self._open: OrderedDict[WantedBlock, ZippedBlock] = OrderedDict()
-        self._away: dict[str, float] = {}  # by place: until when it is left alone
+        self.away: dict[str, float] = {}
         self._told: OrderedDict[str, None] = OrderedDict()  # places and URLs
 
     async def read_told(
@@ -89,7 +92,7 @@ class Zips:
         except InvalidArgument as error:
             self._tell(place, error)
             return None
-        if self._clock.monotonic() < self._away.get(place, 0.0):
+        if self._clock.monotonic() < self.away.get(place, 0.0):
             return None
         opened = self._open.pop(wanted, None)
 
@@ -102,12 +105,12 @@ class Zips:
             block, part = await self._calls_of(place).run(read, bound_s)
         except TimeoutError:
             self._leave(place, f"no answer within {bound_s:g} s")
-        except Unreachable as error:
+        except ZipUnreachable as error:
             self._leave(place, error)
         except (OSError, CorruptData) as error:
             self._tell(wanted.url, error)
         else:
-            self._away.pop(place, None)
+            self.away.pop(place, None)
             self._told.pop(place, None)
             self._open[wanted] = block
             if len(self._open) > _OPEN_MAX:
@@ -117,18 +120,18 @@ class Zips:
 
     def close(self) -> None:
         """End the threads, each after its call."""
-        for each in self._calls.values():
+        for each in self.calls.values():
             each.close()
 
     def _calls_of(self, place: str) -> BlockingCalls:
-        calls = self._calls.pop(place, None) or BlockingCalls(THREADS_MAX, "vq-archive")
-        self._calls[place] = calls
-        if len(self._calls) > _PLACES_MAX:
-            self._calls.popitem(last=False)[1].close()
+        calls = self.calls.pop(place, None) or BlockingCalls(THREADS_MAX, "vq-archive")
+        self.calls[place] = calls
+        if len(self.calls) > PLACES_MAX:
+            self.calls.popitem(last=False)[1].close()
         return calls
 
     def _leave(self, place: str, why: object) -> None:
-        self._away[place] = self._clock.monotonic() + AWAY_S
+        self.away[place] = self._clock.monotonic() + AWAY_S
         self._tell(place, why)
 
     def _tell(self, url: str, why: object) -> None:

@@ -12,9 +12,9 @@ acknowledge alone until it sees the record, as after any election.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Following
 from vq.coordination.tree.coordinator import Check, Coordinator, Delete, NoNode, Operation
 from vq.coordination.tree.reading import read_together
@@ -47,16 +47,16 @@ class DeadMasters:
     Args:
         coordinator: A started coordinator.
         group, node: Of the node that removes them.
-        may_lead: Returns whether this node could lead instead, if it is in sync.
+        fitness: Of that node.
     """
 
     def __init__(
-        self, coordinator: Coordinator, *, group: str, node: str, may_lead: Callable[[], bool]
+        self, coordinator: Coordinator, *, group: str, node: str, fitness: Fitness
     ) -> None:
         self._coordinator = coordinator
         self._group = group
         self._node = node
-        self._may_lead = may_lead
+        self._fitness = fitness
         self._removed: deque[str] = deque(maxlen=REMOVED_MAX)  # nonces
 
     async def remove(self, following: Following) -> None:
@@ -68,7 +68,7 @@ class DeadMasters:
         Raises:
             CoordinationError: It may be removed or not.
         """
-        if not self._may_lead():
+        if self._fitness.has_damage:
             return
         tried = ""
 

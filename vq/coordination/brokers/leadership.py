@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.insync import (
     Candidate,
     MastershipRefused,
@@ -137,15 +138,10 @@ class Leadership:
         directory: Identity of this process's data directory.
         accept_data_loss: Lead even if the group's state has another data directory for this node.
             The messages in that directory are then lost for the group.
-        lost_power: Returns whether a loss of power may have taken messages since this node was last
-            up to date with its group; see ``insync.Candidate``.
-        damaged: Returns whether this node has damage in its logs; after a change, call ``wake``.
-        full: Returns likewise whether it refuses messages for a full disk.
+        fitness: Of this node; after a change, call ``wake``.
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
             follows. Must not block.
-        on_in_sync: Called on the loop when the record names the present registration: this node
-            leads, or it has caught up. Must not block.
     """
 
     def __init__(
@@ -156,12 +152,9 @@ class Leadership:
         node: str,
         directory: str = "",
         accept_data_loss: bool = False,
-        lost_power: Callable[[], bool] = lambda: False,
-        damaged: Callable[[], bool] = lambda: False,
-        full: Callable[[], bool] = lambda: False,
+        fitness: Fitness | None = None,
         rng: random.Random | None = None,
         on_change: Callable[[Standing], None] | None = None,
-        on_in_sync: Callable[[], None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self.group = check_name("group", group)
@@ -169,10 +162,7 @@ class Leadership:
         self._path = Registration.path(group, node)
         self._directory = directory
         self._accept_data_loss = accept_data_loss
-        self._lost_power = lost_power
-        self._damaged = damaged
-        self._full = full
-        self._on_in_sync = on_in_sync
+        self._fitness = fitness or Fitness()
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
         self._incarnation: int | None = None
@@ -293,7 +283,7 @@ class Leadership:
             self._standing = standing
             self._tell(standing)
         if isinstance(standing, Registered):
-            self._on_in_sync()
+            self._fitness.is_in_sync()
         return standing
 
     def _tell(self, standing: Standing) -> None:
@@ -330,7 +320,7 @@ class Leadership:
             return None
         state = view.state
         if state.incarnations.get(self.node) == incarnation and self.node in state.insync:
-            self._on_in_sync()
+            self._fitness.is_in_sync()
         following = Following(incarnation, state.epoch, state.master)
         if (registered := view.registered(self.group, state.master)) is not None:
             node, value = registered
@@ -343,7 +333,7 @@ class Leadership:
             return following
         first = self._who_goes_first(view)
         if first:
-            is_so = "has a full disk" if self._full() else "is drained"
+            is_so = "has a full disk" if self._fitness.full else "is drained"
             why = f"node {self.node} {is_so}, and node {first} is to lead {self.group}"
             return replace(following, waits=why)
         return None
@@ -371,7 +361,7 @@ class Leadership:
     def _who_goes_first(self, view: _View) -> str:
         """Return the node that claims the group instead of this one: drained, or full; or ""."""
         state = view.state
-        full = [self.node] if self._full() else []
+        full = [self.node] if self._fitness.full else []
         able = []
         for name in sorted({*state.insync} - {self.node}):
             registered = view.registered(self.group, name)
@@ -502,8 +492,8 @@ class Leadership:
             self.node,
             incarnation,
             self._directory,
-            lost_power=self._lost_power(),
-            damaged=self._damaged(),
+            lost_power=self._fitness.lost_power,
+            damaged=self._fitness.has_damage,
         )
 
 

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from vq.backoff import Backoff
 from vq.clock import Clock
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.open_counts import OpenCount, read_counts
 from vq.coordination.tree.coordinator import (
     BadVersion,
@@ -96,10 +97,7 @@ class BrokerRegistration(OwnNode[int]):
         labels: The labels of the group; empty ones do not change those in the tree.
         pid: Of the process; 0: not known.
         rack: Where its machine is; "": not told.
-        lost_power: Returns what the next registration says of a loss of power.
-        damaged: Returns what the registration says of damage; after a change, call ``wake``.
-        full: Returns likewise what it says of a full disk.
-        log_end_bytes: Returns where the logs end, added up; told after a loss of power.
+        fitness: Of this node, which the registration tells; after a change, call ``wake``.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -119,10 +117,7 @@ class BrokerRegistration(OwnNode[int]):
         labels: Mapping[str, str] | None = None,
         pid: int = 0,
         rack: str = "",
-        lost_power: Callable[[], bool] = lambda: False,
-        damaged: Callable[[], bool] = lambda: False,
-        full: Callable[[], bool] = lambda: False,
-        log_end_bytes: Callable[[], int] = lambda: 0,
+        fitness: Fitness | None = None,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
@@ -150,10 +145,7 @@ class BrokerRegistration(OwnNode[int]):
             pid=pid,
             rack=rack,
         )
-        self._lost_power = lost_power
-        self._damaged = damaged
-        self._full = full
-        self._log_end_bytes = log_end_bytes
+        self._fitness = fitness or Fitness()
         self._on_change = on_change
 
     @property
@@ -288,13 +280,14 @@ class BrokerRegistration(OwnNode[int]):
         One that is created again has version 0 again. The parent's version tells each registration,
         so that a change of the in-sync set can be refused after one.
         """
-        lost_power = self._lost_power()
+        fitness = self._fitness
+        lost_power = fitness.lost_power
         value = replace(
             self._value,
             lost_power=lost_power,
-            damaged=self._damaged(),
-            full=self._full(),
-            log_end_bytes=self._log_end_bytes() if lost_power else 0,
+            damaged=fitness.damaged,
+            full=fitness.full,
+            log_end_bytes=fitness.log_end_bytes() if lost_power else 0,
         )
         return [
             Set(Registration.parent(self.group), b""),
@@ -384,7 +377,7 @@ class BrokerRegistration(OwnNode[int]):
         if (stat.czxid, stat.ephemeral_owner) != (incarnation, self._coordinator.session_id):
             return False
         value = Registration.decode(self._path, found.data)
-        changed = replace(value, damaged=self._damaged(), full=self._full())
+        changed = replace(value, damaged=self._fitness.damaged, full=self._fitness.full)
         if changed != value:
             with contextlib.suppress(NoNode, BadVersion):  # the watch tells of that
                 await self._coordinator.set(self._path, changed.encode(), version=stat.version)

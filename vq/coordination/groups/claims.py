@@ -14,7 +14,7 @@ last resort each partition is claimed or released alone.
 
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
@@ -37,16 +37,19 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.reading import gather_all, numbered_children, read_numbered
 from vq.coordination.tree.update import AGAIN, Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import (
+    HISTORY_MAX,
     Assignment,
+    ClaimReason,
     CommittedOffset,
     Owner,
     PartitionOfGroup,
+    PastClaim,
 )
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
-#: Partitions claimed or released by one ``multi``. With the longest names a claim needs 3 KB of the
+#: Partitions claimed or released by one ``multi``. With the longest names a claim needs 6 KB of the
 #: 1 MB that ZooKeeper accepts in one request (``jute.maxbuffer``).
 CLAIMS_PER_MULTI: Final = 100
 #: With so many partitions of one topic, list their parent first: this saves the reads of missing
@@ -78,6 +81,43 @@ class Claim:
     offset_version: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The last claim of a partition: the member, the version of the assignment's node, the history.
+
+    ``member`` is "" after a reset.
+    """
+
+    member: str
+    version: int
+    history: tuple[PastClaim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """When a claim is made, and who is in the group then: what its history says."""
+
+    time_ms: int
+    members: Collection[str]
+
+    def history(
+        self, before: Assigned | None, member: str, generation: int
+    ) -> tuple[PastClaim, ...]:
+        """Return the history of a partition that ``member`` claims."""
+        if before is None or not before.version:
+            reason = ClaimReason.FIRST
+        elif not before.member:
+            reason = ClaimReason.RESET
+        elif before.member == member:
+            reason = ClaimReason.AGAIN
+        else:
+            reason = ClaimReason.BALANCE if before.member in self.members else ClaimReason.LEFT
+        past = PastClaim(
+            member=member, generation=generation, time_ms=self.time_ms, reason=str(reason)
+        )
+        return (*(before.history if before is not None else ()), past)[-HISTORY_MAX:]
+
+
 async def read_partitions(
     coordinator: Coordinator, kind: type[Kept], group: str, topics: Sequence[str]
 ) -> dict[TopicPartition, Kept]:
@@ -97,20 +137,21 @@ async def claim(
     member: str,
     partition: TopicPartition,
     *,
+    occasion: Occasion | None = None,
     watch: Watch | None = None,
 ) -> Claim:
     """Claim a partition: raise its generation and create the owner node, both or neither.
 
     What was committed so far is asked of the offset store then, not before. If this member owns the
     partition already (a lost reply), it claims it again with a new generation. If another member
-    owns it, ``watch`` is set on the owner node.
+    owns it, ``watch`` is set on the owner node. Without ``occasion`` the history stays as it was.
 
     Raises:
         StillOwned: Another member's owner node exists.
         SessionExpired: The session ended. An owner node may have been created, even in the next
             session: ``release`` deletes it.
     """
-    found = await _claim(coordinator, group, member, [partition], None, watch)
+    found = await _claim(coordinator, group, member, [partition], None, occasion, watch)
     outcome = found[partition]
     if isinstance(outcome, StillOwned):
         raise outcome
@@ -123,7 +164,8 @@ async def claim_together(
     member: str,
     partitions: Sequence[TopicPartition],
     *,
-    versions: Mapping[TopicPartition, int],
+    known: Mapping[TopicPartition, Assigned],
+    occasion: Occasion | None = None,
     watch: Watch | None = None,
 ) -> dict[TopicPartition, Claim | CoordinationError]:
     """Claim up to ``CLAIMS_PER_MULTI`` partitions as ``claim`` does, with few calls.
@@ -133,8 +175,9 @@ async def claim_together(
         group: The consumer group.
         member: The member that claims.
         partitions: The partitions to claim; each once.
-        versions: The versions of the assignments as read before; a partition without one has no
-            assignment yet. An outdated version only costs a second try.
+        known: The assignments as read before; a partition without one has no assignment yet. An
+            outdated one only costs a second try.
+        occasion: For the history; without it, that stays as it was.
         watch: Set on the owner nodes of other members.
 
     Returns:
@@ -145,12 +188,13 @@ async def claim_together(
     """
     assert len(partitions) <= CLAIMS_PER_MULTI, f"{len(partitions)} partitions for one multi"
     try:
-        return {**await _claim(coordinator, group, member, partitions, versions, watch)}
+        return {**await _claim(coordinator, group, member, partitions, known, occasion, watch)}
     except (ConnectionLost, SessionExpired):
         raise
     except CoordinationError:  # one of them keeps changing, or cannot be read
         return await each_alone(
-            partitions, lambda each: claim(coordinator, group, member, each, watch=watch)
+            partitions,
+            lambda each: claim(coordinator, group, member, each, occasion=occasion, watch=watch),
         )
 
 
@@ -177,12 +221,13 @@ async def _claim(
     group: str,
     member: str,
     partitions: Sequence[TopicPartition],
-    known: Mapping[TopicPartition, int] | None,
+    known: Mapping[TopicPartition, Assigned] | None,
+    occasion: Occasion | None,
     watch: Watch | None,
 ) -> dict[TopicPartition, Claim | StillOwned]:
     """Claim the free ones of ``partitions`` by one ``multi``; see ``claim_together``.
 
-    Versions are read if ``known`` is None, and after a failure.
+    The assignments are read if ``known`` is None, and after a failure.
     """
     session_id = coordinator.session_id
 
@@ -191,10 +236,10 @@ async def _claim(
     ) -> Plan[tuple[list[Claim], dict[TopicPartition, Claim | StillOwned]]]:
         if coordinator.session_id != session_id:
             raise SessionExpired(f"the session ended while {named(partitions)} was claimed")
-        versions = known
-        if versions is None or failed is not None:
-            versions = await _assignment_versions(coordinator, group, partitions)
-        incomplete = {each.topic for each in partitions if each not in versions}
+        assigned = known
+        if assigned is None or failed is not None:
+            assigned = await _assignments(coordinator, group, partitions)
+        incomplete = {each.topic for each in partitions if each not in assigned}
         if isinstance(failed, NoNode):  # the parents were deleted with the topic
             incomplete = {each.topic for each in partitions}
         for topic in sorted(incomplete):
@@ -211,9 +256,13 @@ async def _claim(
                     f"{partition} of group {group!r} is still owned by {other!r}"
                 )
                 continue
-            made = _claim_operations(group, member, partition, versions.get(partition), owner)
-            generation = versions.get(partition, 0) + 1
-            operations += made
+            before = assigned.get(partition)
+            generation = 1 if before is None else before.version + 1
+            history = () if before is None else before.history
+            if occasion is not None:
+                history = occasion.history(before, member, generation)
+            value = Assignment(member=member, generation=generation, history=history)
+            operations += _claim_operations(group, partition, before, value, owner)
             claimed.append(Claim(group, member, partition, generation))
         return Plan(operations, (claimed, owned))
 
@@ -224,24 +273,25 @@ async def _claim(
 
 
 def _claim_operations(
-    group: str, member: str, partition: TopicPartition, version: int | None, owner: Node | None
+    group: str,
+    partition: TopicPartition,
+    before: Assigned | None,
+    value: Assignment,
+    owner: Node | None,
 ) -> list[Operation]:
     """Return the operations that claim a partition.
 
-    ``version`` and ``owner`` are None if there is no assignment, or no owner node. If the claim is
+    ``before`` and ``owner`` are None if there is no assignment, or no owner node. If the claim is
     applied and its answer is lost, the next try replaces our own owner node.
     """
     path, owner_path = Assignment.path(group, *partition), Owner.path(group, *partition)
     operations: list[Operation] = []
-    if version is None:
+    if before is None:
         operations.append(Create(path, Assignment().encode()))
-        version = 0
-    generation = version + 1
-    value = Assignment(member=member, generation=generation).encode()
-    operations.append(Set(path, value, version))
+    operations.append(Set(path, value.encode(), value.generation - 1))
     if owner is not None:
         operations.append(Delete(owner_path, owner.stat.version))
-    owning = Owner(member=member, generation=generation).encode()
+    owning = Owner(member=value.member, generation=value.generation).encode()
     return [*operations, Create(owner_path, owning, True)]
 
 
@@ -251,15 +301,27 @@ def named(partitions: Sequence[TopicPartition]) -> str:
     return f"{partitions[0]}{more}"
 
 
-async def _assignment_versions(
+async def _assignments(
     coordinator: Coordinator, group: str, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return the versions of the existing assignments."""
-    stats = await gather_all(
-        coordinator.exists(Assignment.path(group, *each)) for each in partitions
+) -> dict[TopicPartition, Assigned]:
+    """Return the existing assignments."""
+    found = await gather_all(
+        read_assigned(coordinator, Assignment.path(group, *each)) for each in partitions
     )
-    found = zip(partitions, stats, strict=True)
-    return {partition: stat.version for partition, stat in found if stat is not None}
+    pairs = zip(partitions, found, strict=True)
+    return {partition: each for partition, each in pairs if each is not None}
+
+
+async def read_assigned(
+    coordinator: Coordinator, path: str, watch: Watch | None = None
+) -> Assigned | None:
+    """Return the assignment at a path, None if there is none; ``watch`` fires when it changes."""
+    try:
+        node = await coordinator.get(path, watch=watch)
+    except NoNode:
+        return None
+    value = Assignment.decode(path, node.data)
+    return Assigned(value.member, node.stat.version, value.history)
 
 
 async def present_nodes(
@@ -288,19 +350,19 @@ async def present_nodes(
     return {partition: node for partition, node in found if node is not None}
 
 
-async def assignment_version(
-    coordinator: Coordinator, group: str, partition: TopicPartition
-) -> int:
-    """Return the version of the assignment; create it and the parents first if it is missing."""
-    topic, number = partition
-    path = Assignment.path(group, topic, number)
-    stat = await coordinator.exists(path)
-    if stat is not None:
-        return stat.version
-    await make_parents(coordinator, group, topic)
-    with contextlib.suppress(NodeExists):  # another member just created it, also with version 0
-        await coordinator.create(path, Assignment().encode())
-    return 0
+async def fence_of(coordinator: Coordinator, group: str, partition: TopicPartition) -> Assignment:
+    """Return the assignment that ends every claim so far, to be set over the version before it.
+
+    If there is no assignment yet, it and the parents are created first.
+    """
+    path = Assignment.path(group, *partition)
+    before = await read_assigned(coordinator, path)
+    if before is None:
+        await make_parents(coordinator, group, partition.topic)
+        with contextlib.suppress(NodeExists):  # another member just created it, also with version 0
+            await coordinator.create(path, Assignment().encode())
+        return Assignment(generation=1)
+    return Assignment(generation=before.version + 1, history=before.history)
 
 
 async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
@@ -440,8 +502,8 @@ async def _fenced(
 ) -> Plan[None]:
     if await coordinator.exists(only_if.path) is None:
         raise NoNode(only_if.path)
-    stat = await coordinator.exists(path)
-    if stat is None:
+    before = await read_assigned(coordinator, path)
+    if before is None:
         return Plan((), None)
-    value = Assignment(member="", generation=stat.version + 1)
-    return Plan([only_if, Set(path, value.encode(), stat.version)], None)
+    value = Assignment(generation=before.version + 1, history=before.history)
+    return Plan([only_if, Set(path, value.encode(), before.version)], None)

@@ -7,9 +7,11 @@ decides when to join.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+from vq.coordination.groups.contract import merge
 from vq.coordination.tree.coordinator import (
     Coordinator,
     Create,
@@ -28,11 +30,13 @@ from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
-from vq.message_filter import Filter
 from vq.model import check_name
 
 _NAME_RECHECK_S = 1.0
+#: Ends the name of the node that keeps the place of a member; no member has it in its name.
+_PLACE: Final = "~"
 
 
 class UnknownGroup(CoordinationError):
@@ -53,21 +57,21 @@ class MemberView:
 
 # The contract -----------------------------------------------------------------------------------
 async def ensure_group(
-    coordinator: Coordinator, group: str, contract: ConsumerGroup
+    coordinator: Coordinator, group: str, contract: ConsumerGroup, *, now_ms: int = 0
 ) -> ConsumerGroup:
     """Create the group with this contract, or check that it fits the group's contract.
 
-    New topics are added, and ``by_stream`` becomes that of this contract. Returns the contract of
-    the group.
+    New topics are added, and ``by_stream`` becomes that of this contract. A roll that is over at
+    ``now_ms`` ends. Returns the contract of the group.
 
     Raises:
-        InvalidArgument: The model, or the filter of a topic, differs: members that disagree would
-            skip or repeat messages. Or the model does not work yet.
+        InvalidArgument: A term, or the filter of a topic, differs (``MemberDiffers``): members that
+            disagree would skip or repeat messages. Or the model does not work yet.
     """
-    if contract.model != "clustering":
+    if contract.model != GroupModel.CLUSTERING:
         raise InvalidArgument(
-            f"model = {contract.model!r} does not work yet: each message goes to one member of a "
-            "group; give every reader that needs all messages a group of its own"
+            f"model = {str(contract.model)!r} does not work yet: each message goes to one member "
+            "of a group; give every reader that needs all messages a group of its own"
         )
     path = ConsumerGroup.path(check_name("group", group))
 
@@ -79,7 +83,7 @@ async def ensure_group(
         if not node.data:  # created as a parent, after the group was deleted
             return Plan([Set(path, contract.encode(), node.stat.version)], contract)
         present = ConsumerGroup.decode(path, node.data)
-        merged = _merged(group, present, contract)
+        merged = merge(group, present, contract, now_ms)
         if merged == present:
             return Plan((), present)
         return Plan([Set(path, merged.encode(), node.stat.version)], merged)
@@ -87,27 +91,27 @@ async def ensure_group(
     return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")
 
 
-def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> ConsumerGroup:
-    if present.model != wanted.model:
-        raise InvalidArgument(
-            f"group {group!r} has model {present.model!r}, this member wants {wanted.model!r}; "
-            "use another group name"
-        )
-    for topic, message_filter in wanted.topics.items():
-        if present.topics.get(topic, message_filter) != message_filter:
-            raise InvalidArgument(
-                f"group {group!r} reads {_what(topic, present.topics[topic])}, this member wants "
-                f"{_what(topic, message_filter)}; use another group name"
-            )
-    topics = {**wanted.topics, **present.topics}
-    return replace(present, topics=topics, by_stream=wanted.by_stream)
+async def change_contract(
+    coordinator: Coordinator, group: str, change: Callable[[ConsumerGroup], ConsumerGroup]
+) -> ConsumerGroup:
+    """Give the group the contract that ``change`` makes of its own; members follow. Returns it.
 
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    path = ConsumerGroup.path(check_name("group", group))
 
-def _what(topic: str, message_filter: Filter) -> str:
-    """Return which messages a filter lets through, for people."""
-    if not message_filter:
-        return f"all of topic {topic!r}"
-    return f"{message_filter.text!r} of topic {topic!r}"
+    async def plan(_: CoordinationError | None) -> Plan[ConsumerGroup]:
+        present = await _read_contract(coordinator, group)
+        if present is None:
+            raise UnknownGroup(f"there is no consumer group {group!r}")
+        contract, version = present
+        changed = change(contract)
+        if changed == contract:
+            return Plan((), contract)
+        return Plan([Set(path, changed.encode(), version)], changed)
+
+    return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")
 
 
 async def list_groups(coordinator: Coordinator) -> list[str]:
@@ -115,14 +119,39 @@ async def list_groups(coordinator: Coordinator) -> list[str]:
     return await children_or_none(coordinator, CONSUMERS)
 
 
-async def read_group(coordinator: Coordinator, group: str) -> ConsumerGroup | None:
-    """Return the group's contract; None if there is no such group, or it has no contract yet."""
+async def read_group(
+    coordinator: Coordinator, group: str, watch: Watch | None = None
+) -> ConsumerGroup | None:
+    """Return the group's contract; None if there is no such group, or it has no contract yet.
+
+    ``watch`` fires when it changes.
+    """
+    present = await _read_contract(coordinator, group, watch)
+    return None if present is None else present[0]
+
+
+async def _read_contract(
+    coordinator: Coordinator, group: str, watch: Watch | None = None
+) -> tuple[ConsumerGroup, int] | None:
+    """Return the contract and its version in the tree."""
     path = ConsumerGroup.path(check_name("group", group))
     try:
-        node = await coordinator.get(path)
+        node = await coordinator.get(path, watch=watch)
     except NoNode:
         return None
-    return ConsumerGroup.decode(path, node.data) if node.data else None
+    return (ConsumerGroup.decode(path, node.data), node.stat.version) if node.data else None
+
+
+async def known_group(coordinator: Coordinator, group: str) -> ConsumerGroup:
+    """Return the group's contract.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    found = await read_group(coordinator, group)
+    if found is None:
+        raise UnknownGroup(f"there is no consumer group {group!r}")
+    return found
 
 
 # Members ----------------------------------------------------------------------------------------
@@ -192,9 +221,15 @@ async def leave_group(coordinator: Coordinator, group: str, member: str, nonce: 
     await update(coordinator, path, leave, what=f"member {member!r} of group {group!r}")
 
 
+async def member_names(coordinator: Coordinator, group: str) -> list[str]:
+    """Return the sorted names of the members."""
+    names = await children_or_none(coordinator, Member.parent(group))
+    return [name for name in names if not name.endswith(_PLACE)]
+
+
 async def members(coordinator: Coordinator, group: str) -> dict[str, MemberView]:
     """Return the members, sorted by name."""
-    names = await children_or_none(coordinator, Member.parent(group))
+    names = await member_names(coordinator, group)
     found = await gather_all(read_member(coordinator, group, name) for name in names)
     return {each.member: each for each in found if each is not None}
 
@@ -211,6 +246,72 @@ async def read_member(
     return MemberView(member, Member.decode(path, node.data), node.stat.ephemeral_owner)
 
 
+# Places of members that restart ---------------------------------------------------------------
+async def keep_place(
+    coordinator: Coordinator, group: str, member: str, value: Member, *, kept_s: float = 0.0
+) -> None:
+    """Have the others count a member in that is not there and comes again soon.
+
+    Without ``kept_s`` for as long as this session lives; otherwise they do it for that time.
+    """
+    path = Member.path(group, member + _PLACE)
+    kept = replace(value, topics=(), kept_topics=value.topics, kept_s=kept_s)
+    create = Create(path, kept.encode(), ephemeral=not kept_s)
+
+    def keep(node: Node | None) -> Sequence[Operation]:
+        if node is None:
+            return [create]
+        owner = 0 if kept_s else coordinator.session_id
+        if node.data == create.data and node.stat.ephemeral_owner == owner:
+            return ()
+        return [Delete(path, node.stat.version), create]
+
+    await update(coordinator, path, keep, what=f"the place of {member!r} in group {group!r}")
+
+
+async def drop_place(
+    coordinator: Coordinator, group: str, member: str, nonce: str, session_id: int
+) -> None:
+    """Delete a place that is kept with this nonce, by this session (0: by none)."""
+    path = Member.path(group, member + _PLACE)
+
+    def drop(node: Node | None) -> Sequence[Operation]:
+        if node is None or node.stat.ephemeral_owner != session_id:
+            return ()
+        if Member.decode(path, node.data).nonce != nonce:
+            return ()
+        return [Delete(path, node.stat.version)]
+
+    await update(coordinator, path, drop, what=f"the place of {member!r} in group {group!r}")
+
+
+def with_places(
+    found: Mapping[str, MemberView],
+) -> tuple[dict[str, MemberView], dict[str, MemberView]]:
+    """Return the live members, and by their names those whose places are kept."""
+    live = {name: each for name, each in found.items() if not name.endswith(_PLACE)}
+    kept = {
+        name.removesuffix(_PLACE): replace(
+            each,
+            member=name.removesuffix(_PLACE),
+            value=replace(each.value, topics=each.value.kept_topics),
+        )
+        for name, each in found.items()
+        if name.endswith(_PLACE)
+    }
+    return live, kept
+
+
+async def _drop_places(coordinator: Coordinator, group: str) -> None:
+    """Delete the places of members that were closed; those of members that start stay."""
+    for name in await children_or_none(coordinator, Member.parent(group)):
+        if name.endswith(_PLACE):
+            view = await read_member(coordinator, group, name)
+            if view is not None and not view.session_id:
+                member = name.removesuffix(_PLACE)
+                await drop_place(coordinator, group, member, view.value.nonce, 0)
+
+
 async def delete_group(coordinator: Coordinator, group: str) -> None:
     """Delete a group without members, with all its progress. May be repeated.
 
@@ -219,6 +320,7 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
             there, without the progress that it had.
     """
     path, parent = ConsumerGroup.path(check_name("group", group)), Member.parent(group)
+    await _drop_places(coordinator, group)
     try:
         with contextlib.suppress(NoNode):
             await coordinator.delete(parent)  # one that joins from here on keeps the group

@@ -14,8 +14,8 @@ from typing import Final
 
 from vq.coordination.groups.claims import (
     Claim,
-    assignment_version,
     each_alone,
+    fence_of,
     make_parents,
     named,
     present_nodes,
@@ -157,7 +157,8 @@ class OffsetStore:
         async def plan(failed: CoordinationError | None) -> Plan[None]:
             if isinstance(failed, NoNode):
                 await make_parents(self._coordinator, group, topic)
-            version = await assignment_version(self._coordinator, group, partition)
+            fence = await fence_of(self._coordinator, group, partition)
+            version = fence.generation - 1
             try:
                 node = await self._coordinator.get(path)
             except NoNode:
@@ -167,8 +168,7 @@ class OffsetStore:
                     return Plan((), None)  # our own write, whose answer was lost
                 write = Set(path, data, node.stat.version)
             tried.add(version)
-            fence = Assignment(member="", generation=version + 1).encode()
-            return Plan([Set(fence_path, fence, version), write], None)
+            return Plan([Set(fence_path, fence.encode(), version), write], None)
 
         await apply_plan(self._coordinator, plan, what=f"the offset of {partition}")
 

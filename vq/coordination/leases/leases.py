@@ -55,14 +55,14 @@ class LeaseNotHeld(CoordinationError):
     retriable = False
 
 
-class _Held(NamedTuple):
+class _Tenure(NamedTuple):
     """What this node holds: the fence, and the version of the node that has it."""
 
     fence: int
     version: int
 
 
-class JobLease(OwnNode[_Held]):
+class JobLease(OwnNode[_Tenure]):
     """Takes the lease of a job whenever nobody has it, until ``stop``. Loop-bound.
 
     ``fence`` is a number while this node holds the lease, and None otherwise: from LOST or CLOSED
@@ -118,7 +118,7 @@ class JobLease(OwnNode[_Held]):
         """Begin to try; returns at once."""
         self._begin()
 
-    async def _is_held(self, held: _Held) -> bool:
+    async def _is_held(self, held: _Tenure) -> bool:
         try:
             node = await self._coordinator.get(self._path, watch=self._hint)
         except NoNode:
@@ -126,7 +126,7 @@ class JobLease(OwnNode[_Held]):
         value = LeaseHolder.decode(self._path, node.data)
         return self._is_own(node) and value.fence == held.fence
 
-    async def _take(self) -> _Held | None:
+    async def _take(self) -> _Tenure | None:
         for _ in range(_TRIES_MAX):
             try:
                 node = await self._coordinator.get(self._path, watch=self._hint)
@@ -139,7 +139,7 @@ class JobLease(OwnNode[_Held]):
             fence = await self._coordinator.get(LeaseFence.path(self._job))
             if LeaseFence.decode(LeaseFence.path(self._job), fence.data).fence != value.fence:
                 continue  # it was taken by another node between the two reads
-            return _Held(value.fence, fence.stat.version)
+            return _Tenure(value.fence, fence.stat.version)
         raise CoordinationError(
             f"the lease of job {self._job} changed {_TRIES_MAX} times while it was taken"
         )
@@ -167,7 +167,7 @@ class JobLease(OwnNode[_Held]):
         with contextlib.suppress(BadVersion, NodeExists, NoNode, ConnectionLost, SessionExpired):
             await self._coordinator.multi(operations)
 
-    async def _give_back(self, held: _Held | None) -> None:
+    async def _give_back(self, held: _Tenure | None) -> None:
         if held is not None:
             await delete_own(self._coordinator, self._path, self._is_own)
 
@@ -176,7 +176,7 @@ class JobLease(OwnNode[_Held]):
         owner = node.stat.ephemeral_owner
         return owner == self._coordinator.session_id != 0 and value.nonce == self._nonce
 
-    def _changed(self, held: _Held | None) -> None:
+    def _changed(self, held: _Tenure | None) -> None:
         if held is None:
             logger.info("lease is lost", job=self._job, holder=self._holder)
         else:

@@ -13,7 +13,6 @@ in either direction.
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
 from typing import Final
 
 from vq import limits
@@ -64,6 +63,20 @@ class NoSlotFree(CoordinationError):
     """Every message-id slot of the cluster is leased."""
 
 
+class IdMaker:
+    """Makes ids with a slot; this one makes none. What is called on the loop must not block."""
+
+    def used_ms(self) -> int:
+        """Return the wall time of the last id; it may be ahead of the clock."""
+        return 0
+
+    def slot_changed(self, slot: int | None) -> None:
+        """Make ids with another slot; None: with none, until there is one again."""
+
+    def mark_moved(self, until_ms: int) -> None:
+        """Make ids up to the slot's new mark; 0: the slot is released, no more ids are made."""
+
+
 class SlotLease(OwnNode[int]):
     """This producer's slot; after a lost session it leases another one.
 
@@ -79,10 +92,7 @@ class SlotLease(OwnNode[int]):
         clock: For ``since`` in the node.
         holder: Shown to operators: client id, host, process id.
         rng: For the pauses after a lost race.
-        on_change: Called on the loop with the new slot or None; must not block.
-        on_mark: Called on the loop with ``until_ms`` after a move of the mark, and with 0 when the
-            slot is released and no more ids may be made; must not block.
-        used_ms: Returns the wall time of the last id; it may be ahead of the clock.
+        maker: Makes the ids.
         slots: The number of slots; tests use fewer.
     """
 
@@ -93,18 +103,14 @@ class SlotLease(OwnNode[int]):
         *,
         holder: str = "",
         rng: random.Random | None = None,
-        on_change: Callable[[int | None], None] | None = None,
-        on_mark: Callable[[int], None] = lambda _: None,
-        used_ms: Callable[[], int] = lambda: 0,
+        maker: IdMaker | None = None,
         slots: int = limits.SLOTS_MAX,
     ) -> None:
         super().__init__(coordinator, what="message-id slot", audit_s=MARK_S, backoff=_BACKOFF)
         self._clock = clock
         self._holder = holder
         self._rng = rng or random.SystemRandom()
-        self._on_change = on_change
-        self._on_mark = on_mark
-        self._used_ms = used_ms
+        self._maker = maker or IdMaker()
         self.from_ms = 0
         self.until_ms = 0
         self._mark_version = _NO_MARK
@@ -132,9 +138,9 @@ class SlotLease(OwnNode[int]):
         """Delete the slot's node, and set its mark back to the last id."""
         if slot is None:
             return
-        self._on_mark(0)  # no more ids from here on
+        self._maker.mark_moved(0)  # no more ids from here on
         path = SlotMark.path(slot)
-        used = SlotMark(until_ms=max(self._used_ms(), self.from_ms)).encode()
+        used = SlotMark(until_ms=max(self._maker.used_ms(), self.from_ms)).encode()
         for _ in range(MOVE_TRIES_MAX):
             with contextlib.suppress(BadVersion):  # an earlier move of the mark got no answer
                 # A later holder writes the mark, so the version proves that the slot is still ours
@@ -148,7 +154,7 @@ class SlotLease(OwnNode[int]):
 
     def _mark_ahead(self) -> int:
         """Return the next mark; it is not before any mark that the slot may have."""
-        latest_ms = max(self._clock.wall_ms(), self._used_ms(), self.from_ms)
+        latest_ms = max(self._clock.wall_ms(), self._maker.used_ms(), self.from_ms)
         return max(latest_ms + MARK_AHEAD_MS, self._mark_sent_ms)
 
     async def _take(self) -> int:
@@ -248,7 +254,7 @@ class SlotLease(OwnNode[int]):
                     return False
             else:
                 self._mark_version, self.until_ms = version, until_ms
-                self._on_mark(until_ms)
+                self._maker.mark_moved(until_ms)
                 return True
         raise CoordinationError(
             f"the mark of message-id slot {slot} changed {MOVE_TRIES_MAX} times meanwhile"
@@ -279,5 +285,4 @@ class SlotLease(OwnNode[int]):
         return True
 
     def _changed(self, slot: int | None) -> None:
-        if self._on_change is not None:
-            self._on_change(slot)
+        self._maker.slot_changed(slot)

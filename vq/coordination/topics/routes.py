@@ -100,6 +100,16 @@ class Routes:
             )
         return placements[partition.partition]
 
+    def rack_of(self, partition: TopicPartition) -> str:
+        """Return where the master runs that takes the partition's messages; "": not known.
+
+        Raises:
+            UnknownTopic, UnknownPartition: As for ``placement``.
+        """
+        spans = self.placement(partition).spans
+        master = self.masters.get(spans[-1].group) if spans else None
+        return "" if master is None else master.rack
+
     def master(self, group: str) -> tuple[Address, int] | None:
         """Return the address and epoch of the group's master; None while it has none."""
         found = self.masters.get(group)

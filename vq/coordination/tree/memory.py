@@ -329,7 +329,7 @@ class MemoryCoordinator(SessionBase):
 
     def __init__(self, ensemble: MemoryEnsemble, base: str, *, session_timeout_s: float) -> None:
         super().__init__(clock=ensemble.clock, session_timeout_s=session_timeout_s)
-        self._ensemble = ensemble
+        self.ensemble = ensemble
         self._base = base
         self.cut = False
         self.crashed = False
@@ -342,8 +342,8 @@ class MemoryCoordinator(SessionBase):
         self.held: list[Callable[[], None]] | None = None
         self._started = False
         self._context = contextvars.copy_context()
-        self._request_pipe = Pipe(lambda: ensemble.delay(), ensemble.context)
-        self._reply_pipe = Pipe(lambda: ensemble.delay(), ensemble.context)
+        self._request_pipe = Pipe(ensemble)
+        self._reply_pipe = Pipe(ensemble)
         self._in_flight: dict[asyncio.Future[Any], None] = {}
         self.watches = Watches()
         self._timer: asyncio.TimerHandle | None = None
@@ -379,18 +379,18 @@ class MemoryCoordinator(SessionBase):
         """See ``Coordinator.close``."""
         if self._state is SessionState.CLOSED:
             return
-        session_id, reachable = self._wire_session, not self.cut and self._ensemble.running
+        session_id, reachable = self._wire_session, not self.cut and self.ensemble.running
         self.vanish(age=not reachable)
         self._why_closed = "it was closed"
         if reachable:
-            self._ensemble.close_session(session_id, self)
-        self._enter(SessionState.CLOSED)
+            self.ensemble.close_session(session_id, self)
+        self.enter(SessionState.CLOSED)
 
     def give_up(self, why: str) -> None:
         """Be CLOSED for good, like the real one after several clients died in a row."""
         self.vanish()
         self._why_closed = why
-        self._enter(SessionState.CLOSED)
+        self.enter(SessionState.CLOSED)
 
     def vanish(self, *, age: bool = True) -> None:
         """Stop all messages in both directions; with ``age`` the session starts to time out."""
@@ -401,7 +401,7 @@ class MemoryCoordinator(SessionBase):
         self._lose_connection()
         self.watches.take_all()
         if age:
-            self._ensemble.leave(self._wire_session)
+            self.ensemble.leave(self._wire_session)
 
     def drop(self) -> None:
         """Lose the connection: calls under way and watches are gone, the state is SUSPENDED."""
@@ -411,9 +411,9 @@ class MemoryCoordinator(SessionBase):
             self.cut_unheard = True
             return
         self._lose_connection()
-        self._ensemble.leave(self._wire_session)
+        self.ensemble.leave(self._wire_session)
         watches = self.watches.take_all()
-        self._enter(SessionState.SUSPENDED, self._session_id)
+        self.enter(SessionState.SUSPENDED, self._session_id)
         self._call_disconnected(watches)
 
     def _call_disconnected(self, watches: list[Watch]) -> None:
@@ -423,9 +423,9 @@ class MemoryCoordinator(SessionBase):
 
     def pass_session(self) -> None:
         """End the session and begin the next one; the client learns of it at ``hear``."""
-        self._ensemble.end_session(self._wire_session)
+        self.ensemble.end_session(self._wire_session)
         self.view, self._behind = None, []
-        self._wire_session = self._ensemble.open_session(self, self._session_timeout_s).id
+        self._wire_session = self.ensemble.open_session(self, self._session_timeout_s).id
 
     def hear(self) -> None:
         """Deliver the changes that ``pass_session`` made."""
@@ -435,39 +435,40 @@ class MemoryCoordinator(SessionBase):
             return
         self._lose_connection()
         watches = self.watches.take_all()
-        self._enter(SessionState.SUSPENDED, self._session_id)
+        self.enter(SessionState.SUSPENDED, self._session_id)
         self._call_disconnected(watches)
-        self._enter(SessionState.LOST)
-        self._enter(SessionState.CONNECTED, self._wire_session)
-        self._answered(self._clock.monotonic(), self._wire_session)
+        self.enter(SessionState.LOST)
+        self.enter(SessionState.CONNECTED, self._wire_session)
+        self.answered(self._clock.monotonic(), self._wire_session)
 
     def reconnect_soon(self) -> None:
         """Connect again after the usual delay, if this client is disconnected."""
         waiting = self._state in {SessionState.SUSPENDED, SessionState.LOST}
         if waiting and self._timer is None and not self.crashed:
             self._timer = asyncio.get_running_loop().call_later(
-                self._ensemble.reconnect_delay_s, self._reconnect, context=self._context
+                self.ensemble.reconnect_delay_s, self._reconnect, context=self._context
             )
 
     def _reconnect(self) -> None:
         self._timer = None
-        if self.cut or not self._ensemble.running:
+        if self.cut or not self.ensemble.running:
             return  # ``MemoryEnsemble.reconnect`` and ``start`` try again
         unheard = self._wire_session != self._session_id
-        if self._session_id and self._ensemble.resume_session(self, self._wire_session):
+        if self._session_id and self.ensemble.resume_session(self, self._wire_session):
             if unheard:
-                self._enter(SessionState.LOST)
-            self._enter(SessionState.CONNECTED, self._wire_session)
+                self.enter(SessionState.LOST)
+            self.enter(SessionState.CONNECTED, self._wire_session)
             return
         if self._state is SessionState.SUSPENDED:
-            self._enter(SessionState.LOST)
-        session = self._ensemble.open_session(self, self._session_timeout_s)
+            self.enter(SessionState.LOST)
+        session = self.ensemble.open_session(self, self._session_timeout_s)
         self._wire_session = session.id
-        self._enter(SessionState.CONNECTED, session.id)
-        self._answered(self._clock.monotonic(), session.id)
+        self.enter(SessionState.CONNECTED, session.id)
+        self.answered(self._clock.monotonic(), session.id)
 
-    def _enter(self, state: SessionState, session_id: int = 0) -> None:
-        self._context.copy().run(super()._enter, state, session_id)
+    def enter(self, state: SessionState, session_id: int = 0) -> None:
+        """See ``SessionBase.enter``."""
+        self._context.copy().run(super().enter, state, session_id)
 
     def _lose_connection(self) -> None:
         self.view, self._behind = None, []  # the next server has caught up
@@ -486,8 +487,8 @@ class MemoryCoordinator(SessionBase):
             sent, session_id = self._clock.monotonic(), self._session_id
 
             def answered() -> None:
-                self._measured(sent)
-                self._answered(sent, session_id)
+                self.measured(sent)
+                self.answered(sent, session_id)
 
             self._request_pipe.send(lambda: self._reply_pipe.send(answered))
 
@@ -495,8 +496,8 @@ class MemoryCoordinator(SessionBase):
         path = ""
         for part in self._base.split("/"):
             path = join(path, part)
-            if self._ensemble.tree.exists(path) is None:
-                self._ensemble.apply([Create(path)], self._wire_session)
+            if self.ensemble.tree.exists(path) is None:
+                self.ensemble.apply([Create(path)], self._wire_session)
 
     # Calls --------------------------------------------------------------------------------------
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
@@ -593,14 +594,14 @@ class MemoryCoordinator(SessionBase):
 
     async def _write(self, operations: Sequence[Operation]) -> list[Stat | None]:
         results: list[Stat | None] = await self._call(
-            lambda: self._ensemble.apply(operations, self._wire_session), leader=True
+            lambda: self.ensemble.apply(operations, self._wire_session), leader=True
         )
         return results
 
     @property
     def _seen(self) -> ZnodeTree:
         """The tree as this client's server shows it."""
-        return self.view if self.view is not None else self._ensemble.tree
+        return self.view if self.view is not None else self.ensemble.tree
 
     async def _call(self, action: Callable[[], Any], *, leader: bool = False) -> Any:
         async with self._admitted() as losses:
@@ -623,9 +624,9 @@ class MemoryCoordinator(SessionBase):
             finally:
                 self._in_flight.pop(future, None)
                 if future.done() and not future.cancelled():
-                    self._measured(sent)
+                    self.measured(sent)
                     if proved:
-                        self._answered(sent, session_id)
+                        self.answered(sent, session_id)
             self._check_same_session(losses, applied=leader)
             return answer
 
@@ -634,7 +635,7 @@ class MemoryCoordinator(SessionBase):
     ) -> None:
         if self.cut_unheard:
             return
-        self._ensemble.served += 1
+        self.ensemble.served += 1
         faults = self.faults
         faults.outlive_request, outlived = _count_down(faults.outlive_request)
         if outlived:
@@ -642,17 +643,17 @@ class MemoryCoordinator(SessionBase):
             self.pass_session()
             self.hear()
             self._in_flight[future] = None
-        if not self._ensemble.is_live(self._wire_session):
+        if not self.ensemble.is_live(self._wire_session):
             self.drop()  # as a server does at the first request of a session that has ended
             self.reconnect_soon()
             return
         faults.lose_request, lost = _count_down(faults.lose_request)
         if lost:
-            self._ensemble.blink(self)
+            self.ensemble.blink(self)
             return
         faults.expire_request, expired = _count_down(faults.expire_request)
         if expired:
-            self._ensemble.expire(self)
+            self.ensemble.expire(self)
             return
         error: Exception | None = None
         result: Any = None
@@ -664,7 +665,7 @@ class MemoryCoordinator(SessionBase):
             self.catch_up()  # a server answers a write after it has applied all earlier writes
         faults.lose_reply, lost = _count_down(faults.lose_reply)
         if lost:
-            self._ensemble.blink(self)
+            self.ensemble.blink(self)
             return
         self._reply_pipe.send(lambda: _resolve(future, result, error))
 

@@ -4,16 +4,29 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 __all__ = ["Pipe"]
+
+
+class Wire(Protocol):
+    """What the pipes of an ensemble have in common; in practice ``MemoryEnsemble``.
+
+    Attributes:
+        delay: Returns the delay of an item, in seconds; tests change it.
+        context: Where items are delivered.
+    """
+
+    delay: Callable[[], float]
+    context: contextvars.Context
 
 
 class Pipe:
     """Delivers in a context: first in, first out, each item after a delay."""
 
-    def __init__(self, delay: Callable[[], float], context: contextvars.Context) -> None:
-        self._delay = delay
-        self._context = context
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._context = wire.context
         self._items: deque[tuple[float, Callable[[], None]]] = deque()
         self._timer: asyncio.Handle | None = None
 
@@ -24,7 +37,7 @@ class Pipe:
     def send(self, deliver: Callable[[], None]) -> None:
         """Call ``deliver`` after the delay, and after all that was sent before."""
         now = asyncio.get_running_loop().time()
-        due = now + self._delay()
+        due = now + self._wire.delay()
         if self._items:
             due = max(due, self._items[-1][0])
         self._items.append((due, deliver))

@@ -95,7 +95,7 @@ class SessionBase:
         self._listeners[key] = listener
         return lambda: void(self._listeners.pop(key, None))
 
-    def _enter(self, state: SessionState, session_id: int = 0) -> None:
+    def enter(self, state: SessionState, session_id: int = 0) -> None:
         """Enter a state and call the listeners; entering the same state again is a no-op."""
         if state is self._state and session_id == self._session_id:
             return
@@ -114,12 +114,12 @@ class SessionBase:
             except Exception:
                 logger.exception("state listener failed", session=hex(self._session_id))
 
-    def _measured(self, sent: float) -> None:
+    def measured(self, sent: float) -> None:
         """Note that a call was answered that was sent at ``sent``."""
         now = self._clock.monotonic()
         self._round_trips.note(now, now - sent)
 
-    def _answered(self, sent: float, session_id: int) -> None:
+    def answered(self, sent: float, session_id: int) -> None:
         """Note that the leader answered a call of this session that was sent at ``sent``."""
         if session_id == self._session_id and sent > self._last_reply:
             self._last_reply = sent

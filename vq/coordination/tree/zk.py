@@ -167,6 +167,10 @@ class ZooKeeperCoordinator(SessionBase):
         session_timeout_s: The requested time-out; the server may grant another one.
         root: The parent of all clusters.
         clock: For leases.
+
+    Attributes:
+        hosts: The servers.
+        kazoo: The client of them; None: it was not started, or is closed.
     """
 
     def __init__(
@@ -179,13 +183,13 @@ class ZooKeeperCoordinator(SessionBase):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)
-        self._hosts = checked_servers(hosts)
+        self.hosts = checked_servers(hosts)
         self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
         self._asked_timeout_s = session_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._loop_woken = False  # the loop will run the posted callbacks soon
-        self._client: KazooClient | None = None
+        self.kazoo: KazooClient | None = None
         self._negotiated_s: dict[KazooClient, float] = {}
         self._in_flight: dict[asyncio.Future[Any], None] = {}
         self._heartbeat: asyncio.Task[None] | None = None
@@ -196,7 +200,7 @@ class ZooKeeperCoordinator(SessionBase):
 
     def describe(self) -> str:
         """Return the servers and the root, for messages."""
-        return f"{self._hosts}/{self._base}"
+        return f"{self.hosts}/{self._base}"
 
     # Session ------------------------------------------------------------------------------------
     async def start(self, timeout_s: float = 15.0) -> None:
@@ -207,17 +211,17 @@ class ZooKeeperCoordinator(SessionBase):
         self._why_closed = "it was closed"
         self._state = SessionState.LOST  # without calling the listeners: there was no session
         self._alive_at = self._clock.monotonic()
-        self._client = self._new_client()
-        self._client.start_async()
+        self.kazoo = self._new_client()
+        self.kazoo.start_async()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._begin(timeout_s)
         except (CoordinationError, TimeoutError) as error:
             await self.close()
-            why = str(error) or await why_no_session(self._hosts)
+            why = str(error) or await why_no_session(self.hosts)
             remedy = "check the address and that it runs: `vq doctor`"
             raise CoordinationError(
-                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s: {why}; "
+                f"no session with ZooKeeper at {self.hosts} within {timeout_s:g} s: {why}; "
                 f"{remedy}",
                 hint=remedy,
             ) from error
@@ -251,12 +255,12 @@ class ZooKeeperCoordinator(SessionBase):
         if self._heartbeat is not None:
             await end_task(self._heartbeat)
             self._heartbeat = None
-        client, self._client = self._client, None
+        client, self.kazoo = self.kazoo, None
         if client is not None:
             await self._stop(client)
         self._why_closed = "it was closed"
         self._fail_calls("the connection to ZooKeeper was closed before the answer")
-        self._enter(SessionState.CLOSED)
+        self.enter(SessionState.CLOSED)
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """Run ``callback`` on the loop, in the order of the calls; for kazoo's threads.
@@ -285,13 +289,13 @@ class ZooKeeperCoordinator(SessionBase):
                 logger.exception("handling a ZooKeeper answer failed", zookeeper=self.describe())
 
     def _new_client(self) -> KazooClient:
-        server_count = self._hosts.count(",") + 1
+        server_count = self.hosts.count(",") + 1
         handler = Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
         # A session must reconnect within one time-out, so pauses must be much shorter than that.
         pause_s = min(1.0, self._asked_timeout_s / 10)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
         client = KazooClient(
-            self._hosts,
+            self.hosts,
             timeout=self._asked_timeout_s,
             handler=handler,
             connection_retry=retry,
@@ -339,7 +343,7 @@ class ZooKeeperCoordinator(SessionBase):
     def _on_state(
         self, client: KazooClient, state: str, session_id: int, keeper_state: str
     ) -> None:
-        if client is not self._client:
+        if client is not self.kazoo:
             return
         logger.info(
             "connection to ZooKeeper changed",
@@ -350,9 +354,9 @@ class ZooKeeperCoordinator(SessionBase):
         if state == KazooState.CONNECTED:
             self._connected(client, session_id)
         elif state == KazooState.SUSPENDED:
-            self._enter(SessionState.SUSPENDED, self._session_id)
+            self.enter(SessionState.SUSPENDED, self._session_id)
         else:
-            self._enter(SessionState.LOST)
+            self.enter(SessionState.LOST)
             if keeper_state in _DEAD_STATES:
                 logger.error(
                     "ZooKeeper client gave up", zookeeper=self.describe(), state=keeper_state
@@ -361,9 +365,9 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _connected(self, client: KazooClient, session_id: int) -> None:
         if self._session_id and session_id != self._session_id:
-            self._enter(SessionState.LOST)
+            self.enter(SessionState.LOST)
         self._session_timeout_s = self._negotiated_s.get(client, self._asked_timeout_s)
-        self._enter(SessionState.CONNECTED, session_id)
+        self.enter(SessionState.CONNECTED, session_id)
         self._alive_at = self._clock.monotonic()
 
     async def _stop(self, client: KazooClient) -> None:
@@ -452,19 +456,19 @@ class ZooKeeperCoordinator(SessionBase):
             await self._stop(fresh)
             raise
         identity = fresh.client_id
-        if identity is None or (self._client is not None and self._client.connected):
+        if identity is None or (self.kazoo is not None and self.kazoo.connected):
             await self._stop(fresh)
             self._alive_at = self._clock.monotonic()  # try again after as long a silence
             return
         logger.warning("dead ZooKeeper client replaced", zookeeper=self.describe())
         self._rebuilds += 1
-        old, self._client = self._client, fresh
+        old, self.kazoo = self.kazoo, fresh
         self._fail_calls("the connection to ZooKeeper was replaced before the answer")
         if self._session_id:
-            self._enter(SessionState.LOST)
+            self.enter(SessionState.LOST)
         self._connected(fresh, identity[0])
         if not fresh.connected:  # it lost the connection before we listened to it
-            self._enter(SessionState.SUSPENDED, self._session_id)
+            self.enter(SessionState.SUSPENDED, self._session_id)
         if old is not None:
             await self._stop(old)
 
@@ -476,7 +480,7 @@ class ZooKeeperCoordinator(SessionBase):
         while self._clock.monotonic() < deadline:
             if connected.is_set() and not heard:
                 heard, deadline = True, self._clock.monotonic() + grace_s
-            if self._client is not None and self._client.connected:
+            if self.kazoo is not None and self.kazoo.connected:
                 break  # the old client has connected by itself
             await asyncio.sleep(0.05)
 
@@ -488,7 +492,7 @@ class ZooKeeperCoordinator(SessionBase):
             clients=REBUILDS_MAX,
         )
         self._fail_calls(self._why_closed)
-        self._enter(SessionState.CLOSED)
+        self.enter(SessionState.CLOSED)
 
     def _fail_calls(self, why: str) -> None:
         for future in self._in_flight:
@@ -620,7 +624,7 @@ class ZooKeeperCoordinator(SessionBase):
         request was sent.
         """
         async with self._admitted() as losses:
-            loop, client = self._loop, self._client
+            loop, client = self._loop, self.kazoo
             assert loop is not None
             assert client is not None
             if client._session_id != self._session_id and self._session_id:
@@ -652,9 +656,9 @@ class ZooKeeperCoordinator(SessionBase):
     def _proved(self, sent: float, session_id: int, *, leader: bool) -> None:
         self._alive_at = max(self._alive_at, sent)
         self._rebuilds = 0
-        self._measured(sent)
+        self.measured(sent)
         if leader:
-            self._answered(sent, session_id)
+            self.answered(sent, session_id)
 
     # Paths --------------------------------------------------------------------------------------
     def full_path(self, path: str) -> str:

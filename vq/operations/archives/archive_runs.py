@@ -33,7 +33,7 @@ __all__ = [
     "wait_for_archive_run",
 ]
 
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
 #: Nodes look at the runs when one is made, and each minute. One that has not begun a run after so
 #: long, and does no other one, is not waited for: it is of an earlier version, say.
 BEGIN_S: Final = 180.0
@@ -238,7 +238,7 @@ async def wait_for_archive_run(
         if on_progress is not None and now != told:
             on_progress(now)
         told = now
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def _works(

@@ -4,22 +4,17 @@ Loop-bound functions on a ``ClusterClient``.
 """
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.errors import VqError
 from vq.model import Address, NodeInfo, StatusResult
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import (
-    DamagedRange,
-    PingRequest,
-    PingResponse,
-    StatusRequest,
-    StatusResponse,
-)
+from vq.remoting.wire_pb2 import PingRequest, PingResponse, StatusRequest, StatusResponse
 
 #: States in which a partition takes no messages until somebody repairs it.
 FAILED_STATES: Final = frozenset({"failed", "quarantined"})
@@ -201,41 +196,22 @@ def damaged_ranges(status: StatusResult) -> int:
     return sum(part["damaged_ranges"] for part in status.raw["partitions"])
 
 
-def damage_fields(found: Iterable[DamagedRange]) -> list[dict[str, Any]]:
-    """Return what the wire says of damaged ranges, by the names of ``Damage``."""
-    return [
-        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
-        for each in found
-    ]
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return what a message of the wire says, by the names of its fields."""
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            value = [fields_of(each) if isinstance(each, Message) else each for each in value]
+        found[field.name] = value
+    return found
 
 
 def _result(address: Address, response: StatusResponse) -> StatusResult:
-    raw = {
-        field.name: getattr(response, field.name)
-        for field in StatusResponse.DESCRIPTOR.fields
-        if field.name not in {"partitions", "more"}
-    }
-    raw["problems"] = list(response.problems)
-    raw["copies"] = [
-        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
-        for each in response.copies
-    ]
-    raw["disks"] = [
-        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
-        for each in response.disks
-    ]
-    raw["jobs"] = [
-        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
-        for each in response.jobs
-    ]
-    raw["partitions"] = [
-        {
-            **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},
-            "damage": damage_fields(each.damage),
-            "damaged_ranges": max(each.damaged_ranges, len(each.damage)),
-        }
-        for each in response.partitions
-    ]
+    raw = fields_of(response)
+    del raw["more"]
+    for each in raw["partitions"]:
+        each["damaged_ranges"] = max(each["damaged_ranges"], len(each["damage"]))
     return StatusResult(
         address=address,
         group=response.group,

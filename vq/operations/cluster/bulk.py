@@ -16,7 +16,7 @@ from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
-from vq.coordination.tree.reading import children_or_none, gather_all, read_nodes
+from vq.coordination.tree.reading import gather_all, read_nodes
 from vq.coordination.tree.values.consumers import (
     Assignment,
     CommittedOffset,
@@ -105,7 +105,7 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
 async def _member_names(coordinator: Coordinator, group: str) -> list[str] | str:
     """Return the members of a group, or why they are not known."""
     try:
-        return await children_or_none(coordinator, Member.parent(group))
+        return await groups.member_names(coordinator, group)
     except NotAllowed as error:
         return str(error)
 

@@ -5,7 +5,7 @@ Setting where a group goes on is in ``resets``.
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from vq.client.cluster import ClusterClient
@@ -14,14 +14,15 @@ from vq.coordination.groups.groups import MemberView, UnknownGroup
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator, Unreadable
-from vq.coordination.tree.reading import TopicView, children_or_none, gather_all
-from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Owner
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL
 from vq.model import PartitionPlacement, TopicPartition
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
+from vq.operations.groups.terms import GroupTerms, terms_of
 from vq.operations.partitions.offsets import Inspector
 
 logger = get_logger(__name__)
@@ -150,7 +151,8 @@ class GroupProgress:
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
         readable: The topic is open for reading.
-        filter: The tags that the group reads of the topic. Messages with other tags lie in its lag,
+        filter: What the group reads of the topic: tags such as ``a || b``, ``WHERE`` and an
+            expression, or ``MessageFilter`` and a name. Messages that it leaves out lie in its lag,
             too: the numbers are upper bounds. None: it reads all messages.
     """
 
@@ -225,6 +227,7 @@ class GroupDescription:
         members: The live consumers, sorted by name.
         partitions: The group's progress, by topic and partition.
         by_stream: A stream that is no member writes the group's progress.
+        terms: What its members have in common.
     """
 
     group: str
@@ -236,6 +239,7 @@ class GroupDescription:
     partitions: tuple[GroupProgress, ...]
     unsubscribed: tuple[str, ...] = ()
     by_stream: bool = False
+    terms: GroupTerms = field(default_factory=lambda: terms_of(ConsumerGroup()))
 
     def verdict_on(
         self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
@@ -338,6 +342,7 @@ def description(
         partitions=told,
         unsubscribed=unsubscribed_of(contract, nodes.members),
         by_stream=contract.by_stream,
+        terms=terms_of(contract),
     )
 
 
@@ -348,9 +353,7 @@ async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
         UnknownGroup: There is none of this name.
     """
     coordinator = cluster.coordinator
-    contract = await groups.read_group(coordinator, name)
-    if contract is None:
-        raise UnknownGroup(f"there is no consumer group {name!r}")
+    contract = await groups.known_group(coordinator, name)
     names = sorted(contract.topics)
     views = await gather_all(_view_or_none(coordinator, each) for each in names)
     present = {view.name: view for view in views if view is not None}
@@ -501,7 +504,7 @@ async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion
     kept = await cluster.offsets.topics(group)
     names = tuple(sorted({*topics_read, *kept}))
     numbers = await gather_all(cluster.offsets.partitions(group, each) for each in names)
-    members = await children_or_none(coordinator, Member.parent(group))
+    members = await groups.member_names(coordinator, group)
     return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
 
 
@@ -546,9 +549,7 @@ async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> T
         InvalidArgument: It does not read the topic.
     """
     coordinator = cluster.coordinator
-    contract = await groups.read_group(coordinator, group)
-    if contract is None:
-        raise UnknownGroup(f"there is no consumer group {group!r}")
+    contract = await groups.known_group(coordinator, group)
     numbers = await cluster.offsets.partitions(group, topic)
     if topic not in contract.topics and not numbers:
         raise InvalidArgument(

@@ -14,7 +14,6 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups import claims, groups
-from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
@@ -105,17 +104,49 @@ async def plan_reset(
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
     """
-    contract = await groups.read_group(cluster.coordinator, group)
-    if contract is None:
-        raise UnknownGroup(f"there is no consumer group {group!r}")
+    contract = await groups.known_group(cluster.coordinator, group)
     strangers = sorted(set(only_topics) - set(contract.topics))
     if strangers:
         raise InvalidArgument(
             f"group {group!r} does not read topic {strangers[0]!r}; it reads "
             f"{', '.join(sorted(contract.topics))}"
         )
-    names = sorted(only_topics or contract.topics)
-    found = [await _view(cluster, name, needed=name in only_topics) for name in names]
+    return await plan_places(
+        cluster,
+        group,
+        target,
+        start=contract.start,
+        topics_needed=only_topics,
+        topics_else=contract.topics,
+        only_partitions=only_partitions,
+        only_stopped=only_stopped,
+    )
+
+
+async def plan_places(
+    cluster: ClusterClient,
+    group: str,
+    target: Target,
+    *,
+    start: str,
+    topics_needed: Collection[str] = (),
+    topics_else: Collection[str] = (),
+    only_partitions: Collection[int] = (),
+    only_stopped: bool = False,
+) -> list[Reset]:
+    """Return what ``plan_reset`` does, of a group that need not be there yet.
+
+    Args:
+        cluster: Where.
+        group: Its name.
+        target: Where it is to go on.
+        start: Where it begins without an offset.
+        topics_needed: These topics, which must be there.
+        topics_else: If none are needed, those of these that are there.
+        only_partitions, only_stopped: As for ``plan_reset``.
+    """
+    names = sorted(topics_needed or topics_else)
+    found = [await _view(cluster, name, needed=name in topics_needed) for name in names]
     views = [view for view in found if view is not None]
     chosen = [
         (view, placement) for view in views for placement in _placements(view, only_partitions)
@@ -125,7 +156,7 @@ async def plan_reset(
             f"an offset means one partition; {len(chosen)} are named: name one topic and partition"
         )
     before = await cluster.offsets.read(group, names)
-    planner = _Planner(cluster, group, target, contract.start)
+    planner = Planner(cluster, group, target, start)
     plans = await gather_all(
         planner.plan(view, placement, before.get(_partition_of(placement)), only_stopped)
         for view, placement in chosen
@@ -153,7 +184,7 @@ def _partition_of(placement: PartitionPlacement) -> TopicPartition:
     return TopicPartition(placement.topic, placement.partition)
 
 
-class _Planner:
+class Planner:
     """Plans the reset of single partitions."""
 
     def __init__(self, cluster: ClusterClient, group: str, target: Target, start: str) -> None:
@@ -323,6 +354,15 @@ async def _check_plan(cluster: ClusterClient, group: str, planned: Sequence[Rese
     """
     if await groups.read_group(cluster.coordinator, group) is None:
         raise InvalidState(f"group {group!r} was deleted meanwhile; nothing was reset")
+    await check_topics(cluster, planned)
+
+
+async def check_topics(cluster: ClusterClient, planned: Sequence[Reset]) -> None:
+    """Check that the topics are those that were planned for.
+
+    Raises:
+        InvalidState: One was deleted, or made anew.
+    """
     for name in sorted({each.partition.topic for each in planned}):
         view = await _view(cluster, name, needed=False)
         ids = {each.after.topic_id for each in planned if each.partition.topic == name}

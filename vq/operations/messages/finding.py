@@ -31,7 +31,7 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
-from vq.message_filter import Filter
+from vq.message_filter import Filter, Where
 from vq.model import (
     Key,
     Message,
@@ -86,6 +86,7 @@ async def find_messages(
     id: int | None = None,
     key: Key | None = None,
     tag: str | None = None,
+    where: str | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
     partitions: Sequence[int] = (),
@@ -107,6 +108,7 @@ async def find_messages(
             further.
         key: Of the message, of the same type: text, bytes, or an integer.
         tag: Of the message; ``a || b`` is one of both.
+        where: An expression over its headers, as of ``vq.Where``; not beside ``tag``.
         since_ms: Stored at or after this time, in milliseconds since 1970 UTC.
         until_ms: Stored before this time.
         partitions: Only these.
@@ -120,13 +122,14 @@ async def find_messages(
         InvalidArgument, MessageTooLarge: Nothing is asked for, or what no message can have.
         PermissionRefused: The topic is not readable.
     """
-    question = _question(id, key, tag)
+    wanted = _filter(tag, where)
+    question = _question(id, key, wanted)
     for name, time_ms in (("since_ms", since_ms), ("until_ms", until_ms)):
         if time_ms is not None:
             check_time(name, time_ms)
     if since_ms is None and until_ms is None:
-        if id is None and key is None and tag is None and not offsets:
-            raise InvalidArgument("give at least one of id, key, tag, since_ms and until_ms")
+        if id is None and key is None and not wanted and tag is None and not offsets:
+            raise InvalidArgument("give at least one of id, key, tag, where, since_ms and until_ms")
         if id is not None:
             sent_ms = time_ms_of(id)
             since_ms, until_ms = max(0, sent_ms - AROUND_MS), sent_ms + AROUND_MS
@@ -141,7 +144,7 @@ async def find_messages(
             raise InvalidArgument(f"max_bytes = {max_bytes} is below 1")
     deadline = cluster.clock.monotonic() + check_timeout(timeout)
     budget = Budget(limit, max_bytes)
-    finder = Finder(cluster, question, since_ms, until_ms, budget, deadline)
+    finder = ClusterSearch(cluster, question, wanted, since_ms, until_ms, budget, deadline)
     placements = await _placements(cluster, topic, partitions, offsets or {})
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -155,7 +158,15 @@ async def find_messages(
     return FoundMessages(tuple(found), tuple(searched), since_ms, until_ms, stopped)
 
 
-def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
+def _filter(tag: str | None, where: str | None) -> Filter:
+    if where is None:
+        return Filter.parse(tag, "tag")
+    if tag is not None:
+        raise InvalidArgument("give tag or where; in an expression, TAGS is the tag")
+    return Filter.of(Where(where))
+
+
+def _question(id: int | None, key: Key | None, wanted: Filter) -> FindRequest:
     """Return the fields of a request that say what is looked for.
 
     Raises:
@@ -177,8 +188,8 @@ def _question(id: int | None, key: Key | None, tag: str | None) -> FindRequest:
             request.key_kind, request.key = KeyKind.BYTES, key
         else:
             request.key_kind, request.key = KeyKind.INTEGER, key.to_bytes(8, "big", signed=True)
-    if tag is not None:
-        request.tags.extend(Filter.parse(tag, "tag").tags)
+    request.tags.extend(wanted.tags)
+    request.where = wanted.where
     return request
 
 
@@ -199,13 +210,14 @@ async def _placements(
     return [each for each in view.partitions if not wanted or each.partition in wanted]
 
 
-class Finder:
+class ClusterSearch:
     """Searches partition after partition; keeps what was found."""
 
     def __init__(
         self,
         cluster: ClusterClient,
         question: FindRequest,
+        wanted: Filter,
         since_ms: int | None,
         until_ms: int | None,
         budget: Budget,
@@ -214,6 +226,7 @@ class Finder:
         self.found: dict[int, list[Message]] = {}  # by partition, in their order
         self._cluster = cluster
         self._question = question
+        self._wanted = wanted
         self._since_ms = since_ms
         self._until_ms = until_ms
         # Batches behind it have the time of a clock that was wrong.
@@ -445,6 +458,7 @@ class Finder:
         searched side by side share the bound.
         """
         found: list[Message] = []
+        check = self._wanted.check
         ends = boundaries(body, 0)
         if not len(ends) - 1 == len(answer.offsets) == len(answer.append_ms):
             raise CorruptData(
@@ -467,6 +481,7 @@ class Finder:
                 each._replace(append_time_ms=append_ms)
                 for each in messages
                 if self._is_in_time(append_ms, each.id)
+                and (check is None or check(each))  # an earlier broker finds more
             ]
         return found, answer.next_offset
 

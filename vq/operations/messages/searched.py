@@ -144,7 +144,7 @@ class Budget:
             self.stop("limit")
 
 
-class Place(NamedTuple):
+class SearchPlace(NamedTuple):
     """Where a search of one partition is."""
 
     start: int
@@ -168,11 +168,11 @@ class Work:
     gaps: list[SearchGap] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SearchPlace:
         """Where it is."""
-        return Place(self.start, self.position, self.end, len(self.gaps))
+        return SearchPlace(self.start, self.position, self.end, len(self.gaps))
 
-    def go_back(self, place: Place) -> None:
+    def go_back(self, place: SearchPlace) -> None:
         """Be where it was, as nothing was searched since."""
         self.start, self.position, self.end, _ = place
 

@@ -216,7 +216,7 @@ async def _read(
     start, end = (part.end, None) if follow else (part.start, part.end)
     read = part.reader.read(
         start,
-        Decoder(part.reader.partition),
+        Decoder(part.reader.partition, wanted=wanted),
         end,
         size=size,
         wait_s=limits.LONG_POLL_S_MAX if follow else 0.0,
@@ -305,7 +305,7 @@ async def _tail(part: _Part, index: int, count: int, wanted: Filter, size: int) 
     found = await part.reader.last(
         OffsetBounds(part.start, part.end),
         count,
-        lambda: Decoder(part.reader.partition),
+        lambda: Decoder(part.reader.partition, wanted=wanted),
         lambda message: _Mark(message.offset, time_ms_of(message.id), index),
         size=size,
         wanted=wanted,

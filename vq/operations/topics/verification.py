@@ -14,11 +14,11 @@ from vq.coordination.topics.topics import describe_topic, list_topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
-from vq.operations.brokers.brokers import Damage, damage_fields
+from vq.operations.brokers.brokers import Damage, fields_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
 
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
 _PROGRESS_S: Final = 2.0
 
 
@@ -162,8 +162,8 @@ class HeldPart:
         )
 
     def _damage(self, answer: VerifyResponse) -> Iterable[Damage]:
-        for each in damage_fields(answer.damage):
-            yield Damage(self.topic, self.partition, self.group, **each, node=self.node)
+        for each in answer.damage:
+            yield Damage(self.topic, self.partition, self.group, **fields_of(each), node=self.node)
 
 
 async def held_parts(
@@ -220,7 +220,7 @@ async def _follow(
         if on_progress is not None and cluster.clock.monotonic() - told >= _PROGRESS_S:
             told = cluster.clock.monotonic()
             on_progress(_progress(parts, len(running)))
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(POLL_S)
         await gather_all(part.ask(cluster, begin=False) for part in running)
 
 

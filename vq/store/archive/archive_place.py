@@ -29,8 +29,8 @@ from vq.store.records.format import (
 )
 
 __all__ = [
-    "Unreachable",
     "ZipReader",
+    "ZipUnreachable",
     "ZipWriter",
     "discard",
     "discard_all",
@@ -58,7 +58,7 @@ _LOCAL: Final = frozenset({"file", "local"})
 _MEDIUM: Final = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})
 
 
-class Unreachable(OSError):
+class ZipUnreachable(OSError):
     """The place of a zip cannot be reached now, so nothing is known of its bytes."""
 
     def __init__(self, url: str, why: object) -> None:
@@ -72,7 +72,7 @@ class ZipReader(Protocol):
         """Return up to ``length`` bytes; fewer only at the end.
 
         Raises:
-            Unreachable: The place cannot be reached.
+            ZipUnreachable: The place cannot be reached.
             OSError: The medium cannot deliver them, or the zip is not there.
         """
         ...
@@ -124,7 +124,7 @@ def new_zip(disk: Disk, block_path: Path, url: str) -> ZipWriter:
     """Return a zip to write for a block; ``url``: where to, "" beside the block.
 
     Raises:
-        Unreachable: The place cannot be reached.
+        ZipUnreachable: The place cannot be reached.
         OSError: It cannot be made.
     """
     files = ArchiveFiles.of(block_path)
@@ -271,25 +271,27 @@ def _at(url: str) -> Iterator[tuple[Any, str]]:
     try:
         import fsspec
     except ImportError as error:
-        raise Unreachable(url, f"fsspec is not installed: {install_command('archive')}") from error
+        raise ZipUnreachable(
+            url, f"fsspec is not installed: {install_command('archive')}"
+        ) from error
     if "://" not in url:  # fsspec would take it for a path below the working directory
-        raise Unreachable(url, "a URL is needed, such as file:///mnt/archive or s3://bucket/vq")
+        raise ZipUnreachable(url, "a URL is needed, such as file:///mnt/archive or s3://bucket/vq")
     try:
         system, path = fsspec.core.url_to_fs(url)
     except Exception as error:
-        raise Unreachable(url, f"{type(error).__name__}: {error}") from error
+        raise ZipUnreachable(url, f"{type(error).__name__}: {error}") from error
     try:
         yield system, path
-    except Unreachable:
+    except ZipUnreachable:
         raise
     except FileNotFoundError as error:
         if _has_place(system, path):
             raise FileNotFoundError(errno.ENOENT, "no such file", url) from error
-        raise Unreachable(url, f"its directory, or bucket, is not there: {error}") from error
+        raise ZipUnreachable(url, f"its directory, or bucket, is not there: {error}") from error
     except Exception as error:  # each file system has its own
         if isinstance(error, OSError) and error.errno in _MEDIUM and _is_local(system):
             raise OSError(error.errno, f"the medium failed: {error.strerror}", url) from error
-        raise Unreachable(url, f"{type(error).__name__}: {error}") from error
+        raise ZipUnreachable(url, f"{type(error).__name__}: {error}") from error
 
 
 def _has_place(system: Any, path: str) -> bool:
@@ -316,7 +318,7 @@ def local_path(url: str) -> Path | None:
     """Return the file that a URL names on this machine, without links; None: it is not here.
 
     Raises:
-        Unreachable: The URL means nothing.
+        ZipUnreachable: The URL means nothing.
     """
     with _at(url) as (system, path):
         return Path(path).resolve() if _is_local(system) else None
@@ -418,7 +420,7 @@ def discard(disk: Disk, path: Path, owns: Owns) -> None:
     A zip that another data directory owns stays.
 
     Raises:
-        Unreachable: The zip's place cannot be reached; it is to be tried again.
+        ZipUnreachable: The zip's place cannot be reached; it is to be tried again.
         OSError: The disk failed.
     """
     if not disk.exists(path):
@@ -447,7 +449,7 @@ def discard_all(disk: Disk, directory: Path, owns: Owns) -> None:
     Those that another data directory owns stay.
 
     Raises:
-        Unreachable: A place cannot be reached; it is to be tried again.
+        ZipUnreachable: A place cannot be reached; it is to be tried again.
         OSError: The disk failed.
     """
     for url in filter(owns, _urls_below(disk, directory)):

@@ -177,7 +177,7 @@ class ArchiveWriter:
         self._block_sha = hashlib.sha256()
         self._zip_sha = hashlib.sha256()
         self._first = b""
-        self._check: ArchiveCheck | None = None
+        self.check: ArchiveCheck | None = None
         self._stub: Stub | None = None
         self._file: File | None = disk.open(path)
         try:
@@ -200,9 +200,9 @@ class ArchiveWriter:
                 written.
             OSError: A medium failed, or there is no space.
         """
-        if self._check is not None:
-            size = self._check.step()
-            self.done = self._check.done
+        if self.check is not None:
+            size = self.check.step()
+            self.done = self.check.done
             return size
         if self._deflating is not None:
             return self._deflate(self._deflating)
@@ -294,7 +294,7 @@ class ArchiveWriter:
             epochs=tuple(epochs),
         )
         self._stub = Stub(archive, chunks, self._first)
-        self._check = ArchiveCheck(self._stub, self._zip.reader())
+        self.check = ArchiveCheck(self._stub, self._zip.reader())
 
     def _describe(self, first: BatchHeader) -> bytes:
         facts = self._verified.facts
@@ -322,8 +322,8 @@ class ArchiveWriter:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-        if self._check is not None:
-            self._check.close()
+        if self.check is not None:
+            self.check.close()
         self._zip.discard()
 
 

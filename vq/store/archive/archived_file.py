@@ -20,7 +20,7 @@ from typing import Final
 from vq.errors import Busy, CorruptData
 from vq.limits import MIB
 from vq.store.archive.archive import Archive, ArchiveFiles, Stub, ZipChunk, place_of
-from vq.store.archive.archive_place import Unreachable, ZipReader, open_zip
+from vq.store.archive.archive_place import ZipReader, ZipUnreachable, open_zip
 from vq.store.disk.disk import Buffer, Disk, File
 from vq.store.disk.file_system import FileSystem
 
@@ -59,18 +59,23 @@ class NotInMemory(Busy):
 
 
 class ChunkCache:
-    """The chunks used last, of all archives of a node. Safe from any thread."""
+    """The chunks used last, of all archives of a node. Safe from any thread.
+
+    Attributes:
+        chunks: In the order of their last use.
+        size_bytes: Of all of them.
+    """
 
     def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._chunks: OrderedDict[Key, bytes] = OrderedDict()
+        self.chunks: OrderedDict[Key, bytes] = OrderedDict()
         self._failures: OrderedDict[Key, OSError | CorruptData] = OrderedDict()
-        self._bytes = 0
+        self.size_bytes = 0
         self._lock = threading.Lock()
 
     def has(self, key: Key) -> bool:
         """Whether ``get`` would return bytes, or raise."""
-        return key in self._chunks or key in self._failures
+        return key in self.chunks or key in self._failures
 
     def get(self, key: Key) -> bytes | None:
         """Return a chunk; None: it is not here.
@@ -80,9 +85,9 @@ class ChunkCache:
                 tried last. This is told once.
         """
         with self._lock:
-            data = self._chunks.get(key)
+            data = self.chunks.get(key)
             if data is not None:
-                self._chunks.move_to_end(key)
+                self.chunks.move_to_end(key)
                 return data
             failure = self._failures.pop(key, None)
         if failure is not None:
@@ -93,11 +98,11 @@ class ChunkCache:
         """Keep a chunk, and fewer of those that were used longer ago."""
         with self._lock:
             self._failures.pop(key, None)
-            before = self._chunks.pop(key, b"")
-            self._chunks[key] = data
-            self._bytes += len(data) - len(before)
-            while self._bytes > self._bytes_max and len(self._chunks) > 1:
-                self._bytes -= len(self._chunks.popitem(last=False)[1])
+            before = self.chunks.pop(key, b"")
+            self.chunks[key] = data
+            self.size_bytes += len(data) - len(before)
+            while self.size_bytes > self._bytes_max and len(self.chunks) > 1:
+                self.size_bytes -= len(self.chunks.popitem(last=False)[1])
 
     def fail(self, key: Key, error: OSError | CorruptData) -> None:
         """Have the next ``get`` raise an error."""
@@ -131,7 +136,7 @@ class Fetch:
         """Have the read that follows fail: the place does not answer. Any thread may call it."""
         for key in self._keys:
             if not self._chunks.has(key):
-                self._chunks.fail(key, Unreachable(self.url, why))
+                self._chunks.fail(key, ZipUnreachable(self.url, why))
 
 
 class ArchivedFile:

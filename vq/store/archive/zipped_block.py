@@ -31,7 +31,7 @@ from vq.store.records.format import BATCH_ON_DISK_BYTES_MAX, decode_control
 __all__ = ["WantedBlock", "ZippedBlock"]
 
 #: What is read of the end of a zip at first: the directory of a block of 128 MiB takes 8 KiB.
-_END_READ_BYTES: Final = 64 * KIB
+END_READ_BYTES: Final = 64 * KIB
 #: No directory of ours has more bytes for one member.
 _ENTRY_BYTES_MAX: Final = 128
 _CHUNK_BYTES_MAX: Final = max(CHUNK_BYTES, BATCH_ON_DISK_BYTES_MAX)
@@ -84,6 +84,9 @@ class ZippedBlock:
         reader: Reads the zip.
         wanted: The block that it must be.
 
+    Attributes:
+        starts: Where its chunks begin.
+
     Raises:
         CorruptData: It is another one, or damaged.
         OSError: It cannot be read.
@@ -97,7 +100,7 @@ class ZippedBlock:
         if description.name != DESCRIPTION_NAME:
             raise CorruptData(f"{wanted.url} does not end with {DESCRIPTION_NAME}")
         self._chunks = _chunks(chunks, wanted, description.at)
-        self._starts = [each.start for each in self._chunks]
+        self.starts = [each.start for each in self._chunks]
         wanted.check(self._described(description, tail))
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
@@ -112,7 +115,7 @@ class ZippedBlock:
         block = self._wanted
         if not block.start <= offset < block.end:
             raise CorruptData(f"offset {offset} is outside [{block.start}, {block.end})")
-        first = bisect_right(self._starts, offset - block.start) - 1
+        first = bisect_right(self.starts, offset - block.start) - 1
         last = first + 1
         stop = offset - block.start + size
         while last < len(self._chunks) and self._chunks[last].start < stop:
@@ -135,7 +138,7 @@ class ZippedBlock:
             raise CorruptData(f"a chunk of {self._wanted.url} does not begin at offset {offset}")
 
     def _tail(self) -> bytes:
-        size = min(self._wanted.zip_bytes, _END_READ_BYTES)
+        size = min(self._wanted.zip_bytes, END_READ_BYTES)
         return self._read(self._wanted.zip_bytes - size, size)
 
     def _members(self, tail: bytes) -> list[ZipMember]:

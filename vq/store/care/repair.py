@@ -12,7 +12,7 @@ from pathlib import Path
 from vq.errors import CorruptData
 from vq.store.archive.archive import ArchiveFiles
 from vq.store.archive.archived_file import open_stored, read_archive, read_stub
-from vq.store.care.walk import Damage, Walk
+from vq.store.care.walk import BadRange, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.framing import check_frames
@@ -125,7 +125,7 @@ def batch_before(disk: Disk, path: Path, block_start: int, offset: int) -> tuple
 
 # On the side that lacks them ---------------------------------------------------------------------
 def check_intact(
-    disk: Disk, damage: Damage, block_start: int, data: bytes, following: bytes, *, trusted: bool
+    disk: Disk, damage: BadRange, block_start: int, data: bytes, following: bytes, *, trusted: bool
 ) -> int:
     """Return where ``data`` ends, if it may replace the bytes from ``damage.start`` on.
 
@@ -168,7 +168,7 @@ def check_intact(
     return end
 
 
-def _is_promised(disk: Disk, damage: Damage, headers: Sequence[BatchHeader]) -> bool:
+def _is_promised(disk: Disk, damage: BadRange, headers: Sequence[BatchHeader]) -> bool:
     """Whether the checkpoint of the log names the last of these batches as the last one of all."""
     checkpoint, last = _checkpoint_of(disk, damage.path.parent), headers[-1]
     if checkpoint is None or not checkpoint.epoch or checkpoint.offset != last.end_offset:
@@ -185,7 +185,7 @@ def _checkpoint_of(disk: Disk, directory: Path) -> Checkpoint | None:
 
 
 # What a log in quarantine lacks ------------------------------------------------------------------
-def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
+def find_damage(disk: Disk, directory: Path, x: int) -> list[BadRange]:
     """Return what is damaged, and what is gone, of a log that recovery could verify up to ``x``.
 
     Blocks before the one that holds ``x`` are compared by name and length only. The end of the log
@@ -206,7 +206,7 @@ def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
         needed = checkpoint.offset
         named = {entry.start_offset for entry in checkpoint.manifest or ()}
         starts = {s for s in starts if s in named or s >= needed} | (named - dropped)
-    found: list[Damage] = []
+    found: list[BadRange] = []
     ordered = sorted(starts)
     for at, start in enumerate(ordered):
         following = ordered[at + 1] if at + 1 < len(ordered) else None
@@ -216,7 +216,7 @@ def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
 
 def _damage_of(
     disk: Disk, path: Path, start: int, following: int | None, needed: int, x: int
-) -> list[Damage]:
+) -> list[BadRange]:
     """Return what is damaged of one block, which ends at ``following``, or at least ``needed``."""
     assert path.name.endswith(BLOCK_SUFFIX)
     end = max(needed, start) if following is None else following
@@ -230,7 +230,7 @@ def _damage_of(
             why = f"its archive cannot be used: {error}"
         else:
             return []
-        return [Damage(start, end, path, why)] if end > start else []
+        return [BadRange(start, end, path, why)] if end > start else []
     size = disk.size(path)
     if following is not None and following <= x and size >= following - start:
         return []

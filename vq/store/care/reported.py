@@ -3,7 +3,7 @@
 import contextlib
 
 from vq.errors import CorruptData
-from vq.store.care.walk import Damage, Run, Walk
+from vq.store.care.walk import BadRange, Run, Walk
 from vq.store.disk.disk import Disk
 from vq.store.log.piece import Piece
 from vq.store.records.unreadable import first_unreadable
@@ -20,7 +20,7 @@ class ReportedWalk(Walk):
 
     def __init__(self, disk: Disk, pieces: list[Piece], offset: int) -> None:
         super().__init__(disk, pieces)
-        self.unreadable: Damage | None = None
+        self.unreadable: BadRange | None = None
         self._offset = offset
 
     def step(self, stop: int | None = None) -> Run | None:
@@ -42,4 +42,4 @@ class ReportedWalk(Walk):
                     found = first_unreadable(data, start, self._offset)
                     if found is not None:
                         why = f"{found[2]}; it was stored so"
-                        self.unreadable = Damage(*found[:2], run.piece.path, why)
+                        self.unreadable = BadRange(*found[:2], run.piece.path, why)

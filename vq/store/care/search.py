@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from vq.errors import CorruptData
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.care.key_index import KeyIndex, Probe
-from vq.store.care.walk import Damage, Run, Walk
+from vq.store.care.walk import BadRange, Run, Walk
 from vq.store.care.wanted import Wanted, matches
 from vq.store.disk.disk import Disk, File
 from vq.store.log.piece import Piece
@@ -150,9 +150,9 @@ class Search:
         return self.is_full or self._walk.done
 
     @property
-    def damage(self) -> list[Damage]:
+    def damage(self) -> list[BadRange]:
         """Ranges that could not be searched, in rising order; those side by side are one."""
-        found: list[Damage] = []
+        found: list[BadRange] = []
         for each in self._within(self._walk.damage):
             if found and (found[-1].end == each.start or len(found) >= DAMAGE_MAX):
                 found[-1] = found[-1]._replace(end=each.end)
@@ -161,11 +161,11 @@ class Search:
         return found
 
     @property
-    def unreachable(self) -> list[Damage]:
+    def unreachable(self) -> list[BadRange]:
         """Ranges of which nothing is known: they lie in a place that cannot be reached now."""
         return self._within(self._walk.unreachable)
 
-    def _within(self, ranges: Sequence[Damage]) -> list[Damage]:
+    def _within(self, ranges: Sequence[BadRange]) -> list[BadRange]:
         """Return what of these lies in the range that is searched."""
         clipped = (
             each._replace(start=max(each.start, self._begin), end=min(each.end, self._end))
@@ -241,7 +241,7 @@ class Search:
             last = file.pread(index.last_batch - piece.block_start, CONTROL_BYTES)
         except FileNotFoundError:  # it was just deleted, with its block
             return None
-        except Unreachable:  # nothing is known of the block, so nothing of the index
+        except ZipUnreachable:  # nothing is known of the block, so nothing of the index
             return None
         except (CorruptData, OSError, OverflowError):
             self.unfit.append(piece.block_start)
@@ -287,7 +287,7 @@ class Search:
             try:
                 self._take_of(run, batch)
             except CorruptData as error:
-                damage = Damage(batch.start_offset, batch.end_offset, run.piece.path, str(error))
+                damage = BadRange(batch.start_offset, batch.end_offset, run.piece.path, str(error))
                 self._walk.damage.append(damage)
             if self.is_full:
                 self.covered.add(batches[0].append_time_ms, batch.append_time_ms)

@@ -20,7 +20,7 @@ from vq.store.records.batches import Order, read_batches
 from vq.store.records.format import BatchHeader
 from vq.store.records.scan import next_control
 
-__all__ = ["Damage", "Run", "Walk"]
+__all__ = ["BadRange", "Run", "Walk"]
 
 #: What one step reads, unless a batch is larger.
 STEP_BYTES_MIN: Final = 16 * KIB
@@ -30,7 +30,7 @@ STEP_BYTES_MAX: Final = 256 * KIB
 STEP_BATCHES: Final = 128
 
 
-class Damage(NamedTuple):
+class BadRange(NamedTuple):
     """A range of offsets ``[start, end)`` that cannot be read, in the block at ``path``."""
 
     start: int
@@ -78,8 +78,8 @@ class Walk:
 
         ``step_messages``: a step that meets more messages than this is followed by a smaller one.
         """
-        self.damage: list[Damage] = []
-        self.unreachable: list[Damage] = []
+        self.damage: list[BadRange] = []
+        self.unreachable: list[BadRange] = []
         self.read_bytes = 0
         self.batches = 0
         self.at = pieces[0].start if pieces else 0
@@ -162,7 +162,7 @@ class Walk:
         """Go past the rest of a piece of which nothing can be told now; that is no damage."""
         self.end()
         piece = self.piece
-        self.unreachable.append(Damage(self.at, piece.end, piece.path, why))
+        self.unreachable.append(BadRange(self.at, piece.end, piece.path, why))
         self.at = piece.end
         self._maybe_end_piece()
 
@@ -172,7 +172,7 @@ class Walk:
             start, why = self._bad
             if self.damage and self.damage[-1][1:3] == (start, self.piece.path):  # side by side
                 start, _, _, why = self.damage.pop()
-            self.damage.append(Damage(start, self.at, self.piece.path, why))
+            self.damage.append(BadRange(start, self.at, self.piece.path, why))
             self._bad = None
 
     def stop(self) -> None:

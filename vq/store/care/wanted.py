@@ -29,6 +29,7 @@ from vq.store.records.record import (
     encode_properties,
     read_properties,
 )
+from vq.store.records.record_filter import takes
 
 __all__ = ["Fields", "Wanted", "fields_of", "key_of", "matches"]
 
@@ -63,6 +64,8 @@ class Wanted(NamedTuple):
         if self.key is not None:
             needle = encode_key(self.key) or _long_key(self.key)
             return () if needle is None else (needle,)
+        if self.filter.expression is not None:
+            return tuple(sorted(self.filter.expression.needles))
         tags = sorted(self.filter.encoded)
         return tuple(len(tag).to_bytes(_LENGTH_BYTES, "big") + tag for tag in tags)
 
@@ -70,7 +73,7 @@ class Wanted(NamedTuple):
         """Whether a message with this id and these fields is wanted."""
         if self.id is not None and message_id != self.id:
             return False
-        if not self.filter.takes(fields.tag):
+        if self.filter and not takes(self.filter, fields.tag, fields.properties):
             return False
         if self.key is None:
             return True

@@ -31,7 +31,7 @@ from vq.model import check_name
 from vq.shown import shown
 from vq.store.archive.archive_owner import ArchiveOwner
 from vq.store.archive.archive_place import (
-    Unreachable,
+    ZipUnreachable,
     discard_all,
     places_below,
 )
@@ -437,7 +437,7 @@ class DataDirectory:
         """
         try:
             discard_all(self._disk, trashed.path, self.archives.owns)
-        except Unreachable as error:
+        except ZipUnreachable as error:
             logger.warning("trash is not purged, trying again", path=trashed.path, error=error)
             return False
         self._disk.rmtree(trashed.path)

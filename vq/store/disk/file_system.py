@@ -26,6 +26,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -103,18 +104,20 @@ class RealFileSystem:
     Holds a descriptor for good: the kernel reports to a descriptor what failed since it was opened.
     """
 
-    def __init__(self, fd: int, path: Path, kind: str, call: Callable[[int], int]) -> None:
+    def __init__(self, fd: int, path: Path, kind: str) -> None:
         self.flushes_device = SYNCFS_FLUSHES[kind]
         self.block_bytes = os.fstatvfs(fd).f_frsize
         self._checks_journal = kind == "ext4"
         self._fd = fd
         self._path = path
-        self._call = call
+        syncfs = _syncfs()
+        assert syncfs is not None, "it is asked for before a file system is met"
+        self._syncfs = syncfs
         weakref.finalize(self, os.close, fd)
 
     def sync(self) -> None:
         """See ``FileSystem.sync``."""
-        if self._call(self._fd) != 0:
+        if self._syncfs(self._fd) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"syncfs failed: {os.strerror(number)}", str(self._path))
 
@@ -138,13 +141,12 @@ class FileSystems:
     """
 
     def __init__(self) -> None:
-        self._call = _find_syncfs()
         self._known: dict[int, RealFileSystem | None] = {}
         self._lock = threading.Lock()
 
     def of_file(self, fd: int, path: Path) -> RealFileSystem | None:
         """Return the file system of an open file; None if its files are synced one by one."""
-        if self._call is None:
+        if _syncfs() is None:
             return None
         device = os.fstat(fd).st_dev
         try:
@@ -160,7 +162,6 @@ class FileSystems:
         with self._lock:
             if device in self._known:
                 return self._known[device]
-            assert self._call is not None
             try:
                 fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError:  # out of descriptors: this file is synced by itself, the next asks anew
@@ -171,7 +172,7 @@ class FileSystems:
             kind = _kind_of(fd)
             found = None
             if kind in SYNCFS_FLUSHES:
-                found = RealFileSystem(fd, directory, kind, self._call)
+                found = RealFileSystem(fd, directory, kind)
             else:
                 os.close(fd)
             logger.info(
@@ -202,7 +203,8 @@ def _describe(found: RealFileSystem | None) -> str:
     return "syncfs" if found.flushes_device else "syncfs+fdatasync"
 
 
-def _find_syncfs() -> Callable[[int], int] | None:
+@cache
+def _syncfs() -> Callable[[int], int] | None:
     """Return ``syncfs`` where it reports errors of writing out: from Linux 5.8 on."""
     if sys.platform != "linux" or _kernel_version() < (5, 8):
         return None

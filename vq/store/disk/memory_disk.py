@@ -223,7 +223,7 @@ class MemoryFile:
         """See ``File.pwrite``; on a full disk the part that fits is written."""
         self._check_open()
         data = b"".join(buffers)
-        partly = self._disk._may_fail("pwrite", self._path)
+        partly = self._disk.may_fail("pwrite", self._path)
         if partly is not None:
             self._apply(position, data[: len(data) // 2])
             raise partly
@@ -289,7 +289,7 @@ class MemoryFile:
     def datasync(self) -> None:
         """See ``File.datasync``; after a failure the un-synced bytes are gone from the medium."""
         self._check_open()
-        error = self._disk._may_fail("datasync", self._path)
+        error = self._disk.may_fail("datasync", self._path)
         if error is None:
             error = self._disk._lost.pop(self._node, None)
         if error is not None:
@@ -429,7 +429,8 @@ class MemoryDisk:
         """Let nothing fail any more that has not failed yet."""
         self.faults.clear()
 
-    def _may_fail(self, kind: str, path: PurePath) -> OSError | None:
+    def may_fail(self, kind: str, path: PurePath) -> OSError | None:
+        """Return the error of an operation that a test has fail, None: it goes well."""
         for at, (wanted, name, after, error) in enumerate(self.faults):
             if wanted == kind and str(path).endswith(name):
                 if after:
@@ -440,7 +441,7 @@ class MemoryDisk:
         return None
 
     def _check(self, kind: str, path: PurePath) -> None:
-        error = self._may_fail(kind, path)
+        error = self.may_fail(kind, path)
         if error is not None:
             raise error
 
@@ -506,14 +507,15 @@ class MemoryDisk:
             action(path)
 
     # Names ----------------------------------------------------------------------------------------
-    def _find(self, path: PurePath) -> _Node | _Directory | None:
+    def find(self, path: PurePath) -> _Node | _Directory | None:
+        """Return what is at a path now."""
         node: _Node | _Directory | None = self._root
         for part in path.parts[1:] if path.is_absolute() else path.parts:
             node = node.now.get(part) if isinstance(node, _Directory) else None
         return node
 
     def _directory(self, path: PurePath) -> _Directory:
-        node = self._find(path)
+        node = self.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         if not isinstance(node, _Directory):
@@ -521,7 +523,7 @@ class MemoryDisk:
         return node
 
     def _file(self, path: PurePath) -> _Node:
-        node = self._find(path)
+        node = self.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         if isinstance(node, _Directory):
@@ -535,7 +537,7 @@ class MemoryDisk:
         if self.open_files >= self.open_files_max:
             raise OSError(errno.EMFILE, "too many open files", str(path))
         if create:
-            if self._find(key) is not None:
+            if self.find(key) is not None:
                 raise FileExistsError(errno.EEXIST, "the file exists", str(path))
             directory = self._directory(key.parent)
             self._births += 1
@@ -548,7 +550,7 @@ class MemoryDisk:
     def exists(self, path: Path) -> bool:
         """See ``Disk.exists``."""
         self._check("exists", path)
-        return self._find(path) is not None
+        return self.find(path) is not None
 
     def size(self, path: Path) -> int:
         """See ``Disk.size``."""
@@ -560,13 +562,13 @@ class MemoryDisk:
 
     def is_directory(self, path: Path) -> bool:
         """See ``Disk.is_directory``."""
-        return isinstance(self._find(path), _Directory)
+        return isinstance(self.find(path), _Directory)
 
     def mkdir(self, path: Path) -> list[Path]:
         """See ``Disk.mkdir``."""
         self._check("mkdir", path)
         missing = []
-        while self._find(path) is None:
+        while self.find(path) is None:
             missing.append(path)
             path = path.parent
         for directory in reversed(missing):
@@ -577,10 +579,10 @@ class MemoryDisk:
     def rename(self, source: Path, target: Path) -> None:
         """See ``Disk.rename``; within one directory the change is atomic."""
         self._check("rename", source)
-        node = self._find(source)
+        node = self.find(source)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(source))
-        there = self._find(target)
+        there = self.find(target)
         if isinstance(node, _Directory) and isinstance(there, _Directory) and there.now:
             raise OSError(errno.ENOTEMPTY, "directory not empty", str(target))
         old, new = self._directory(source.parent), self._directory(target.parent)
@@ -605,7 +607,7 @@ class MemoryDisk:
     def rmtree(self, path: Path) -> None:
         """See ``Disk.rmtree``."""
         self._check("rmtree", path)
-        if self._find(path) is None:
+        if self.find(path) is None:
             return
         self._directory(path)
         self._directory(path.parent).change({path.name: None})
@@ -626,7 +628,7 @@ class MemoryDisk:
                 f"{path} is locked: another broker uses this data directory; stop it or choose "
                 "another directory"
             )
-        if self._find(key) is None:
+        if self.find(key) is None:
             self.open(path, create=True).close()
         self._locks.add(key)
         return _MemoryLock(self._locks, key)

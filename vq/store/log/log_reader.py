@@ -9,7 +9,7 @@ from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqE
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
 from vq.store.archive.archive import place_of
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log import lookup
 from vq.store.log.block import Block
@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _EMPTY: Final = memoryview(b"")
 #: So many bytes at the end of a log count as in memory: they were written just now.
-_RECENT_BYTES: Final = 1024 * 1024
+RECENT_BYTES: Final = 1024 * 1024
 
 
 class EpochStart(NamedTuple):
@@ -114,7 +114,7 @@ class LogReader:
         block = self._blocks.active
         if block is None or len(self._blocks) > 1:  # the active one has its index at hand
             self.epoch_before(offset + 1)
-        recent = self._status.end_offset - _RECENT_BYTES
+        recent = self._status.end_offset - RECENT_BYTES
         if block is not None and offset >= max(block.start_offset, recent):
             return None
         found = self._block_at(offset)
@@ -135,7 +135,7 @@ class LogReader:
         directory = self._status.directory
         if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {directory}: {error}")
-        if isinstance(error, Unreachable):
+        if isinstance(error, ZipUnreachable):
             return Busy(
                 f"offset {offset} of {partition_of(directory)} is in an archive: {error}",
                 hint="have the broker reach the place of the archive; then try again",

@@ -21,8 +21,8 @@ from vq.store.records.format import (
     BatchHeader,
 )
 from vq.store.records.record import boundaries, is_intact
+from vq.store.records.record_filter import filter_records
 from vq.store.records.scan import first_control
-from vq.store.records.tag_filter import filter_by_tag
 
 __all__ = [
     "EpochEnd",
@@ -67,7 +67,8 @@ def batch_at(block: Block, offset: int) -> tuple[BatchHeader, int]:
     raise CorruptData(f"no batch of {block.path.name} holds offset {offset}")
 
 
-def _records_of(block: Block, batch: BatchHeader) -> list[int]:
+def records_of(block: Block, batch: BatchHeader) -> list[int]:
+    """Return where the records of a batch begin, and where the last one ends."""
     view = block.view(batch.start_offset - block.start_offset, batch.byte_length)
     return boundaries(view, batch.start_offset)
 
@@ -91,7 +92,7 @@ def next_boundary(block: Block, offset: int) -> int:
         if behind is None:
             raise
         batch = behind
-    found = _records_of(block, batch)
+    found = records_of(block, batch)
     return next((start for start in found if start >= offset), batch.end_offset)
 
 
@@ -137,7 +138,7 @@ def message_before(blocks: Blocks, offset: int, wanted: Filter) -> int | None:
         size = min(offset, batch.end_offset) - batch.start_offset
         view = block.view(batch.start_offset - block.start_offset, size)
         if wanted:
-            _, starts, end = filter_by_tag(view, batch.start_offset, wanted)
+            _, starts, end = filter_records(view, batch.start_offset, wanted)
             if end != batch.start_offset + size:
                 raise CorruptData(f"the record at offset {end} of {block.path.name} is damaged")
         else:
@@ -228,7 +229,7 @@ def messages_before(blocks: Blocks, offset: int, *, messages_appended: int) -> i
     at = blocks.index_at(offset)
     block = blocks[at]
     batch, messages = batch_at(block, offset)
-    inside = _records_of(block, batch) if offset > batch.start_offset else []
+    inside = records_of(block, batch) if offset > batch.start_offset else []
     # The first record is the control record, which does not count; the last entry is the end.
     behind = sum(1 for start in inside[1:-1] if start < offset)
     return before_block(blocks, at, messages_appended=messages_appended) + messages + behind
@@ -276,6 +277,6 @@ def offset_of(blocks: Blocks, messages: int, *, messages_appended: int) -> int:
     left -= entry.messages
     for header in block.headers(entry.offset):
         if left < header.record_count:
-            return _records_of(block, header)[1 + left]
+            return records_of(block, header)[1 + left]
         left -= header.record_count
     raise CorruptData(f"{block.path.name} has {left + 1} messages less than its index says")

@@ -59,13 +59,13 @@ class Records(NamedTuple):
 _NOT_KNOWN: Final = Records(0xFFFF_FFFF, 0)
 
 
-class _Batch(NamedTuple):
+class _KnownBatch(NamedTuple):
     sequence: int
     start_offset: int
     records: Records
 
 
-class _Entry:
+class _Producer:
     """One producer. Invariant: ``batches`` holds consecutive sequences, 1 to 5 of them."""
 
     __slots__ = ("batches", "epoch", "last")
@@ -73,7 +73,7 @@ class _Entry:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.last = -1
-        self.batches: deque[_Batch] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
+        self.batches: deque[_KnownBatch] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
 
 
 class ProducerTable:
@@ -91,7 +91,7 @@ class ProducerTable:
     __slots__ = ("_entries", "forgot")
 
     def __init__(self, *, forgot: bool = False) -> None:
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._entries: OrderedDict[int, _Producer] = OrderedDict()
         self.forgot = forgot
 
     def __len__(self) -> int:
@@ -175,14 +175,14 @@ class ProducerTable:
         entries = self._entries
         entry = entries.get(producer_id)
         if entry is None or epoch != entry.epoch:
-            entry = entries[producer_id] = _Entry(epoch)
+            entry = entries[producer_id] = _Producer(epoch)
             if len(entries) > PRODUCERS_PER_PARTITION_MAX:
                 entries.popitem(last=False)
                 self.forgot = True
         elif sequence != entry.last + 1:
             entry.batches.clear()
         entry.last = sequence
-        entry.batches.append(_new(_Batch, (sequence, start_offset, records)))
+        entry.batches.append(_new(_KnownBatch, (sequence, start_offset, records)))
         entries.move_to_end(producer_id)
 
     def record_all(self, batches: Sequence[BatchHeader]) -> None:
@@ -276,7 +276,7 @@ class ProducerTable:
         return table
 
 
-def _repeated(entry: _Entry, stamp: ProducerStamp) -> int:
+def _repeated(entry: _Producer, stamp: ProducerStamp) -> int:
     sequence = stamp.sequence
     if sequence > entry.last:
         raise SequenceGap(

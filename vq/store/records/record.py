@@ -55,6 +55,7 @@ __all__ = [
     "encode_record",
     "has_tag",
     "is_intact",
+    "parsed_key",
     "read_delivery",
     "read_properties",
 ]
@@ -392,7 +393,7 @@ def decode_properties(data: bytes) -> Properties:
     except DecodeError as error:
         raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
     return Properties(
-        key=_key_of(message),
+        key=parsed_key(message),
         headers=dict(message.headers),
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
@@ -410,7 +411,7 @@ def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | N
         message = properties_pb2.RecordProperties.FromString(data)
     except DecodeError:
         return None
-    return _key_of(message), dict(message.headers) or None
+    return parsed_key(message), dict(message.headers) or None
 
 
 def read_delivery(data: bytes) -> tuple[int, TopicPartition] | None:
@@ -441,7 +442,8 @@ def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
         message.key_int = key
 
 
-def _key_of(message: properties_pb2.RecordProperties) -> Key | None:
+def parsed_key(message: properties_pb2.RecordProperties) -> Key | None:
+    """Return the key in properties that were parsed."""
     kind = message.WhichOneof("business_id")
     if kind == "key_bytes":
         return message.key_bytes

@@ -84,10 +84,10 @@ async def test_a_start_that_failed_may_be_tried_again(
 async def test_a_member_name_that_is_taken_leaves_the_other_one_alone(
     factory: aio.MessageFactory,
 ) -> None:
-    first = await consumer_of(factory, member="same")
+    first = await consumer_of(factory, member_id="same")
     await first.start()
     await until(first.assignment)
-    second = await consumer_of(factory, member="same")
+    second = await consumer_of(factory, member_id="same")
     with pytest.raises(NodeExists):
         await second.start()
     await second.close()
@@ -117,7 +117,7 @@ async def test_a_factory_that_shuts_down_closes_everything_whatever_fails(
 ) -> None:
     before = asyncio.all_tasks()
     async with factory_of(cluster, host="other") as factory:
-        consumers = [await consumer_of(factory, member=name) for name in "ab"]
+        consumers = [await consumer_of(factory, member_id=name) for name in "ab"]
         producer = await factory.create_producer()
         for consumer in consumers:
             await consumer.start()

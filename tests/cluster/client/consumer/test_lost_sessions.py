@@ -202,7 +202,7 @@ async def test_a_member_that_comes_back_to_a_deleted_group_makes_its_contract_an
 ) -> None:
     """Otherwise it consumes in a group that no command and no monitoring knows."""
     await send(factory, *texts(1))
-    consumer = await consumer_of(factory, member="m")
+    consumer = await consumer_of(factory, member_id="m")
     assert await take(consumer, 1) == [b"1"]
     coordinator = coordinator_of(factory)
     async with cluster.admin() as operator:

@@ -8,7 +8,7 @@ from support.client import factory_of
 from support.waiting import WAIT_S, until
 
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import Fetches
+from vq.broker.serving.fetching import ServedSessions
 from vq.client.config import ConsumerConfig
 from vq.model import Message
 
@@ -25,7 +25,7 @@ async def test_a_member_of_two_thousand_partitions_works(monkeypatch: pytest.Mon
     have left it. One request waits for all, and looks at no partition but those that moved.
     """
     requests, looks = [], []
-    fetch, look = Fetches.fetch, FetchedPartition.look
+    fetch, look = ServedSessions.fetch, FetchedPartition.look
 
     def noted_fetch(self, session, request_id, header):  # type: ignore[no-untyped-def]
         requests.append(len(header.partitions))
@@ -35,7 +35,7 @@ async def test_a_member_of_two_thousand_partitions_works(monkeypatch: pytest.Mon
         looks.append(self.handle)
         look(self)
 
-    monkeypatch.setattr(Fetches, "fetch", noted_fetch)
+    monkeypatch.setattr(ServedSessions, "fetch", noted_fetch)
     monkeypatch.setattr(FetchedPartition, "look", noted_look)
     async with memory_cluster() as cluster:
         node = await cluster.start(refresh_interval_s=60.0)

@@ -162,6 +162,6 @@ async def test_a_start_that_is_given_up_leaves_no_member_behind(group: Group) ->
 async def test_another_contract_is_refused(group: Group) -> None:
     consumer = await group.join("a")
     other = Consumer(await group.client(), "b", wanted=Filter(("red",)))
-    with pytest.raises(InvalidArgument, match="reads all of topic"):
+    with pytest.raises(InvalidArgument, match="the group reads all messages of topic"):
         await other.member.start()
     await until(lambda: consumer.held == ALL)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
 from vq.client.config import ConsumerConfig
@@ -25,10 +26,9 @@ from vq.client.consumer.group.hold_states import State
 from vq.client.consumer.group.holds import Hold, Holds
 from vq.client.consumer.group.membership import Membership
 from vq.client.departures import Departures
-from vq.clock import SystemClock
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.errors import CoordinationError
+from vq.errors import VqError
 from vq.message_filter import ALL
 from vq.model import TopicPartition
 
@@ -41,7 +41,7 @@ class CountedCluster:
     def __init__(self, coordinator: MemoryCoordinator, partitions: int) -> None:
         self.coordinator = coordinator
         self.offsets = OffsetStore(coordinator)
-        self.clock = SystemClock()
+        self.clock = clock_of_loop()
         self.rng = random.Random(7)
         self.departures = Departures(coordinator, self.rng)
         self._routes = SimpleNamespace(
@@ -63,7 +63,7 @@ class CountedMember:
         self.held: set[TopicPartition] = set()
         self.membership = Membership(
             cluster,  # type: ignore[arg-type]
-            ConsumerConfig(group="g", member=name, audit_interval_s=3600.0),
+            ConsumerConfig(group="g", member_id=name, audit_interval_s=3600.0),
             member=name,
             filters={"t": ALL},
             holds=Holds("g", name),
@@ -87,15 +87,15 @@ class CountedMember:
     def resume(self) -> None:
         pass
 
-    def ended(self, error: CoordinationError) -> None:
+    def ended(self, error: VqError) -> None:
         pass
 
 
 class CountedGroup:
     """A group over one ensemble, whose calls are counted."""
 
-    def __init__(self, partitions: int) -> None:
-        self.ensemble = MemoryEnsemble()
+    def __init__(self, partitions: int, delay_s: float = 0.0) -> None:
+        self.ensemble = MemoryEnsemble(clock=clock_of_loop(), delay=lambda: delay_s)
         self.partitions = partitions
         self.members: list[CountedMember] = []
         self._names = itertools.count()
@@ -170,5 +170,36 @@ async def test_a_join_costs_what_changes(partitions: int, members: int) -> None:
         left = await group.leave()
         print(f"leave: {partitions} partitions, {members + 1} members: {left} calls")
         assert left <= members * (2 * moved + 8) + 12 * moved + 30
+    finally:
+        await group.close()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("partitions", "members"),
+    [(100, 20), pytest.param(1_000, 200, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
+)
+async def test_a_large_group_is_stable_soon_and_writes_little(
+    partitions: int, members: int
+) -> None:
+    """All join at once, one more comes, one leaves; an answer of ZooKeeper takes 2 ms.
+
+    A partition that is handed over costs a commit, a release and a claim; many share one write.
+    """
+    group = CountedGroup(partitions, delay_s=0.001)
+    loop = asyncio.get_running_loop()
+    try:
+        for name, change, moved in (
+            ("all join", lambda: group.join(members), 2 * partitions),
+            ("one joins", group.join, -(-partitions // members)),
+            ("one leaves", group.leave, -(-partitions // members)),
+        ):
+            begin, before = loop.time(), group.ensemble.tree.zxid
+            await change()
+            took_s = loop.time() - begin
+            writes = group.ensemble.tree.zxid - before
+            print(f"{name}: {members} x {partitions}: {writes} writes, {took_s:.2f} s")
+            assert writes <= 3 * moved + (2 * members if name == "all join" else 5)
+            assert took_s <= 10.0
     finally:
         await group.close()

@@ -61,7 +61,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
             await producer.send(Message("t", text, key="one"))
 
     async with factory_of(cluster, session_timeout_s=2.0) as factory:
-        config = ConsumerConfig(group="g", member="a", commit_interval_s=0.05, max_wait_s=0.5)
+        config = ConsumerConfig(group="g", member_id="a", commit_interval_s=0.05, max_wait_s=0.5)
         found: list[bytes] = []
 
         async def consume() -> None:

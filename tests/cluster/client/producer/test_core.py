@@ -136,8 +136,7 @@ async def test_wrong_clock_tells_the_reason_and_heals(
 ) -> None:
     """No id can be made; the message is not lost without a word, the next ones are sent."""
     core = await published(factory)
-    ids = core.cluster._ids
-    assert ids is not None
+    assert core.cluster.ids_ready
     with monkeypatch.context() as wrong:
         wrong.setattr(core.cluster.clock, "wall_ms", lambda: 0)
         outcome = await ended(send(core, Message("t", b"x")))
@@ -214,7 +213,7 @@ async def test_shutdown_waits_for_a_producer_that_another_task_is_closing(
         for _ in range(100):
             await asyncio.sleep(0)
         client.ids_ready = True
-        client._changed()
+        client.changed()
         await asyncio.gather(closing, ending)
         assert isinstance(future.outcome, SendResult)
 

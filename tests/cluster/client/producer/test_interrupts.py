@@ -39,7 +39,7 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 async def core(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ProducerCore]:
-    monkeypatch.setattr(sender, "_TICK_S", 0.01)
+    monkeypatch.setattr(sender, "TICK_S", 0.01)
     async with factory_of(cluster) as factory:
         producer = await factory.create_producer()
         await producer.publish("t")
@@ -82,7 +82,7 @@ async def everywhere(
     """
     reached = missed = 0
     for place in range(0, PLACES_MAX, step):
-        await until(lambda: core.sender._tick_timer is None and not core.accumulator.awake)
+        await until(lambda: core.sender.tick_timer is None and not core.accumulator.awake)
         interrupter = Interrupter(place, *INSIDE)
         try:
             await send(interrupter, place)

@@ -51,7 +51,7 @@ async def lingering(producer: aio.MessageProducer) -> SendFuture:
     await producer.send(Message("t", b"connects"))
     (future,) = await sent(producer, 1)
     sender = core_of(producer).sender
-    await until(lambda: sender._rest_timer is not None)
+    await until(lambda: sender.rest_timer is not None)
     stop_looking(producer)
     return future
 
@@ -59,7 +59,7 @@ async def lingering(producer: aio.MessageProducer) -> SendFuture:
 def stop_looking(producer: aio.MessageProducer) -> None:
     """Take the timers from the sender at which it looks whether somebody waits."""
     sender = core_of(producer).sender
-    for timer in (sender._rest_timer, sender._tick_timer):
+    for timer in (sender.rest_timer, sender.tick_timer):
         if timer is not None:
             timer.cancel()
 

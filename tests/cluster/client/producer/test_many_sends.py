@@ -10,6 +10,7 @@ import pytest
 from support.producers import core_of, producer_of
 
 from vq import aio
+from vq.client.producer.intake.stages import Stages
 from vq.model import Message
 
 FEW = 200
@@ -52,15 +53,14 @@ async def test_a_message_that_waits_for_space_is_prepared_once(
     """Its serializer, its checks and its compression run when there is space."""
     producer = await producer_of(factory, buffer_messages=2)
     await producer.publish("t")
-    stages = core_of(producer).accumulator._stages
-    prepare, prepared = type(stages).prepare, 0
+    prepare, prepared = Stages.prepare, 0
 
     def counted(self: Any, *args: Any) -> Any:
         nonlocal prepared
         prepared += 1
         return prepare(self, *args)
 
-    monkeypatch.setattr(type(stages), "prepare", counted)
+    monkeypatch.setattr(Stages, "prepare", counted)
     count = 50
     await asyncio.gather(*(producer.send(Message("t", b"%d" % n, key=n)) for n in range(count)))
     assert prepared == count

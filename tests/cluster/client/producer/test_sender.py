@@ -97,7 +97,7 @@ async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     flushing = asyncio.create_task(core.flush())
     for _ in range(20):
         await asyncio.sleep(0)
-        turns += len(core.sender._waiters)
+        turns += len(core.sender.waiters)
     assert not flushing.done()
     assert turns <= 20
     future.fail(NotSent())
@@ -131,7 +131,7 @@ async def test_blocking_connections_end_with_the_mastership_of_their_broker(
         assert made is not None
         connections.give_back(made)
     assert connections.borrow(busy) is not None
-    core.cluster._changed()
+    core.cluster.changed()
     assert closed == [former]
 
 
@@ -152,7 +152,7 @@ async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
     claimed(core, Overtaken(b"x", None, None, 1e9))
     async with asyncio.timeout(WAIT_S):
         await core.flush()
-    assert core.sender._waiters == {}
+    assert core.sender.waiters == {}
 
 
 async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_sleep(
@@ -300,12 +300,12 @@ async def test_nothing_is_taken_after_close(factory: aio.MessageFactory) -> None
 
 
 async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFactory) -> None:
-    before = len(client_of(factory)._listeners)
+    before = len(client_of(factory).listeners)
     core = await published(factory)
     await ended(send(core, Message("t", b"x")))
     await core.close()
-    assert len(core.cluster._listeners) == before
-    timer = core.sender._tick_timer
+    assert len(core.cluster.listeners) == before
+    timer = core.sender.tick_timer
     assert timer is None or timer.cancelled()
 
 
@@ -399,7 +399,7 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its host is cut off without a word; what it stored before is not stored twice."""
-    monkeypatch.setattr(sender, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(sender, "SILENCE_S", 0.05)
     core = await published(factory)
     await ended(send(core, Message("t", b"0", key="k")))
     cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost

@@ -253,6 +253,42 @@ async def test_a_new_error_is_told_once_and_shown_until_it_is_gone(
     assert caplog.text.count("the disk is full") == 2, "it was gone between"
 
 
+async def test_a_run_that_was_cancelled_has_not_succeeded(node: Node) -> None:
+    """An error is shown until a run succeeds: the duty went before one could."""
+    node.jobs.add("lags", node.work, Every(10), While.LEADING)
+    node.jobs.start(1)
+    node.work.fails = Busy("x")
+    await asyncio.sleep(11)
+    node.work.fails, node.work.takes_s = None, 60.0
+    await asyncio.sleep(11)
+    node.jobs.stop()
+    await asyncio.sleep(1)
+    told = node.told()
+    assert (told.state, told.runs, told.failures) == (JobState.OFF, 1, 1)
+    assert told.error == str(Busy("x"))
+    node.work.takes_s = 0.0
+    node.jobs.start(2)
+    await asyncio.sleep(11)
+    assert (node.told().runs, node.told().error) == (2, "")
+
+
+async def test_a_run_that_ends_by_a_cancellation_inside_of_it_has_failed(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has stopped the job, and its work is not done."""
+    node.work.fails = asyncio.CancelledError()  # type: ignore[assignment]
+    node.jobs.add("scrub", node.work, Every(10))
+    node.jobs.begin(While.STARTED)
+    await asyncio.sleep(11)
+    assert node.told().failures == 1
+    assert "CancelledError" in node.told().error
+    assert "job failed" in caplog.text
+    node.work.fails = None
+    await asyncio.sleep(30)
+    assert len(node.work.begun) > 1
+    assert node.told().error == ""
+
+
 async def test_an_error_that_nobody_expected_has_its_trace_and_a_back_off(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,7 +39,7 @@ async def test_calls_that_nobody_waits_for_any_more_do_not_pile_up(
     finally:
         free.set()
     await until(lambda: len(made) == 6)
-    await until(lambda: not runner._threads_of(lane, "").calls)
+    await until(lambda: not runner.threads_of(lane, "").calls)
     await runner.run(lambda: call(99), lane)
     assert 99 in made
 
@@ -51,7 +51,7 @@ async def test_a_call_that_is_not_waited_for_counts_until_it_has_ended(
     monkeypatch.setattr(module, "CALLS_MAX", 1)
     free = threading.Event()
     task = asyncio.get_running_loop().create_task(runner.run(free.wait, Lane.UPLOAD))
-    threads = runner._threads_of(Lane.UPLOAD, "")
+    threads = runner.threads_of(Lane.UPLOAD, "")
     await until(lambda: threads.calls == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -92,7 +92,7 @@ async def test_a_place_that_hangs_for_long_is_asked_no_more_until_it_answers(
         with pytest.raises(TimeoutError):
             await wait_at_most(0.001, runner.run(free.wait, Lane.UPLOAD, "a"))
         monkeypatch.setattr(module, "HANGS_S", 0.0)
-        threads = runner._threads_of(Lane.UPLOAD, "a")
+        threads = runner.threads_of(Lane.UPLOAD, "a")
         await until(lambda: bool(threads.why_not()))
         with pytest.raises(TimeoutError, match="a: no answer for"):
             await runner.run(lambda: 7, Lane.UPLOAD, "a")

@@ -84,7 +84,7 @@ def test_a_file_that_comes_and_goes_does_not_count() -> None:
 
 def test_the_history_is_bounded() -> None:
     growth = grown(lambda h: h * GIB, 30)
-    assert len(growth._notes) <= WINDOWS_S[-1] / SAMPLE_S + 1
+    assert len(growth.notes) <= WINDOWS_S[-1] / SAMPLE_S + 1
 
 
 def test_the_slope_is_the_median_one() -> None:

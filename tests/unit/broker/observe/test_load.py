@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vq import limits
+from vq.broker.base.process import Process
 from vq.broker.observe.load import LoadMeter, LoadPublisher, has_changed
 from vq.broker.partition.context import Counters
 from vq.broker.partition.flush_meter import FlushMeter, FlushTimes
@@ -18,19 +19,28 @@ from vq.errors import CoordinationError
 TICK_S = 5.0
 
 
+class Used(Process):
+    """A process that has used as much as the test says."""
+
+    used_s = 0.0
+
+    def cpu_s(self) -> float:
+        return self.used_s
+
+
 class Disk:
     """A flusher that flushes when it is told, and the node around it."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.requests_waiting = 0
-        self.cpu_s = 0.0
+        self.process = Used()
         self.counters = Counters()
         self.on_done: Any = None
         self.stepped = 0.0
         self.flushes = FlushMeter(self, self.clock, self)
         self.flushes.start(lambda tickets, outcome: None)
-        self.meter = LoadMeter(self.counters, [self.flushes], self.clock, lambda: self.cpu_s)
+        self.meter = LoadMeter(self.counters, [self.flushes], self.clock, self.process)
 
     def start(self, on_done: Any) -> None:
         self.on_done = on_done
@@ -52,7 +62,7 @@ class Disk:
 
     def measure(self) -> BrokerLoad:
         return self.meter.measure(
-            disk_free=1, disk_total=4, disk_excess=0, stored_bytes=3, partitions=2
+            {"disk_bytes_free": 1, "disk_bytes_total": 4, "stored_bytes": 3, "partitions": 2}
         )
 
 
@@ -76,7 +86,7 @@ def test_busy_is_the_share_of_the_busier_thread():
     for cpu_s, flush_s, busy in ((1.0, 3.0, 0.6), (4.0, 1.0, 0.8), (0.0, 0.0, 0.0), (9.0, 0, 1.0)):
         disk = Disk()
         disk.flush(flush_s)
-        disk.cpu_s += cpu_s
+        disk.process.used_s += cpu_s
         disk.clock.advance(TICK_S - flush_s)
         assert disk.measure().busy == busy
 

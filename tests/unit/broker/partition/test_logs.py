@@ -14,7 +14,7 @@ from vq.clock import ManualClock
 from vq.errors import Busy, PartitionQuarantined
 from vq.model import TopicPartition
 from vq.store.archive.archive import url_of
-from vq.store.archive.archive_place import Unreachable
+from vq.store.archive.archive_place import ZipUnreachable
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.directory import DataDirectory
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
@@ -214,7 +214,7 @@ def test_nothing_is_archived_below_a_mount_that_is_missing(
         _, second = log.closed_blocks
     mount.rename(tmp_path / "device")
     mount.mkdir()
-    with pytest.raises(Unreachable, match="mount it"):
+    with pytest.raises(ZipUnreachable, match="mount it"):
         to_archive(second)
     assert list(mount.iterdir()) == []
     mount.rmdir()

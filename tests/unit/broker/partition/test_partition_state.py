@@ -11,8 +11,8 @@ from vq.broker.partition.partition_state import (
     EVENTS,
     RULES,
     TRANSITIONS,
-    Event,
-    State,
+    ChannelEvent,
+    ChannelState,
     found,
     next_state,
     placed,
@@ -22,26 +22,26 @@ from vq.model import PartitionPlacement, PartitionState, Span, TopicSettings
 from vq.store.log.log import LogState
 
 #: What ZooKeeper says of a partition, as this group sees it.
-PLACED = [event for event in Event if event.startswith("placed_")]
+PLACED = [event for event in ChannelEvent if event.startswith("placed_")]
 #: What an open log says of itself.
-LOGS = [Event.SEAL_FOUND, Event.SHORT_FOUND, Event.DAMAGE_FOUND]
+LOGS = [ChannelEvent.SEAL_FOUND, ChannelEvent.SHORT_FOUND, ChannelEvent.DAMAGE_FOUND]
 #: Errors of the disk, and the end of the topic or the node.
 ENDS = {
-    Event.FAIL: State.FAILED,
-    Event.OPEN_FAILED: State.UNREADABLE,
-    Event.CLOSE: State.CLOSED,
+    ChannelEvent.FAIL: ChannelState.FAILED,
+    ChannelEvent.OPEN_FAILED: ChannelState.UNREADABLE,
+    ChannelEvent.CLOSE: ChannelState.CLOSED,
 }
 ENDED = [*ENDS.values()]
-LIVE = [state for state in State if state not in ENDED]
+LIVE = [state for state in ChannelState if state not in ENDED]
 #: The states in which the placement gives the appends to this group, by what it says.
 OWN = {
-    Event.PLACED_TO_WRITE: State.WRITES,
-    Event.PLACED_READ_ONLY: State.READ_ONLY,
-    Event.PLACED_NOT_WRITABLE: State.NOT_WRITABLE,
+    ChannelEvent.PLACED_TO_WRITE: ChannelState.WRITES,
+    ChannelEvent.PLACED_READ_ONLY: ChannelState.READ_ONLY,
+    ChannelEvent.PLACED_NOT_WRITABLE: ChannelState.NOT_WRITABLE,
 }
 
 
-def reached(start: State, *, without: tuple[Event, ...] = ()) -> set[State]:
+def reached(start: ChannelState, *, without: tuple[ChannelEvent, ...] = ()) -> set[ChannelState]:
     """Every state that some events lead to from ``start``, none of them in ``without``."""
     found, new = {start}, [start]
     while new:
@@ -53,7 +53,7 @@ def reached(start: State, *, without: tuple[Event, ...] = ()) -> set[State]:
 
 
 def test_an_event_leads_on_where_the_table_has_it_and_is_a_bug_elsewhere() -> None:
-    for state, event in itertools.product(State, Event):
+    for state, event in itertools.product(ChannelState, ChannelEvent):
         if event in TRANSITIONS[state]:
             assert next_state(state, event) is TRANSITIONS[state][event]
             continue
@@ -62,9 +62,9 @@ def test_an_event_leads_on_where_the_table_has_it_and_is_a_bug_elsewhere() -> No
 
 
 def test_every_state_is_reached_and_every_event_used() -> None:
-    assert set(TRANSITIONS) == reached(State.OPENING) == set(RULES) == set(State)
-    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
-    assert list(EVENTS) == list(Event)
+    assert set(TRANSITIONS) == reached(ChannelState.OPENING) == set(RULES) == set(ChannelState)
+    assert {event for events in TRANSITIONS.values() for event in events} == set(ChannelEvent)
+    assert list(EVENTS) == list(ChannelEvent)
 
 
 def test_an_error_of_the_disk_ends_every_state_that_lives() -> None:
@@ -75,32 +75,35 @@ def test_an_error_of_the_disk_ends_every_state_that_lives() -> None:
 def test_only_a_closed_topic_or_node_ends_what_ended() -> None:
     """The first I/O error is the last: no placement and no log makes it take messages again."""
     for state in ENDED:
-        assert reached(state) == {state, State.CLOSED}, state
+        assert reached(state) == {state, ChannelState.CLOSED}, state
 
 
 def test_the_placement_says_what_a_partition_with_a_sound_log_does() -> None:
     """But for a move that is on, and what is damaged or prepared: see below."""
     wanted = OWN | {
-        Event.PLACED_DELETED: State.DELETED,
-        Event.PLACED_TO_READ: State.READS,
-        Event.PLACED_ELSEWHERE: State.ELSEWHERE,
+        ChannelEvent.PLACED_DELETED: ChannelState.DELETED,
+        ChannelEvent.PLACED_TO_READ: ChannelState.READS,
+        ChannelEvent.PLACED_ELSEWHERE: ChannelState.ELSEWHERE,
     }
-    exempt = {State.SEALED, State.QUARANTINED, State.PREPARED}
+    exempt = {ChannelState.SEALED, ChannelState.QUARANTINED, ChannelState.PREPARED}
     for state in set(LIVE) - exempt:
         assert {event: next_state(state, event) for event in PLACED} == wanted, state
-    assert [next_state(State.PREPARED, event) for event in PLACED] == [
-        State.PREPARED if event is Event.PLACED_ELSEWHERE else wanted[event] for event in PLACED
+    assert [next_state(ChannelState.PREPARED, event) for event in PLACED] == [
+        ChannelState.PREPARED if event is ChannelEvent.PLACED_ELSEWHERE else wanted[event]
+        for event in PLACED
     ]
 
 
 def test_messages_are_taken_only_after_the_placement_says_so() -> None:
     """A log that is opened, unsealed or put in the place of another one takes none by itself."""
-    for state in set(LIVE) - {State.WRITES}:
-        assert State.WRITES not in reached(state, without=(Event.PLACED_TO_WRITE,)), state
+    for state in set(LIVE) - {ChannelState.WRITES}:
+        assert ChannelState.WRITES not in reached(state, without=(ChannelEvent.PLACED_TO_WRITE,)), (
+            state
+        )
 
 
 def test_a_log_that_is_not_whole_and_open_takes_no_messages() -> None:
-    special = [State.UNSEALING, State.UNPREPARED, State.QUARANTINED]
+    special = [ChannelState.UNSEALING, ChannelState.UNPREPARED, ChannelState.QUARANTINED]
     for state, (event, then) in itertools.product(OWN.values(), zip(LOGS, special, strict=True)):
         assert next_state(state, event) is then
         assert not RULES[then].append
@@ -108,60 +111,74 @@ def test_a_log_that_is_not_whole_and_open_takes_no_messages() -> None:
 
 def test_a_move_is_ended_by_its_end_alone() -> None:
     """Its source counts on the end of the log, so settings that change meanwhile do not matter."""
-    for state in (*OWN.values(), State.UNSEALING):
-        assert next_state(state, Event.SEAL) is State.SEALED
-    stays = {event for event, then in TRANSITIONS[State.SEALED].items() if then is State.SEALED}
+    for state in (*OWN.values(), ChannelState.UNSEALING):
+        assert next_state(state, ChannelEvent.SEAL) is ChannelState.SEALED
+    stays = {
+        event
+        for event, then in TRANSITIONS[ChannelState.SEALED].items()
+        if then is ChannelState.SEALED
+    }
     assert stays == {
         *OWN,
-        Event.PLACED_DELETED,
-        Event.SEAL_FOUND,
-        Event.SHORT_FOUND,
-        Event.SEAL,
-        Event.PUT_ASIDE,
+        ChannelEvent.PLACED_DELETED,
+        ChannelEvent.SEAL_FOUND,
+        ChannelEvent.SHORT_FOUND,
+        ChannelEvent.SEAL,
+        ChannelEvent.PUT_ASIDE,
     }
-    assert next_state(State.SEALED, Event.MOVE_OVER) is State.OPENING
-    assert next_state(State.SEALED, Event.PLACED_TO_READ) is State.READS
-    assert next_state(State.SEALED, Event.PLACED_ELSEWHERE) is State.ELSEWHERE
-    for state in set(LIVE) - {State.SEALED, State.PREPARED}:
-        assert next_state(state, Event.MOVE_OVER) is state  # a version that changed, and no move
+    assert next_state(ChannelState.SEALED, ChannelEvent.MOVE_OVER) is ChannelState.OPENING
+    assert next_state(ChannelState.SEALED, ChannelEvent.PLACED_TO_READ) is ChannelState.READS
+    assert next_state(ChannelState.SEALED, ChannelEvent.PLACED_ELSEWHERE) is ChannelState.ELSEWHERE
+    for state in set(LIVE) - {ChannelState.SEALED, ChannelState.PREPARED}:
+        assert (
+            next_state(state, ChannelEvent.MOVE_OVER) is state
+        )  # a version that changed, and no move
 
 
 def test_damage_inside_a_log_ends_with_another_log_alone() -> None:
     """Neither the placement nor the end of a move makes it serve."""
-    sources = {state for state in State if Event.DAMAGE_FOUND in TRANSITIONS[state]}
-    for state in sources - {State.PREPARED} - set(ENDED):
-        assert next_state(state, Event.DAMAGE_FOUND) is State.QUARANTINED
-    another = (Event.PUT_ASIDE, Event.ADOPT)
-    assert reached(State.QUARANTINED, without=another) == {State.QUARANTINED, *ENDED}
-    assert next_state(State.QUARANTINED, Event.PUT_ASIDE) is State.OPENING
+    sources = {state for state in ChannelState if ChannelEvent.DAMAGE_FOUND in TRANSITIONS[state]}
+    for state in sources - {ChannelState.PREPARED} - set(ENDED):
+        assert next_state(state, ChannelEvent.DAMAGE_FOUND) is ChannelState.QUARANTINED
+    another = (ChannelEvent.PUT_ASIDE, ChannelEvent.ADOPT)
+    assert reached(ChannelState.QUARANTINED, without=another) == {ChannelState.QUARANTINED, *ENDED}
+    assert next_state(ChannelState.QUARANTINED, ChannelEvent.PUT_ASIDE) is ChannelState.OPENING
 
 
 def test_a_log_that_changes_is_looked_at_anew_where_it_is_to_take_appends() -> None:
     """Elsewhere it says nothing new."""
-    assert {s: row[Event.UNSEALED] for s, row in TRANSITIONS.items() if Event.UNSEALED in row} == {
-        State.UNSEALING: State.OPENING
+    assert {
+        s: row[ChannelEvent.UNSEALED]
+        for s, row in TRANSITIONS.items()
+        if ChannelEvent.UNSEALED in row
+    } == {ChannelState.UNSEALING: ChannelState.OPENING}
+    aside = {
+        s: row[ChannelEvent.PUT_ASIDE]
+        for s, row in TRANSITIONS.items()
+        if ChannelEvent.PUT_ASIDE in row
     }
-    aside = {s: row[Event.PUT_ASIDE] for s, row in TRANSITIONS.items() if Event.PUT_ASIDE in row}
-    quiet = {State.READS, State.PREPARED, State.SEALED}
+    quiet = {ChannelState.READS, ChannelState.PREPARED, ChannelState.SEALED}
     assert {state for state, then in aside.items() if then is state} == quiet
-    assert {state for state, then in aside.items() if then is State.OPENING} == {
+    assert {state for state, then in aside.items() if then is ChannelState.OPENING} == {
         *OWN.values(),
-        State.DELETED,
-        State.UNPREPARED,
-        State.UNSEALING,
-        State.QUARANTINED,
+        ChannelState.DELETED,
+        ChannelState.UNPREPARED,
+        ChannelState.UNSEALING,
+        ChannelState.QUARANTINED,
     }
     for state, event in itertools.product(set(LIVE) - {*OWN.values()}, LOGS[:2]):
         assert TRANSITIONS[state].get(event, state) is state
 
 
 def test_a_group_without_a_range_prepares_for_a_move_and_gives_it_up_when_it_ends() -> None:
-    assert {s for s in State if TRANSITIONS[s].get(Event.ADOPT) is State.PREPARED} == {
-        State.ELSEWHERE,
-        State.PREPARED,
-        State.QUARANTINED,
+    assert {
+        s for s in ChannelState if TRANSITIONS[s].get(ChannelEvent.ADOPT) is ChannelState.PREPARED
+    } == {
+        ChannelState.ELSEWHERE,
+        ChannelState.PREPARED,
+        ChannelState.QUARANTINED,
     }
-    assert next_state(State.PREPARED, Event.MOVE_OVER) is State.ELSEWHERE
+    assert next_state(ChannelState.PREPARED, ChannelEvent.MOVE_OVER) is ChannelState.ELSEWHERE
 
 
 def test_a_placement_and_a_log_are_looked_at_in_every_state() -> None:
@@ -169,29 +186,34 @@ def test_a_placement_and_a_log_are_looked_at_in_every_state() -> None:
 
     Only a log of a range that takes the appends can be too short for it.
     """
-    told = [event for event in Event if event.startswith("placed_")]
-    told += [Event.MOVE_OVER, Event.FAIL, Event.OPEN_FAILED, Event.CLOSE]
-    for state in State:
+    told = [event for event in ChannelEvent if event.startswith("placed_")]
+    told += [
+        ChannelEvent.MOVE_OVER,
+        ChannelEvent.FAIL,
+        ChannelEvent.OPEN_FAILED,
+        ChannelEvent.CLOSE,
+    ]
+    for state in ChannelState:
         assert set(told) <= set(TRANSITIONS[state])
         for event in told[:5]:
             after = TRANSITIONS[state][event]
-            log = {Event.DAMAGE_FOUND}
-            if after is not State.QUARANTINED:
-                log.add(Event.SEAL_FOUND)
-                if event not in {Event.PLACED_TO_READ, Event.PLACED_ELSEWHERE}:
-                    log.add(Event.SHORT_FOUND)
+            log = {ChannelEvent.DAMAGE_FOUND}
+            if after is not ChannelState.QUARANTINED:
+                log.add(ChannelEvent.SEAL_FOUND)
+                if event not in {ChannelEvent.PLACED_TO_READ, ChannelEvent.PLACED_ELSEWHERE}:
+                    log.add(ChannelEvent.SHORT_FOUND)
             assert log <= set(TRANSITIONS[after]), (state, event)
 
 
 def test_requests_are_allowed_where_their_events_are() -> None:
     for state, rules in RULES.items():
-        assert rules.seal == (Event.SEAL in TRANSITIONS[state]), state
-        assert rules.adopt or Event.ADOPT not in TRANSITIONS[state], state
+        assert rules.seal == (ChannelEvent.SEAL in TRANSITIONS[state]), state
+        assert rules.adopt or ChannelEvent.ADOPT not in TRANSITIONS[state], state
         assert not (rules.seal and rules.adopt), "a group that takes the appends adopts nothing"
-    assert [state for state, rules in RULES.items() if rules.append] == [State.WRITES]
+    assert [state for state, rules in RULES.items() if rules.append] == [ChannelState.WRITES]
     assert {state for state, rules in RULES.items() if not rules.read} == {
-        State.UNREADABLE,
-        State.CLOSED,
+        ChannelState.UNREADABLE,
+        ChannelState.CLOSED,
     }
 
 
@@ -213,24 +235,24 @@ MOVED = PartitionPlacement("t", 0, (Span("b1", 0, 9), Span("b2", 9, None)))
 def test_a_placement_is_named_as_the_group_sees_it() -> None:
     writable, forbidden = TopicSettings(), TopicSettings(writable=False)
     read_only = dataclasses.replace(MINE, state=PartitionState.RO)
-    assert placed(MINE, writable, "b1", holds_range=True) is Event.PLACED_TO_WRITE
-    assert placed(MINE, forbidden, "b1", holds_range=True) is Event.PLACED_NOT_WRITABLE
-    assert placed(read_only, forbidden, "b1", holds_range=True) is Event.PLACED_READ_ONLY
-    assert placed(MOVED, forbidden, "b1", holds_range=True) is Event.PLACED_TO_READ
-    assert placed(MINE, writable, "b2", holds_range=False) is Event.PLACED_ELSEWHERE
+    assert placed(MINE, writable, "b1", holds_range=True) is ChannelEvent.PLACED_TO_WRITE
+    assert placed(MINE, forbidden, "b1", holds_range=True) is ChannelEvent.PLACED_NOT_WRITABLE
+    assert placed(read_only, forbidden, "b1", holds_range=True) is ChannelEvent.PLACED_READ_ONLY
+    assert placed(MOVED, forbidden, "b1", holds_range=True) is ChannelEvent.PLACED_TO_READ
+    assert placed(MINE, writable, "b2", holds_range=False) is ChannelEvent.PLACED_ELSEWHERE
     for each in (MINE, MOVED):
         deleted = dataclasses.replace(each, state=PartitionState.DELETED)
-        assert placed(deleted, writable, "b1", holds_range=True) is Event.PLACED_DELETED
-        assert placed(deleted, writable, "b3", holds_range=False) is Event.PLACED_ELSEWHERE
+        assert placed(deleted, writable, "b1", holds_range=True) is ChannelEvent.PLACED_DELETED
+        assert placed(deleted, writable, "b3", holds_range=False) is ChannelEvent.PLACED_ELSEWHERE
 
 
 def test_what_is_special_about_a_log_is_named() -> None:
     """Damage counts before a seal, a seal before a log that is too short."""
     for short in (False, True):
-        assert found(LogState.QUARANTINED, short=short) is Event.DAMAGE_FOUND
-        assert found(LogState.SEALED, short=short) is Event.SEAL_FOUND
+        assert found(LogState.QUARANTINED, short=short) is ChannelEvent.DAMAGE_FOUND
+        assert found(LogState.SEALED, short=short) is ChannelEvent.SEAL_FOUND
         assert found(LogState.FAILED, short=short) is None
-    assert found(LogState.OK, short=True) is Event.SHORT_FOUND
+    assert found(LogState.OK, short=True) is ChannelEvent.SHORT_FOUND
     assert found(LogState.OK, short=False) is None
 
 

@@ -1,5 +1,7 @@
 """PUTs that must wait for their topic or their log: in order, each connection for itself."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from operator import attrgetter
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ from support.roles import leading
 from vq.broker.partition.gate import Gate
 from vq.broker.serving.dispatcher import Dispatcher, Route
 from vq.broker.serving.reasons import Reasons
+from vq.clock import ManualClock
 from vq.errors import InternalError, ShuttingDown, UnknownTopic
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
@@ -51,6 +54,12 @@ class Peer:
             each.cancel()
 
 
+class Header:
+    """The header of a request, of which it can be told when nobody has it any more."""
+
+    topic, partition, topic_id, epoch = "t", 0, "id", 0
+
+
 class Board:
     """A dispatcher over ``Channels`` with one channel to be made, which notes its PUTs."""
 
@@ -58,8 +67,10 @@ class Board:
         self.directory = Channels()
         self.done: list[tuple[Peer, int]] = []
         self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True)
-        role = leading()
+        self.role = role = leading()
         context = SimpleNamespace(
+            call_later=lambda *_: None,
+            clock=ManualClock(),
             role=role,
             counters=SimpleNamespace(refused=0),
             group="b1",
@@ -93,13 +104,13 @@ class Board:
 
     def send(self, peer: Peer, number: int, topic_id: str = "id", body: bytes = b"1") -> None:
         header = wire.PutRequest(topic="t", partition=0, topic_id=topic_id)
-        self._take(peer, Command.PUT, number, header, body)
+        self.take(peer, Command.PUT, number, header, body)
 
     def ask(self, peer: Peer, number: int) -> None:
         header = wire.OffsetsRequest(topic="t", partition=0, topic_id="id")
-        self._take(peer, Command.OFFSETS, number, header, b"")
+        self.take(peer, Command.OFFSETS, number, header, b"")
 
-    def _take(self, peer: Any, command: Command, number: int, header: Any, body: bytes) -> None:
+    def take(self, peer: Any, command: Command, number: int, header: Any, body: bytes) -> None:
         self.dispatcher.take(peer, RequestId(command, number, 0, len(body)), header, body)
 
     def appear(self) -> None:
@@ -258,6 +269,41 @@ def test_a_connection_that_ends_takes_its_puts_along(board: Board) -> None:
     board.look_up_ends()
     assert (board.done, peer.refused) == ([], [])
     board.send(other := Peer(), 2)
+    assert board.done == [(other, 2)]
+
+
+def test_what_waited_is_forgotten_with_its_connection(board: Board) -> None:
+    """During a slow look-up, who sends, hangs up and comes again must not fill the memory."""
+    headers: list[weakref.ref[Any]] = []
+    for number in range(3):
+        peer = Peer()
+        for _ in range(2):
+            header = Header()
+            headers.append(weakref.ref(header))
+            board.take(peer, Command.PUT, number, header, b"1")
+            board.take(peer, Command.OFFSETS, number, header, b"")
+            del header
+        peer.end()
+    gc.collect()
+    assert [each() for each in headers if each() is not None] == []
+    board.look_up_ends(UnknownTopic("not there"))
+    assert board.done == []
+
+
+def test_a_put_that_is_held_is_forgotten_with_its_connection(board: Board) -> None:
+    """While the group is handed over."""
+    board.appear()
+    board.open()
+    board.role.hold()
+    header, peer = Header(), Peer()
+    board.take(peer, Command.PUT, 1, header, b"1")
+    gone = weakref.ref(header)
+    del header
+    peer.end()
+    gc.collect()
+    assert gone() is None
+    board.send(other := Peer(), 2)
+    board.role.let_go()
     assert board.done == [(other, 2)]
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vq.broker.serving.outgoing import Outgoing
+from vq.clock import ManualClock
 
 BUFFER_BYTES = 100
 
@@ -23,9 +24,8 @@ class Transport:
 
 class Peer:
     def __init__(self) -> None:
-        self.now = 50.0
         self.transport: Any = Transport()
-        self.outgoing = Outgoing(BUFFER_BYTES, lambda: self.now)
+        self.outgoing = Outgoing(BUFFER_BYTES, ManualClock(monotonic=50.0))
         self.called: list[int] = []
 
     def congest(self) -> None:

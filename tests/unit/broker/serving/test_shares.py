@@ -6,7 +6,7 @@ import pytest
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving.shares import KEPT_PART, LITTLE_PART, SLICE, Line, is_full
+from vq.broker.serving.shares import KEPT_PART, LITTLE_PART, SLICE, TurnLine, is_full
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ class Peer:
         self._told = told
 
     def take_turn(self, count: int) -> tuple[int, bool]:
-        """See ``Waiting``."""
+        """See ``WaitingPeer``."""
         taken = min(count, self.requests)
         self.requests -= taken
         self._told(self, taken)
@@ -52,7 +52,7 @@ def test_addresses_take_turns_and_so_do_the_connections_of_one() -> None:
     def note(peer: Peer, count: int) -> None:
         turns.append((peer, count))
 
-    line = Line()
+    line = TurnLine()
     first, second = (Peer("A", 1_000, note) for _ in range(2))
     single = Peer("B", 1, note)
     for peer in (first, second, single):
@@ -67,7 +67,7 @@ def test_addresses_take_turns_and_so_do_the_connections_of_one() -> None:
 
 def test_who_joins_during_the_turn_of_a_neighbour_has_its_turn() -> None:
     """Also when both are of one address, and the neighbour was the only one of it."""
-    line = Line()
+    line = TurnLine()
     turns: list[Peer] = []
 
     def join(peer: Peer, _: int) -> None:
@@ -83,7 +83,7 @@ def test_who_joins_during_the_turn_of_a_neighbour_has_its_turn() -> None:
 
 
 def test_who_has_left_has_no_turn() -> None:
-    line = Line()
+    line = TurnLine()
     first, second = (Peer("A", 1, lambda *_: None) for _ in range(2))
     line.add(first)
     line.add(second)
@@ -94,7 +94,7 @@ def test_who_has_left_has_no_turn() -> None:
 
 
 def test_looking_at_those_that_must_go_on_waiting_has_a_bound() -> None:
-    line = Line()
+    line = TurnLine()
     looks: list[Peer] = []
 
     class Stuck(Peer):

@@ -74,7 +74,7 @@ def test_parquet_has_a_row_for_each_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(export_files, "_GROUP_MESSAGES", group)
+    monkeypatch.setattr(export_files, "GROUP_MESSAGES", group)
     path = tmp_path / "a.parquet"
     with ExportFile(path, "parquet") as file:
         file.write(MESSAGES)
@@ -119,7 +119,7 @@ def test_a_group_of_rows_ends_with_its_headers_and_keys_too(
 ) -> None:
     """50,000 messages without content may have 1.6 GB of headers."""
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(export_files, "_GROUP_BYTES", 1_000)
+    monkeypatch.setattr(export_files, "GROUP_BYTES", 1_000)
     path = tmp_path / "a.parquet"
     with ExportFile(path, "parquet") as file:
         for each in MESSAGES:

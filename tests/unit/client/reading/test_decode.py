@@ -11,7 +11,7 @@ from vq.client.reading import decode
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.client.reading.decode import ChunkDecoder, Decoder, decode_messages, to_message
 from vq.client.reading.partition_reader import records_decoder
-from vq.errors import CorruptData
+from vq.errors import CorruptData, FilterFailed
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
 from vq.store.records import codec as codecs
@@ -41,7 +41,7 @@ from vq.store.records.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 WHERE = TopicPartition("t", 3)
 BASE = 1_000
@@ -234,7 +234,7 @@ def test_a_tag_that_is_no_text_is_damage() -> None:
 
 # Filtered answers ---------------------------------------------------------------------------------
 def filtered(*tags: str, data: bytes = DATA) -> Chunk:
-    slices, offsets, end = filter_by_tag(memoryview(data), BASE, Filter(tags))
+    slices, offsets, end = filter_records(memoryview(data), BASE, Filter(tags))
     return Chunk(BASE, end, b"".join(slices), offsets)
 
 
@@ -387,7 +387,7 @@ def mixed(count: int = 40) -> bytes:
 
 def chunks_of(data: bytes, *, damaged: bool = False) -> list[Chunk]:
     """The same messages, raw and filtered; with ``damaged`` the last bit was flipped on the way."""
-    slices, offsets, end = filter_by_tag(memoryview(data), BASE, Filter(("x",)))
+    slices, offsets, end = filter_records(memoryview(data), BASE, Filter(("x",)))
     bodies = [bytearray(data), bytearray(b"".join(slices))]
     for body in bodies:
         body[-1] ^= damaged
@@ -483,3 +483,67 @@ def test_a_message_that_ends_like_a_control_record_is_read_to_its_end() -> None:
         decoder = Decoder(WHERE)
         decoder.decode(raw(data))
         assert decoder.read_to == BASE + len(data)
+
+
+# Filters that the client applies ------------------------------------------------------------------
+def passing(chunk: Chunk, check: Callable[[Message], bool]) -> list[Message]:
+    decoder = Decoder(WHERE, wanted=Filter(code="test", check=check))
+    return list(itertools.chain.from_iterable(steps_of(decoder, chunk)))
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_what_a_filter_leaves_out_is_passed_by() -> None:
+    """And counts as read, also behind the last message that passes."""
+    data = mixed()
+    for chunk in chunks_of(data):
+        everything = as_in(chunk, reference(data))
+        for rest in range(3):
+            expected = everything[rest::3]
+            assert passing(chunk, set(expected).__contains__) == expected
+        decoder = Decoder(WHERE, wanted=Filter(code="test", check=lambda _: False))
+        assert not list(itertools.chain.from_iterable(steps_of(decoder, chunk)))
+        assert decoder.next_offset == chunk.next_offset
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_messages_that_passed_are_taken_back_alone() -> None:
+    """Whatever lies between them, and from any one on."""
+    data = mixed()
+    for chunk in chunks_of(data):
+        everything = as_in(chunk, reference(data))
+        for index in range(4):
+            wanted = Filter(code="test", check=lambda each: each.id % 2 == 0)
+            decoder = Decoder(WHERE, wanted=wanted)
+            found: list[Message] = []
+            messages = decoder.decode(chunk)
+            for _ in range(200):
+                keep = min(index, len(messages))
+                found += messages[:keep]
+                if keep < len(messages):
+                    decoder.take_back(messages, keep)
+                    found += decoder.more()
+                if not decoder.has_more:
+                    break
+                messages = decoder.more()
+            assert found == [each for each in everything if each.id % 2 == 0]
+
+
+def test_a_filter_that_fails_fails_at_its_message_alone() -> None:
+    """What precedes it comes first; and at the next call it is asked about that message again."""
+    for chunk in chunks_of(mixed()):
+        (everything,) = [as_in(chunk, reference(mixed()))]
+        bad = everything[2]
+
+        def check(message: Message, bad: Message = bad) -> bool:
+            if message.id == bad.id:
+                raise FilterFailed("no")
+            return True
+
+        decoder = Decoder(WHERE, wanted=Filter(code="test", check=check))
+        decoder.begin(chunk)
+        found: list[Message] = []
+        while len(found) < 2:
+            found += decoder.more()
+        with pytest.raises(FilterFailed):
+            decoder.more()
+        assert found == everything[:2]

@@ -29,14 +29,14 @@ class Log:
             end += size
         self.bounds = OffsetBounds(0, end)
 
-    def window(self, start: int, end: int) -> "Window":
-        return Window(self, start, end)
+    def window(self, start: int, end: int) -> "ForwardRange":
+        return ForwardRange(self, start, end)
 
     async def last(self, count: int, **more: Any) -> list[Message]:
         return await read_last(self.window, self.bounds, count, lambda each: each, **more)
 
 
-class Window:
+class ForwardRange:
     """From the first record at or behind ``start`` on, up to one that ends at or behind ``end``."""
 
     def __init__(self, log: Log, start: int, end: int) -> None:

@@ -45,11 +45,11 @@ async def test_a_place_that_hangs_takes_no_thread_from_another_one(
 async def test_the_threads_of_places_that_were_read_long_ago_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(zips, "_PLACES_MAX", 2)
+    monkeypatch.setattr(zips, "PLACES_MAX", 2)
     found = Zips(SystemClock(), PLACES)
     for number in range(4):
         await found.read(wanted(f"memory://{number}"), 0, 10, 30.0)
-    assert list(found._calls) == ["memory://2", "memory://3"]
+    assert list(found.calls) == ["memory://2", "memory://3"]
     found.close()
 
 
@@ -72,5 +72,5 @@ async def test_what_a_broker_tells_is_not_opened_outside_the_places(
         assert f"{place}/c/b1/n1/t.0/0/0.zip' are not opened" in caplog.text
     assert "archive_places = file:///mnt/archive, s3://ours/vq; add its place" in caplog.text
     assert asked == []
-    assert not found._calls
+    assert not found.calls
     found.close()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from vq.coordination.brokers.dead_masters import DeadMasters
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Following
 from vq.coordination.tree.coordinator import Node, NoNode
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -30,8 +31,12 @@ async def followed(client: MemoryCoordinator) -> Following:
     return Following(incarnations["n2"], 3, "n1", incarnations["n1"])
 
 
-def remover(client: MemoryCoordinator, *, may_lead: bool = True) -> DeadMasters:
-    return DeadMasters(client, group="b1", node="n2", may_lead=lambda: may_lead)
+class Damaged(Fitness):
+    has_damage = True
+
+
+def remover(client: MemoryCoordinator, fitness: Fitness | None = None) -> DeadMasters:
+    return DeadMasters(client, group="b1", node="n2", fitness=fitness or Fitness())
 
 
 async def is_registered(client: MemoryCoordinator) -> bool:
@@ -81,7 +86,7 @@ async def test_a_master_that_is_registered_anew_stays(client: MemoryCoordinator)
 
 
 async def test_a_node_that_may_not_lead_removes_nobody(client: MemoryCoordinator) -> None:
-    await remover(client, may_lead=False).remove(await followed(client))
+    await remover(client, Damaged()).remove(await followed(client))
     assert await is_registered(client)
 
 

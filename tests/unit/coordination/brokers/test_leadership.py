@@ -9,6 +9,7 @@ from support.waiting import until
 
 from vq.clock import SystemClock
 from vq.coordination.brokers import registry
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.insync import MastershipRefused
 from vq.coordination.brokers.leadership import Following, Leadership, Registered
 from vq.coordination.brokers.registry import BrokerRegistration
@@ -185,8 +186,11 @@ async def test_a_node_that_waits_for_others_leads_when_there_are_none_any_more(
     client, monkeypatch
 ) -> None:
     """An operator decides so in the moment between its claim and the look for whom it waits."""
-    one = LeadingBroker(client, node="n1", directory="d1")
-    one.leadership._lost_power = lambda: True
+
+    class LostPower(Fitness):
+        lost_power = True
+
+    one = LeadingBroker(client, node="n1", directory="d1", fitness=LostPower())
     await one.registration.start()
     path, both = GroupState.path("b1"), {"n1": 1, "n2": 2}
     state = GroupState(epoch=4, master="n1", insync=tuple(both), incarnations=both)

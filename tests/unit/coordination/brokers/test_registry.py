@@ -9,6 +9,7 @@ from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
 from vq.coordination.brokers import registry
+from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Registered
 from vq.coordination.brokers.registry import BrokerRegistration, NameTaken
 from vq.coordination.tree.coordinator import ConnectionLost, Stat
@@ -225,9 +226,13 @@ async def test_a_registration_is_renewed_in_one_step(client, other) -> None:
 
 async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypatch, caplog) -> None:
     """Somebody changes the node between read and write; the next try is told, once."""
-    damaged, get, path = [False], client.get, Registration.path("b1", "n1")
+
+    class Damaged(Fitness):
+        damaged = False
+
+    fitness, get, path = Damaged(), client.get, Registration.path("b1", "n1")
     changed = list[int]()
-    first = broker(client, damaged=lambda: damaged[0])
+    first = broker(client, fitness=fitness)
     await first.start()
     caplog.set_level("INFO")
 
@@ -239,7 +244,7 @@ async def test_a_change_that_was_not_made_is_not_logged(client, other, monkeypat
         return found
 
     monkeypatch.setattr(client, "get", slow)
-    damaged[0] = True
+    fitness.damaged = True
     first.registration.wake()
     async with asyncio.timeout(WAIT_S):
         while not (await registry.read_node(other, "b1", "n1")).damaged:

@@ -10,7 +10,7 @@ from support.coordination import FAULTS, at, client_of, disarm, expire, known, s
 from support.waiting import until
 
 from vq.coordination.groups import claims
-from vq.coordination.groups.claims import Claim, StillOwned
+from vq.coordination.groups.claims import Assigned, Claim, Occasion, StillOwned
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
@@ -20,7 +20,7 @@ from vq.coordination.tree.coordinator import (
     WatchEvent,
 )
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.consumers import Assignment, Owner
+from vq.coordination.tree.values.consumers import HISTORY_MAX, Assignment, Owner
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
@@ -90,15 +90,15 @@ async def test_a_claim_goes_on_behind_the_last_commit_of_the_owner_before(
     """Which comes while the claim is under way, just before the release."""
     claimed = await claims.claim(other, "g", "m2", P0)
     theirs = (await OffsetStore(other).commit([(claimed, at(100))])).done[P0]
-    exists = client.exists
+    get = client.get
 
     async def after_the_release(path: str, **options: object) -> object:
-        monkeypatch.setattr(client, "exists", exists)
+        monkeypatch.setattr(client, "get", get)
         last = (await OffsetStore(other).commit([(theirs, at(200))])).done[P0]
         await claims.release(other, last)
-        return await exists(path, **options)
+        return await get(path, **options)
 
-    monkeypatch.setattr(client, "exists", after_the_release)
+    monkeypatch.setattr(client, "get", after_the_release)
     mine = await known(client, await claims.claim(client, "g", "m1", P0))
     assert mine.committed == at(200)
     assert (await OffsetStore(client).commit([(mine, at(300))])).done[P0].committed == at(300)
@@ -182,8 +182,9 @@ async def together(
     versions: Mapping[TopicPartition, int] | None = None,
     **options: Any,
 ) -> dict[TopicPartition, Claim | CoordinationError]:
+    known = {each: Assigned("", version) for each, version in (versions or {}).items()}
     found = await claims.claim_together(
-        coordinator, "g", member, partitions, versions=versions or {}, **options
+        coordinator, "g", member, partitions, known=known, **options
     )
     return found | await OffsetStore(coordinator).known(had(found))
 
@@ -350,3 +351,51 @@ async def test_a_fault_at_every_call_leaves_one_owner_and_no_orphan(fault: str) 
             break
         skip += 1
     assert skip > 5
+
+
+# What is remembered ---------------------------------------------------------------------------
+async def reasons(coordinator: Coordinator, partition: TopicPartition) -> list[tuple[str, str]]:
+    """Who claimed a partition, and why, the oldest first."""
+    found = await claims.read_assigned(coordinator, Assignment.path("g", *partition))
+    assert found is not None
+    return [(each.member, each.reason) for each in found.history]
+
+
+async def test_an_assignment_remembers_who_had_it_and_why(client, other) -> None:
+    """In the write of the claim: no call is made for it."""
+    both, alone = Occasion(5, ["a", "b"]), Occasion(6, ["b"])
+    mine = await claims.claim(client, "g", "a", P0, occasion=both)
+    mine = await claims.claim(client, "g", "a", P0, occasion=both)
+    await claims.release(client, mine)
+    theirs = await claims.claim(other, "g", "b", P0, occasion=both)
+    await claims.release(other, theirs)
+    mine = await claims.claim(client, "g", "a", P0, occasion=Occasion(7, ["a"]))
+    await OffsetStore(client).reset("g", P0, at(0))
+    await claims.claim(client, "g", "a", P0, occasion=alone)
+    assert await reasons(client, P0) == [
+        ("a", "first"),
+        ("a", "again"),
+        ("b", "balance"),
+        ("a", "left"),
+        ("a", "reset"),
+    ]
+
+
+async def test_the_history_is_bounded_and_survives_what_does_not_write_it(client) -> None:
+    """The oldest claims go; a claim without an occasion keeps what is there."""
+    for number in range(HISTORY_MAX + 3):
+        await claims.claim(client, "g", "a", P0, occasion=Occasion(number, ["a"]))
+    await claims.claim(client, "g", "a", P0)
+    found = await claims.read_assigned(client, Assignment.path("g", *P0))
+    assert [each.time_ms for each in found.history] == list(range(3, HISTORY_MAX + 3))
+    assert [each.generation for each in found.history] == list(range(4, HISTORY_MAX + 4))
+
+
+async def test_a_claim_over_an_outdated_read_has_the_history_of_the_tree(client, other) -> None:
+    """The conflict has it read again."""
+    await claims.release(other, await claims.claim(other, "g", "b", P0, occasion=Occasion(1, [])))
+    found = await claims.claim_together(
+        client, "g", "a", [P0], known={}, occasion=Occasion(2, ["a", "b"])
+    )
+    assert isinstance(found[P0], Claim)
+    assert await reasons(client, P0) == [("b", "first"), ("a", "balance")]

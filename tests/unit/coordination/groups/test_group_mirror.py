@@ -1,17 +1,21 @@
 """A group as a member knows it: everything once, then what changed, never less than the tree."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from support.coordination import expire
 
 from vq.coordination.groups import claims, groups
-from vq.coordination.groups.group_mirror import Assigned, GroupMirror
+from vq.coordination.groups.claims import Assigned
+from vq.coordination.groups.group_mirror import GroupMirror
 from vq.coordination.tree import mirror
 from vq.coordination.tree.coordinator import Check, ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.consumers import Member
+from vq.coordination.tree.values.consumers import ConsumerGroup, Member
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import CoordinationError
+from vq.message_filter import ALL
 from vq.model import TopicPartition
 
 P = [TopicPartition("t", number) for number in range(8)]
@@ -22,7 +26,7 @@ class View(GroupMirror):
 
     def __init__(self, coordinator: MemoryCoordinator) -> None:
         self.hints = 0
-        super().__init__(coordinator, "g", on_members=self._hinted)
+        super().__init__(coordinator, "g", on_change=self._hinted)
 
     def _hinted(self) -> None:
         self.hints += 1
@@ -73,6 +77,22 @@ async def test_what_did_not_change_is_not_read_again(ensemble, client, other, vi
     assert await calls(ensemble, lambda: view.assigned(["t"])) == 1
     assert (await view.assigned(["t"]))[P[5]] == Assigned("d", 2)
     assert list(await view.members()) == ["a", "b", "c", "d"]
+
+
+async def test_a_changed_contract_is_seen(ensemble, client, other, view) -> None:
+    """By the watch of its one read; nothing is read while it stays as it is."""
+    await groups.ensure_group(other, "g", ConsumerGroup(topics={"t": ALL}))
+    await client.sync()
+    assert await view.contract() == ConsumerGroup(topics={"t": ALL})
+    assert await calls(ensemble, view.contract) == 0
+    policy = FailurePolicy(max_attempts=7)
+    hints = view.hints
+    changed = await groups.change_contract(other, "g", lambda c: replace(c, failure=policy))
+    await client.sync()
+    assert view.hints > hints
+    assert await calls(ensemble, view.contract) == 1
+    assert await view.contract() == changed
+    assert changed.failure == policy
 
 
 async def test_members_that_leave_or_change_are_seen(client, other, view) -> None:

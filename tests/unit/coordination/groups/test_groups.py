@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from support.waiting import WAIT_S, until
 
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.claims import Claim
+from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
@@ -20,6 +22,7 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member, Owner
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
@@ -55,10 +58,23 @@ async def test_members_that_disagree_are_refused(client) -> None:
         await groups.ensure_group(client, "g", ConsumerGroup(model="broadcasting"))
     with pytest.raises(InvalidArgument, match=r"'red'.*'blue'"):
         await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": Filter(("blue",))}))
-    with pytest.raises(
-        InvalidArgument, match=r"reads 'red' of topic 't', .* wants all of topic 't'"
-    ):
+    with pytest.raises(InvalidArgument, match=r"reads 'red' of topic 't', .* all messages"):
         await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
+    with pytest.raises(InvalidArgument, match=r"mode = 'orderly', this member 'keyed'"):
+        await groups.ensure_group(client, "g", ConsumerGroup(mode="keyed"))
+
+
+async def test_the_failure_policy_of_a_group_changes_while_it_is_used(client, other) -> None:
+    """By one write, and nothing else of the contract changes."""
+    contract = ConsumerGroup(start="latest", mode="keyed", topics={"t": ALL})
+    await groups.ensure_group(client, "g", contract)
+    policy = FailurePolicy(on_failure="dead-letter", max_attempts=5)
+    changed = await groups.change_contract(other, "g", lambda c: replace(c, failure=policy))
+    assert changed == replace(contract, failure=policy)
+    assert await groups.read_group(client, "g") == changed
+    assert await groups.ensure_group(client, "g", contract) == changed
+    with pytest.raises(UnknownGroup, match="'h'"):
+        await groups.change_contract(other, "h", lambda c: replace(c, failure=policy))
 
 
 async def test_a_model_that_does_not_work_yet_is_refused(client) -> None:
@@ -68,7 +84,7 @@ async def test_a_model_that_does_not_work_yet_is_refused(client) -> None:
         await groups.ensure_group(client, "g", wanted)
     assert await groups.read_group(client, "g") is None
     await client.create(ConsumerGroup.path("g"), wanted.encode(), parents=True)
-    with pytest.raises(InvalidArgument, match="has model 'broadcasting'"):
+    with pytest.raises(InvalidArgument, match="model = 'broadcasting', this member 'clustering'"):
         await groups.ensure_group(client, "g", ConsumerGroup())
 
 

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from support.coordination import FAULTS, client_of, disarm, expire, strike
+from support.coordination import FAULTS, Used, client_of, disarm, expire, strike
 from support.waiting import until, until_true
 
 from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp
 from vq.clock import ManualClock, SystemClock
 from vq.coordination.leases import slots
-from vq.coordination.leases.slots import NoSlotFree, SlotLease
+from vq.coordination.leases.slots import IdMaker, NoSlotFree, SlotLease
 from vq.coordination.tree.coordinator import Coordinator, Node, SessionState
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.paths import SLOTS
@@ -66,7 +66,7 @@ async def test_more_producers_than_slots_are_told(client) -> None:
 async def test_a_lost_session_takes_the_slot_and_a_new_one_follows(ensemble, client) -> None:
     """None in between, then another number."""
     told: list[int | None] = []
-    lease = SlotLease(client, SystemClock(), on_change=told.append)
+    lease = SlotLease(client, SystemClock(), maker=Told(told))
     first = await lease.start()
     await expire(ensemble, client)
     await until(lambda: len(told) == 3)
@@ -80,7 +80,7 @@ async def test_a_lost_session_takes_the_slot_and_a_new_one_follows(ensemble, cli
 async def test_a_coordinator_that_gave_up_takes_the_slot(client) -> None:
     """Nobody keeps the session alive any more, so another process may lease the slot soon."""
     changes: list[int | None] = []
-    lease = SlotLease(client, SystemClock(), on_change=changes.append)
+    lease = SlotLease(client, SystemClock(), maker=Told(changes))
     slot = await lease.start()
     client.give_up("its clients died")
     assert changes == [slot, None]
@@ -104,7 +104,7 @@ async def test_a_new_session_that_takes_a_while_gets_one_slot(
         return await get(path)
 
     monkeypatch.setattr(client, "get", noted)
-    client._enter(SessionState.LOST)  # the twin itself has its next session in the same moment
+    client.enter(SessionState.LOST)  # the twin itself has its next session in the same moment
     await until(lambda: searches)
     ensemble.reconnect(client)
     await until(lambda: lease.slot not in {None, first})
@@ -112,15 +112,24 @@ async def test_a_new_session_that_takes_a_while_gets_one_slot(
     await lease.stop()
 
 
-class Holder:
+class Told(IdMaker):
+    """Notes the slots in a list."""
+
+    def __init__(self, slots: list[int | None]) -> None:
+        self._slots = slots
+
+    def slot_changed(self, slot: int | None) -> None:
+        self._slots.append(slot)
+
+
+class Holder(IdMaker):
     """One process: a clock, a lease of the only slot, and the ids it made."""
 
     def __init__(self, client: Coordinator, *, wall_ms: int) -> None:
+        self.client = client
         self.clock = ManualClock(wall_ms=wall_ms)
         self.generator: IdGenerator | None = None
-        self.lease = SlotLease(
-            client, self.clock, used_ms=self.used_ms, on_mark=self.mark_moved, slots=1
-        )
+        self.lease = SlotLease(client, self.clock, maker=self, slots=1)
 
     def used_ms(self) -> int:
         return 0 if self.generator is None else self.generator.used_ms
@@ -137,7 +146,7 @@ class Holder:
 
     async def mark_ms(self) -> int:
         """As the ensemble has it."""
-        node = await self.lease._coordinator.get(SlotMark.path(0))
+        node = await self.client.get(SlotMark.path(0))
         return SlotMark.decode("m", node.data).until_ms
 
     async def moves_mark(self) -> bool:
@@ -301,7 +310,7 @@ async def test_a_clock_that_leaps_ahead_makes_no_ids_behind_the_mark(ensemble) -
 async def test_a_slot_that_a_wrong_clock_has_marked_is_passed_over(client) -> None:
     """Ids with a birth decades ahead stay with the process that had the wrong clock."""
     wrong_ms = NOW_MS + 10**12
-    wrong = SlotLease(client, ManualClock(wall_ms=wrong_ms), used_ms=lambda: wrong_ms, slots=5)
+    wrong = SlotLease(client, ManualClock(wall_ms=wrong_ms), maker=Used(wrong_ms), slots=5)
     await wrong.start()
     await wrong.stop()
     seen = []
@@ -345,7 +354,7 @@ async def test_a_lease_survives_a_fault_at_every_call(fault: str) -> None:
 async def test_a_holder_that_made_no_id_leaves_the_mark_where_it_was(client: Coordinator) -> None:
     """The ids of an earlier holder lie ahead of this clock."""
     clock = ManualClock(wall_ms=1_000_000)
-    first = SlotLease(client, clock, slots=1, used_ms=lambda: 1_400_000)
+    first = SlotLease(client, clock, slots=1, maker=Used(1_400_000))
     await first.start()
     await first.stop()
     for _ in range(2):

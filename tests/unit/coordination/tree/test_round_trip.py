@@ -47,5 +47,5 @@ def test_a_session_measures_what_its_answers_took() -> None:
             return 100.0
 
     session = SessionBase(clock=Stopped(), session_timeout_s=6)
-    session._measured(99.6)
+    session.measured(99.6)
     assert session.round_trip_s == pytest.approx(0.4)

@@ -60,13 +60,13 @@ def test_sizes_are_bounded() -> None:
 def test_an_answer_of_an_earlier_session_proves_nothing() -> None:
     """Only an answer in the present session says how long it surely lives."""
     session = SessionBase(clock=SystemClock(), session_timeout_s=6)
-    session._enter(SessionState.CONNECTED, 1)
-    session._answered(10.0, 1)
-    session._enter(SessionState.LOST)
-    session._enter(SessionState.CONNECTED, 2)
-    session._answered(20.0, 1)
+    session.enter(SessionState.CONNECTED, 1)
+    session.answered(10.0, 1)
+    session.enter(SessionState.LOST)
+    session.enter(SessionState.CONNECTED, 2)
+    session.answered(20.0, 1)
     assert session.last_reply_monotonic == -math.inf
-    session._answered(15.0, 2)
+    session.answered(15.0, 2)
     assert session.last_reply_monotonic == 15.0
 
 

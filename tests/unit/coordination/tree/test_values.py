@@ -24,7 +24,9 @@ from vq.coordination.tree.values.consumers import (
     Member,
     Owner,
     PartitionOfGroup,
+    PastClaim,
 )
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.runs import (
@@ -167,10 +169,40 @@ GOLDEN: list[tuple[Value, str]] = [
         '"by_stream": true}',
     ),
     (
+        ConsumerGroup(
+            mode="keyed",
+            order="relaxed",
+            strategy="average",
+            failure=FailurePolicy(
+                on_failure="retry-topic",
+                max_attempts=2,
+                retry_backoff_s=(0.5, 5),
+                retry_topic_s=(10, 60),
+            ),
+        ),
+        '{"v": 2, "model": "clustering", "start": "earliest", "topics": {}, "mode": "keyed", '
+        '"order": "relaxed", "strategy": "average", "failure": {"on_failure": "retry-topic", '
+        '"max_attempts": 2, "retry_backoff_s": [0.5, 5.0], "retry_topic_s": [10.0, 60.0]}}',
+    ),
+    (
         Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x"),
         '{"v": 1, "host": "h", "pid": 1, "topics": ["t"], "since_ms": 2, "nonce": "x"}',
     ),
     (Assignment(member="m", generation=4), '{"v": 1, "member": "m", "generation": 4}'),
+    (
+        Assignment(
+            member="m",
+            generation=4,
+            history=(PastClaim(member="m", generation=4, time_ms=9, reason="left"),),
+        ),
+        '{"v": 1, "member": "m", "generation": 4, "history": [{"member": "m", "generation": 4, '
+        '"time_ms": 9, "reason": "left"}]}',
+    ),
+    (
+        Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x", rack="r1"),
+        '{"v": 1, "host": "h", "pid": 1, "topics": ["t"], "since_ms": 2, "nonce": "x", '
+        '"rack": "r1"}',
+    ),
     (Owner(member="m", generation=4), '{"v": 1, "member": "m", "generation": 4}'),
     (
         CommittedOffset(offset=9, message_id=8, time_ms=7, member="m"),
@@ -235,8 +267,8 @@ def test_unknown_fields_are_ignored_and_newer_formats_refused() -> None:
         added = json.dumps(document | {"later": [1]}).encode()
         with case(value):
             assert type(value).decode("p", added) == value
-            with pytest.raises(CoordinationError, match=r"v2.*upgrade"):
-                type(value).decode("p", json.dumps(document | {"v": 2}).encode())
+            with pytest.raises(CoordinationError, match=r"v9.*upgrade"):
+                type(value).decode("p", json.dumps(document | {"v": 9}).encode())
 
 
 def test_damaged_values_are_refused_with_their_path() -> None:

@@ -41,7 +41,7 @@ async def test_brokers_are_asked_until_all_have_ended(
         return answers.pop(0), b""
 
     monkeypatch.setattr(brokers, "request", request)
-    monkeypatch.setattr(verification, "_POLL_S", 0.0)
+    monkeypatch.setattr(verification, "POLL_S", 0.0)
     told: list[VerifyProgress] = []
     found = await verify(cluster_of(brokers), None, on_progress=told.append)
     assert begun == [True, False, False]

@@ -31,7 +31,7 @@ from vq.model import TopicPartition
 from vq.store.archive import archive_place
 from vq.store.archive.archive import ArchiveFiles, url_of
 from vq.store.archive.archive_place import (
-    Unreachable,
+    ZipUnreachable,
     discard,
     discard_all,
     lies_on_disk,
@@ -193,7 +193,7 @@ def test_a_place_that_does_not_answer_harms_nothing_else() -> None:
     log.drop_before(blocks_of(log)[0].end_offset)
     flush(log)
     (mark,) = log.flushing.discards
-    with pytest.raises(Unreachable):
+    with pytest.raises(ZipUnreachable):
         discard(disk, mark, every)
     assert disk.exists(mark)
     Failing.down = False
@@ -219,7 +219,7 @@ def test_a_medium_error_under_a_zip_is_damage_and_not_a_place_that_is_away(
     monkeypatch.setattr(LocalFileSystem, "cat_file", fail)
     with pytest.raises(OSError, match="the medium failed") as raised:
         open_zip(disk, blocks_of(log)[0].path, blocks_of(log)[0].archive.url).pread(0, 10)
-    assert not isinstance(raised.value, Unreachable)
+    assert not isinstance(raised.value, ZipUnreachable)
     told: list[int] = []
     log.reader.on_unreadable = told.append
     with pytest.raises(NotInMemory) as caught:
@@ -255,7 +255,7 @@ def test_a_place_that_does_not_answer_takes_no_archive() -> None:
     Failing.down = True
     disk = memory_disk()
     log = three_blocks(disk)
-    with pytest.raises(Unreachable, match="nobody answers"):
+    with pytest.raises(ZipUnreachable, match="nobody answers"):
         archive_at(disk, log, "failing://bucket", 1)
     assert payloads(log) == PAYLOADS
     assert not any(name.endswith(".upload") for name in disk.listdir(DIRECTORY))
@@ -269,7 +269,7 @@ def test_a_mount_that_is_missing_is_no_lost_zip(tmp_path: Path) -> None:
     stub = blocks_of(log)[0].path
     url = blocks_of(log)[0].archive.url  # type: ignore[union-attr]
     (tmp_path / "mnt").rename(tmp_path / "elsewhere")
-    with pytest.raises(Unreachable):
+    with pytest.raises(ZipUnreachable):
         open_zip(disk, stub, url).pread(0, 10)
     (tmp_path / "elsewhere").rename(tmp_path / "mnt")
     assert open_zip(disk, stub, url).pread(0, 2) == b"PK"
@@ -307,7 +307,7 @@ def test_a_url_that_means_nothing_is_told(url: str) -> None:
 def test_without_fsspec_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an extra."""
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
-    with pytest.raises(Unreachable, match=r"pip install 'fsspec>="):
+    with pytest.raises(ZipUnreachable, match=r"pip install 'fsspec>="):
         open_zip(memory_disk(), DIRECTORY, "s3://bucket/x.zip").pread(0, 1)
 
 
@@ -422,7 +422,7 @@ def test_in_a_store_of_buckets_a_directory_ends_with_its_last_file() -> None:
     discard(disk, mark, every)  # a kill may have come between both removals
     assert not disk.exists(mark)
     Buckets.names.clear()
-    with pytest.raises(Unreachable):
+    with pytest.raises(ZipUnreachable):
         open_zip(disk, stub, url).pread(0, 2)
 
 
@@ -431,7 +431,7 @@ def test_a_bucket_that_is_not_there_is_not_made() -> None:
     Buckets.reset()
     disk = memory_disk()
     log = three_blocks(disk)
-    with pytest.raises(Unreachable, match="bucket, is not there: misspelt"):
+    with pytest.raises(ZipUnreachable, match="bucket, is not there: misspelt"):
         archive_at(disk, log, "buckets://misspelt/archives", 1)
     assert Buckets.names == {"b"}
     assert not disk.exists(ArchiveFiles.of(blocks_of(log)[0].path).upload)

@@ -218,7 +218,7 @@ def test_a_zip_that_is_not_what_was_written_is_found_before_it_gets_its_name() -
     disk = memory_disk()
     _, block = closed_block(disk, *PAYLOADS)
     writer = ArchiveWriter(disk, block.path, 0, block.end_offset, chunk_bytes=1024)
-    while writer._check is None:
+    while writer.check is None:
         writer.step()
     path = ArchiveFiles.of(block.path).zip
     file = disk.open(path.with_name(path.name + ".tmp"))

@@ -61,7 +61,7 @@ RAW, ZIPPED, WANTED = made()
 def test_a_range_is_read_in_whole_chunks() -> None:
     """From the chunk of its first byte up to that of its last one."""
     found = ZippedBlock(Zip(ZIPPED), WANTED)
-    starts = [*found._starts, len(RAW)]
+    starts = [*found.starts, len(RAW)]
     assert len(starts) > 4
     for offset in range(0, len(RAW), 97):
         for size in (1, 500, 3_000, len(RAW)):
@@ -82,7 +82,7 @@ def test_reading_on_takes_one_read_for_each_part(monkeypatch: pytest.MonkeyPatch
     found = ZippedBlock(zipped, WANTED)
     found.read(0, len(RAW))
     assert len(zipped.reads) == 2  # the end, with the description; the chunks
-    monkeypatch.setattr(zipped_block, "_END_READ_BYTES", 30)
+    monkeypatch.setattr(zipped_block, "END_READ_BYTES", 30)
     zipped = Zip(ZIPPED)
     assert ZippedBlock(zipped, WANTED).read(0, len(RAW)) == (0, RAW)
     assert len(zipped.reads) == 4

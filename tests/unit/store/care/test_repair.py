@@ -8,7 +8,7 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, paylo
 from vq.clock import ManualClock
 from vq.errors import CorruptData
 from vq.store.care.repair import check_intact, find_damage, read_intact
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.log import Log, LogState
@@ -52,7 +52,7 @@ def whole(log: Log) -> bool:
     return log.state is LogState.OK and len(payloads(log)) == COUNT
 
 
-def take(good: MemoryDisk, damage: Damage) -> tuple[bytes, bytes]:
+def take(good: MemoryDisk, damage: BadRange) -> tuple[bytes, bytes]:
     """The bytes of the other copy."""
     log = open_log(good)
     pieces = log.reader.pieces(damage.start, log.end_offset)
@@ -61,7 +61,7 @@ def take(good: MemoryDisk, damage: Damage) -> tuple[bytes, bytes]:
     return found
 
 
-def heal(disk: MemoryDisk, good: MemoryDisk, damage: Damage) -> None:
+def heal(disk: MemoryDisk, good: MemoryDisk, damage: BadRange) -> None:
     start = int(damage.path.stem)
     while damage.start < damage.end:
         data, following = take(good, damage)
@@ -102,7 +102,7 @@ def test_a_crash_leaves_the_old_bytes_or_the_new_ones() -> None:
     scratch(disk, starts[4] + 100, b"damage" * 180)  # in several sectors: some could be written
     stage, running = disk.crash(keep_all), disk.crash(keep_all)
     scratched = files(disk)
-    damage = Damage(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
+    damage = BadRange(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
     heal(running, good, damage)
     seen = set()
     for at, _ in enumerate(stage.replay(list(running.operations))):
@@ -124,7 +124,7 @@ def test_bytes_that_do_not_join_are_refused(other: dict[str, int]) -> None:
     starts = fill(disk)
     assert fill(good, **other) == starts
     scratch(disk, starts[4] + 100)
-    damage = Damage(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
+    damage = BadRange(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
     was = files(disk)
     with pytest.raises(CorruptData):
         heal(disk, good, damage)
@@ -137,7 +137,7 @@ def test_a_copy_that_goes_on_with_another_batch_is_refused(trusted: bool) -> Non
     disk, good = memory_disk(), memory_disk()
     starts = fill(disk)
     fill(good, epoch=2)
-    damage = Damage(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
+    damage = BadRange(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
     data, following = take(good, damage)
     with pytest.raises(CorruptData, match="both copies differ"):
         check_intact(disk, damage, int(damage.path.stem), data, following, trusted=trusted)
@@ -149,7 +149,9 @@ def test_the_end_of_a_log_is_taken_only_from_a_copy_that_is_known_to_be_equal() 
     starts = fill(disk)
     fill(good, fills=7)
     disk.unlink(DIRECTORY / CHECKPOINT_NAME)
-    damage = Damage(starts[-2], starts[-1], DIRECTORY / block_name(block_of(disk, starts[-2])), "")
+    damage = BadRange(
+        starts[-2], starts[-1], DIRECTORY / block_name(block_of(disk, starts[-2])), ""
+    )
     data, following = take(good, damage)
     block_start = int(damage.path.stem)
     with pytest.raises(CorruptData, match="nothing shows that both copies are equal"):
@@ -171,7 +173,7 @@ def test_the_end_that_a_checkpoint_names_is_taken_from_a_log_with_that_batch(
     file = disk.open(path)
     file.truncate(begin - int(path.name.removesuffix(BLOCK_SUFFIX)))
     file.close()
-    damage = Damage(begin, end, path, "")
+    damage = BadRange(begin, end, path, "")
     data, following = take(good, damage)
     if taken:
         assert check_intact(disk, damage, int(path.stem), data, following, trusted=False) == end
@@ -184,7 +186,7 @@ def test_damaged_bytes_of_the_other_copy_are_not_read() -> None:
     disk = memory_disk()
     starts = fill(disk)
     scratch(disk, starts[4] + 100)
-    damage = Damage(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
+    damage = BadRange(starts[4], starts[5], DIRECTORY / block_name(block_of(disk, starts[4])), "")
     with pytest.raises(CorruptData, match="no intact batch"):
         take(disk, damage)
 

@@ -15,7 +15,7 @@ from vq.model import Key
 from vq.store.care import key_index, walk
 from vq.store.care.key_index_build import KeyIndexBuild, write_key_index
 from vq.store.care.search import Search
-from vq.store.care.walk import Damage
+from vq.store.care.walk import BadRange
 from vq.store.care.wanted import Wanted
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log
@@ -128,7 +128,7 @@ class Stored:
             if begin <= offset < (self.end if end is None else end)
             and wanted.id in (None, number)
             and (wanted.key is None or (type(key) is type(wanted.key) and key == wanted.key))
-            and wanted.filter.takes(tag)
+            and (not wanted.filter or tag in wanted.filter.encoded)
         ]
 
 
@@ -376,9 +376,9 @@ def test_a_damaged_block_gets_no_index() -> None:
 
 
 def test_a_part_of_damage_has_the_words_of_the_damage() -> None:
-    """``Damage`` of a search is that of a walk."""
+    """``BadRange`` of a search is that of a walk."""
     stored = Stored()
     stored.overwrite(stored.starts[0], b"\xff" * 20)
     (only,) = stored.search(Wanted(), 0, stored.starts[1]).damage
-    assert isinstance(only, Damage)
+    assert isinstance(only, BadRange)
     assert only.why == "its control record is damaged"

@@ -240,11 +240,11 @@ def test_an_archive_that_is_not_whole_is_damage_that_is_told(change: str) -> Non
         elif change == "no zip":
             disk.unlink(files.zip)
         else:
-            other = open_log(memory_disk())
+            elsewhere = memory_disk()
+            other = open_log(elsewhere)
             append(other, b"z")
             other.roll()
             flush(other)
-            elsewhere = other._disk
             write_archive(elsewhere, blocks_of(other)[0])
             stub = elsewhere.read_bytes(ArchiveFiles.of(blocks_of(other)[0].path).stub)
             disk.write_atomic(files.stub, stub)

@@ -445,4 +445,4 @@ def test_the_cache_takes_calls_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    assert cache._bytes == sum(map(len, cache._chunks.values())) <= 1000
+    assert cache.size_bytes == sum(map(len, cache.chunks.values())) <= 1000

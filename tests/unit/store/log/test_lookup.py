@@ -60,7 +60,7 @@ def test_damage_hides_only_the_records_of_its_batches(
     end = log.end_offset
     flush(log)
     block = log.blocks[0]
-    bounds = {start: lookup._records_of(block, block.header_at(start)) for start in starts}
+    bounds = {start: lookup.records_of(block, block.header_at(start)) for start in starts}
     file = disk.open(block.path)
     for number in damaged:
         file.pwrite([b"damage"], starts[number] + 30)

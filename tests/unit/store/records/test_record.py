@@ -38,7 +38,7 @@ from vq.store.records.record import (
     encode_properties,
     encode_record,
 )
-from vq.store.records.tag_filter import filter_by_tag
+from vq.store.records.record_filter import filter_records
 
 PLAIN = encode_record(1, b"plain")
 TAGGED = encode_record(2, b"tagged", b"red")
@@ -104,7 +104,7 @@ def test_an_impossible_length_is_damage_not_a_wait() -> None:
         lambda: decode_records(data, 0),
         lambda: boundaries(data, 0),
         lambda: bytes_needed(data),
-        lambda: filter_by_tag(memoryview(data), 0, Filter(("x",))),
+        lambda: filter_records(memoryview(data), 0, Filter(("x",))),
     ):
         with pytest.raises(CorruptData):
             call()

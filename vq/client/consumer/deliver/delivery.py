@@ -25,8 +25,9 @@ from vq.client.consumer.deliver.progress import Progress, Window
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk, Rest
 from vq.client.reading.decode import Decoder
-from vq.errors import InternalError, VqError
+from vq.errors import FilterFailed, InternalError, VqError
 from vq.log_lines import get_logger
+from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 from vq.shown import shown_raised
 
@@ -92,6 +93,7 @@ class Delivery:
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        wanted: Filter = ALL,
     ) -> None:
         self.partition: Final = partition
         self.listener: Final = listener
@@ -107,7 +109,8 @@ class Delivery:
         self._stuck_at = position  # where ``error`` came up
         self._chunks: deque[Chunk] = deque()
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
-        self._decoder = Decoder(partition)
+        self._wanted = wanted
+        self._decoder = Decoder(partition, wanted=wanted)
         self._open: Chunk | None = None  # what the window's messages come from
         self._lock = threading.Lock()
         self._in_line = False  # its executor has it
@@ -231,6 +234,8 @@ class Delivery:
                 messages = self._decoder.more()
                 with self._lock:
                     window.open(messages)
+        except FilterFailed as error:
+            self._begin_anew(error)
         except Exception as error:  # noqa: BLE001 - told and logged there
             self.broke(error)
         return False
@@ -288,11 +293,11 @@ class Delivery:
             )
 
     def _begin_anew(self, error: VqError) -> None:
-        """Bytes failed a check: forget what was fetched, and have it fetched again."""
+        """Forget what was fetched, and have it fetched again, after a pause."""
         with self._lock:
             self.window.open(())
             self._chunks.clear()
-            self._decoder = Decoder(self.partition)
+            self._decoder = Decoder(self.partition, wanted=self._wanted)
             self._open = None
             begin = self._expected = self.window.place().position
         self._stuck(error)

@@ -313,6 +313,7 @@ class FetchSession:
             item.partition = asker.partition.partition
             item.topic_id = asker.topic_id
             item.tags.extend(asker.wanted.tags)
+            item.where = asker.wanted.where
         self._epochs[asker] = epoch
         self._unanswered.add(asker)
         self._state.ask(item)

@@ -238,7 +238,11 @@ class PartitionFetcher:
         await space
         self._again.space = None
         request = GetRequest(
-            offset=self.position, max_bytes=self.asked, tags=self.wanted.tags, validate=True
+            offset=self.position,
+            max_bytes=self.asked,
+            tags=self.wanted.tags,
+            where=self.wanted.where,
+            validate=True,
         )
         reader = PartitionReader(
             self._cluster, self.partition, self.topic_id, nodes=self._fetches.nodes

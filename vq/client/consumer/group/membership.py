@@ -33,23 +33,19 @@ from vq.client.consumer.deliver.permit import Permit, PermitKeeper
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
 from vq.client.consumer.group.share import GroupConsumer, Share
+from vq.client.consumer.group.targets import Targets
 from vq.client.departures import Departure
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import Claim
-from vq.coordination.groups.group_mirror import Assigned, GroupMirror
-from vq.coordination.groups.rebalance import assign
+from vq.coordination.groups.contract import MemberDiffers, merge
+from vq.coordination.groups.group_mirror import GroupMirror
+from vq.coordination.groups.groups import MemberView
 from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
-from vq.errors import (
-    CoordinationError,
-    InvalidArgument,
-    UnknownTopic,
-    VqError,
-)
+from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
-from vq.model import TopicPartition
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
@@ -59,6 +55,8 @@ _AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 _DEBOUNCE_S = 0.02
 #: At the end: how long it is waited for that ZooKeeper deletes what is left.
 _LEAVE_S = 5.0
+#: At the end because of other terms: how long listeners may take.
+_PART_S = 30.0
 #: At the end: how often a partition whose last commit did not get through is given up anew.
 _LEAVE_TRIES = 3
 #: How long a start waits for the session of an earlier member of its name, in session time-outs and
@@ -81,7 +79,7 @@ class Membership:
 
     Attributes:
         target_count: Partitions that it is to hold, as last computed.
-        contract: What the group agreed on.
+        contract: What the group agreed on, as last read; its failure policy may change.
         is_paused: Delivery pauses, since ownership is in doubt.
         share: What it has in the tree.
     """
@@ -105,17 +103,24 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
-        self._filters = dict(filters)
+        self._targets = Targets(cluster, config, member)
+        self._wanted = ConsumerGroup(
+            start=str(config.start_position),
+            topics=dict(filters),
+            strategy=self._targets.strategy,
+        )
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(
             cluster, config.group, member, holds=holds, consumer=consumer, wake=self.wake
         )
-        self._mirror = GroupMirror(self._coordinator, self._group, on_members=self.wake)
+        self._mirror = GroupMirror(self._coordinator, self._group, on_change=self.wake)
         self._audit_at = -math.inf
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
+        self._has_place = False  # there may be a node that keeps it
+        self._places: dict[tuple[str, str], float] = {}  # kept for others, and since when
         self._session = 0  # the session that the member node belongs to, 0: never joined
         self._pauses = 0  # so often delivery began to pause
         self._suspend_timer: asyncio.TimerHandle | None = None
@@ -169,7 +174,7 @@ class Membership:
         except Exception as error:  # noqa: BLE001 - others wait for what is left to release
             self._log_left(error)
         await self.share.hand_overs.cancel()
-        await self._leave()
+        await self._leave(keep_place=True)
 
     def _log_left(self, why_uncommitted: object) -> None:
         """Log what the next owner gets again: whose listener runs, whose progress is not stored."""
@@ -203,18 +208,45 @@ class Membership:
                     raise
             await asyncio.sleep(_AGAIN.pause_s(number, self._cluster.rng))
 
-    async def _leave(self) -> None:
+    async def _leave(self, *, keep_place: bool = False) -> None:
         """Delete what is this member's in the tree, now or when ZooKeeper is back."""
         claims = self.share.leave()
         if self._session == 0:
             return
         self._session = 0
+        if keep_place and self._config.restart_s:
+            await self._keep_place()
         await self._depart(claims)
+
+    async def _keep_place(self) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await groups.keep_place(
+                    self._coordinator,
+                    self._group,
+                    self._member,
+                    self._value(),
+                    kept_s=self._config.restart_s,
+                )
+        except (TimeoutError, VqError) as error:
+            logger.warning(
+                "place in the group cannot be kept, its partitions move",
+                group=self._group,
+                member=self._member,
+                error=error,
+            )
 
     async def _depart(self, claims: Sequence[Claim] = ()) -> None:
         departures, session_id = self._cluster.departures, self._coordinator.session_id
         departures.begin(
-            Departure(self._group, self._member, self._nonce, session_id, tuple(claims))
+            Departure(
+                self._group,
+                self._member,
+                self._nonce,
+                session_id,
+                tuple(claims),
+                has_place=self._has_place,
+            )
         )
         # With a lost session the nodes are gone; nobody need wait for the look in the next one.
         timeout_s = _LEAVE_S if session_id else 0.0
@@ -283,24 +315,38 @@ class Membership:
             self._pause("ZooKeeper is away for longer than the session time-out")
 
     async def _ensure_contract(self) -> None:
-        wanted = ConsumerGroup(start=str(self._config.start_position), topics=self._filters)
-        self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
+        self.contract = await groups.ensure_group(
+            self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+        )
+
+    async def _follow_contract(self, *, again: bool = False) -> None:
+        """Take what the contract became; what this member needs of it comes back."""
+        present = await self._mirror.contract(again=again)
+        now_ms = self._cluster.clock.wall_ms()
+        if present is None or merge(self._group, present, self._wanted, now_ms) != present:
+            await self._ensure_contract()
+        else:
+            self.contract = present
+
+    def _value(self) -> Member:
+        return Member(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            topics=tuple(sorted(self._wanted.topics)),
+            since_ms=self._cluster.clock.wall_ms(),
+            nonce=self._nonce,
+            rack=self._config.rack,
+        )
 
     async def _join(self) -> None:
         if self._session:  # the group may have been deleted since the last time
             await self._ensure_contract()
-        value = Member(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            topics=tuple(sorted(self._filters)),
-            since_ms=self._cluster.clock.wall_ms(),
-            nonce=self._nonce,
-        )
+        value = self._value()
         now = self._cluster.clock.monotonic()
         await groups.join_group(self._coordinator, self._group, self._member, value)
         # A group forgets a topic only while no member subscribes to it (``forgetting``): what was
         # forgotten between the two steps above comes back.
-        await self._ensure_contract()
+        await self._follow_contract(again=True)
         self._session = self._coordinator.session_id
         if not self.is_paused:
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
@@ -331,15 +377,48 @@ class Membership:
                 member=self._member,
                 timeout_s=bound_s,
             )
+            # The others count it in until then: a restart moves none of its partitions.
+            self._has_place = True
+            await groups.keep_place(self._coordinator, self._group, self._member, self._value())
             if not await groups.name_came_free(
                 self._coordinator, self._group, self._member, bound_s
             ):
+                await self._drop_place()
                 raise NodeExists(
                     error.path,
                     f"member {self._member!r} of group {self._group!r} is there, and its session "
                     "goes on; give each member a name of its own, or leave the name empty",
                 ) from None
         await self._join()
+        await self._drop_place()
+
+    async def _drop_place(self) -> None:
+        await groups.drop_place(
+            self._coordinator,
+            self._group,
+            self._member,
+            self._nonce,
+            self._coordinator.session_id,
+        )
+        self._has_place = False
+
+    async def _expire_places(self, kept: Mapping[str, MemberView]) -> float:
+        """Drop the places of members that did not come again; return the seconds to the next look.
+
+        Each member counts from when it first saw the place: no two clocks are compared.
+        """
+        now, due_s = self._cluster.clock.monotonic(), math.inf
+        seen = {
+            (name, each.value.nonce): each for name, each in kept.items() if not each.session_id
+        }
+        self._places = {key: self._places.get(key, now) for key in seen}
+        for (name, nonce), each in seen.items():
+            left = self._places[name, nonce] + each.value.kept_s - now
+            if left <= 0 or name == self._member:
+                await groups.drop_place(self._coordinator, self._group, name, nonce, 0)
+            else:
+                due_s = min(due_s, left)
+        return due_s
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -363,6 +442,9 @@ class Membership:
                         failures=failures,
                     )
                 failures, cause = 0, ""
+            except MemberDiffers as error:
+                await self._part(error)
+                return
             except VqError as error:
                 logger.log(
                     logging.DEBUG if cause == str(error) else logging.WARNING,  # once per cause
@@ -379,6 +461,24 @@ class Membership:
                 )
                 pause_s = _AGAIN.longest_s(self._cluster.rng)
 
+    async def _part(self, error: MemberDiffers) -> None:
+        """Leave a group that has other terms now, after what is held is given up in order."""
+        logger.error(
+            "group has other terms, leaving it",
+            group=self._group,
+            member=self._member,
+            error=error,
+        )
+        try:
+            async with asyncio.timeout(_PART_S):
+                await self._give_up_for_good()
+        except (TimeoutError, VqError) as failed:
+            self._log_left(failed)
+        self._permit.stop()
+        await self.share.hand_overs.cancel()
+        await self._leave()
+        self._consumer.ended(error)
+
     async def _round(self) -> float:
         """Do one step towards the plan; return the seconds until the next round."""
         state = self._coordinator.state
@@ -390,14 +490,17 @@ class Membership:
         self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
-        for topic in self._filters:  # takes long the first time; others may join meanwhile
-            await self._partitions(topic)
+        for topic in self._wanted.topics:  # takes long the first time; others may join meanwhile
+            await self._targets.partitions(topic)
         proof = await self._prove()
-        present = await self._mirror.members()
-        if self._member not in present:
+        await self._follow_contract()
+        live, kept = groups.with_places(await self._mirror.members())
+        if self._member not in live:
             await self._join()
             self._wake.set()
             return self._config.audit_interval_s
+        due_s = await self._expire_places(kept)
+        present = {**kept, **live}
         topics = {name: view.value.topics for name, view in present.items()}
         assigned = await self._mirror.assigned(
             {topic for each in topics.values() for topic in each}
@@ -405,7 +508,7 @@ class Membership:
         await self.share.drop_lost(assigned)
         if not self._resume(proof):
             return self._config.audit_interval_s
-        target = await self._target(topics, assigned)
+        target = await self._targets.target(self.contract.strategy, present, assigned)
         self.target_count = len(target)
         self.share.give_up(
             hold
@@ -414,8 +517,9 @@ class Membership:
         )
         # Even where it is wanted again by now: what began to be drained stands still.
         self.share.resume_hand_overs()
-        await self.share.claim_all(target, assigned)
-        return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
+        await self.share.claim_all(target, assigned, present.keys())
+        left_s = self._audit_at - self._cluster.clock.monotonic()
+        return max(_DEBOUNCE_S, min(left_s, due_s))
 
     async def _prove(self) -> "_Proof | None":
         """While delivery pauses: have the reads that follow prove what is owned."""
@@ -454,24 +558,3 @@ class Membership:
         """Have everything read again: it may have changed without a hint."""
         self._mirror.doubt()
         self.share.doubt()
-
-    async def _target(
-        self, topics: Mapping[str, tuple[str, ...]], assigned: Mapping[TopicPartition, Assigned]
-    ) -> set[TopicPartition]:
-        """Return the partitions that should be this member's."""
-        subscribed = sorted({topic for each in topics.values() for topic in each})
-        partitions: list[TopicPartition] = []
-        for topic in subscribed:
-            partitions += await self._partitions(topic)
-        current = {partition: each.member for partition, each in assigned.items()}
-        members = {name: frozenset(each) for name, each in topics.items()}
-        shares = assign(members, partitions, current)
-        return {partition for partition, member in shares.items() if member == self._member}
-
-    async def _partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic; none where there is no such topic."""
-        try:
-            routes = await self._cluster.track(topic)
-        except (UnknownTopic, InvalidArgument):
-            return []
-        return [TopicPartition(topic, each.partition) for each in routes.partitions(topic)]

@@ -57,7 +57,9 @@ async def why_another(reader: PartitionReader, progress: Progress, wanted: Filte
     request = OffsetsRequest(
         place=True,
         place_offset=progress.position,
-        place_message_id=progress.message_id or 0,
+        # By tags, brokers know which message was handled last before the place. Other filters are
+        # unknown to them, or to those of an earlier version; then the epoch tells.
+        place_message_id=0 if wanted.check else progress.message_id or 0,
         place_tags=wanted.tags,
         place_epoch=progress.epoch,
     )

@@ -9,7 +9,7 @@ come while one is under way go together.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -20,8 +20,13 @@ from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds
 from vq.client.consumer.group.together import Together
 from vq.coordination.groups import claims
-from vq.coordination.groups.claims import CLAIMS_PER_MULTI, Claim, StillOwned
-from vq.coordination.groups.group_mirror import Assigned
+from vq.coordination.groups.claims import (
+    CLAIMS_PER_MULTI,
+    Assigned,
+    Claim,
+    Occasion,
+    StillOwned,
+)
 from vq.coordination.groups.offset_store import COMMITS_PER_MULTI
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
@@ -75,8 +80,8 @@ class GroupConsumer(Protocol):
         """Ownership is proved again: go on, also where a listener returns later."""
         ...
 
-    def ended(self, error: CoordinationError) -> None:
-        """There is no ZooKeeper for this client any more: nothing follows."""
+    def ended(self, error: VqError) -> None:
+        """The group has other terms, or there is no ZooKeeper any more: nothing follows."""
         ...
 
 
@@ -164,13 +169,17 @@ class Share:
 
     # Claims ---------------------------------------------------------------------------------------
     async def claim_all(
-        self, wanted: set[TopicPartition], assigned: Mapping[TopicPartition, Assigned]
+        self,
+        wanted: set[TopicPartition],
+        assigned: Mapping[TopicPartition, Assigned],
+        members: Collection[str],
     ) -> None:
         """Claim what is free; what others own is claimed when they release it.
 
         Args:
             wanted: The partitions that should be this member's.
             assigned: What is known of the assignments.
+            members: Who is in the group; for the history of the partitions.
 
         Raises:
             VqError: Of one that failed, after all were tried.
@@ -179,15 +188,20 @@ class Share:
             if hold.partition not in wanted and hold.may(Event.OWNER_CHANGED):
                 hold.on(Event.OWNER_CHANGED)  # it is not waited for any more
         free = [each for each in sorted(wanted) if self._holds.get(each) is None]
-        versions = {partition: each.version for partition, each in assigned.items()}
+        occasion = Occasion(self._cluster.clock.wall_ms(), members)
         steps = [
             free[start : start + CLAIMS_PER_MULTI]
             for start in range(0, len(free), CLAIMS_PER_MULTI)
         ]
-        await _each(steps, lambda step: self._claim(step, versions), at_once=_STEPS_AT_ONCE)
+        await _each(
+            steps, lambda step: self._claim(step, assigned, occasion), at_once=_STEPS_AT_ONCE
+        )
 
     async def _claim(
-        self, partitions: Sequence[TopicPartition], versions: Mapping[TopicPartition, int]
+        self,
+        partitions: Sequence[TopicPartition],
+        assigned: Mapping[TopicPartition, Assigned],
+        occasion: Occasion,
     ) -> None:
         """Claim up to one ``multi`` of them, and begin to consume those."""
         holds = [self._holds.at(partition) for partition in partitions]
@@ -201,7 +215,8 @@ class Share:
                 self._group,
                 self._member,
                 partitions,
-                versions=versions,
+                known=assigned,
+                occasion=occasion,
                 watch=self._on_owner,
             )
             claimed = [each for each in found.values() if isinstance(each, Claim)]

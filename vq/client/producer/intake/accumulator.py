@@ -34,7 +34,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Message, TopicPartition, check_timeout
-from vq.reserved import DELAYED_TOPIC
+from vq.reserved import DELAYED_TOPIC, check_own_name
 
 F = TypeVar("F", bound=SendFuture)
 
@@ -183,6 +183,7 @@ class Accumulator:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
         """
         if queues.topic == DELAYED_TOPIC:
+            check_own_name(message.topic)
             due_ms = max(1, due_ms_of(message, self._clock.wall_ms()))
             to = self._published(message.topic)
             content, head, queues, partition = self._delayed(message, to, due_ms)
@@ -259,6 +260,8 @@ class Accumulator:
         queues = self._published(message.topic)
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         now = self._now()
+        if queues.topic == DELAYED_TOPIC:
+            check_own_name(queues.topic)
         if is_delayed(message):
             due_ms = due_ms_of(message, self._clock.wall_ms())
             if due_ms:

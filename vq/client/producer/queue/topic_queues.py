@@ -37,6 +37,7 @@ from vq.client.producer.spread.partitioner import (
 from vq.client.producer.spread.spread import Shares, shares_of
 from vq.errors import InvalidArgument
 from vq.model import Compression, Message, TopicPartition, TopicSettings
+from vq.reserved import is_reserved
 from vq.store.records.compression import compress
 from vq.store.records.format import (
     COMPRESSION_LZ4,
@@ -195,6 +196,8 @@ class TopicQueues:
         self.plain_bytes_max = (
             largest if compressor is None else min(largest, compressor.threshold - 1)
         )
+        if is_reserved(self.topic):
+            self.plain_bytes_max = -1  # what an application sends there by hand is looked at
         known = self.partitions
         if known.count == partitions and known.writable == tuple(writable):
             return

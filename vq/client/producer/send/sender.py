@@ -45,7 +45,7 @@ from vq.shown import shown_error
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
-_TICK_S = 0.1
+TICK_S = 0.1
 #: While the sender rests, it runs again after this, also without an answer.
 REST_S = 0.005
 #: So much later for each queue, since the sender then looks at all of them.
@@ -54,7 +54,7 @@ _REPORT = "this is a defect of vq: report it with the traceback in the log"
 #: Without an answer for so long, the error of a full buffer names the broker.
 _STALLED_S = 1.0
 #: Without an answer for so long, connect again and resend; the stamp prevents a second copy.
-_SILENCE_S = 10.0
+SILENCE_S = 10.0
 
 
 class Sender:
@@ -68,6 +68,9 @@ class Sender:
         config, context: See ``Host``.
         now: Monotonic time. Any thread.
         take_ids: Returns so many new message ids, see ``ClusterClient.take_ids``. Any thread.
+        waiters: Woken when messages get their outcome, in this order.
+        tick_timer: Of the next look whether something is due.
+        rest_timer: Of the end of a rest, while appends do not wake the sender.
     """
 
     def __init__(
@@ -86,11 +89,10 @@ class Sender:
         self.loop = asyncio.get_running_loop()
         self._context = cluster.context.copy()  # of what it does by itself, for all senders
         self.dropped: list[TopicQueues] = []  # some of their queues are not yet closed
-        # Woken when messages get their outcome, in this order.
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self.waiters: dict[asyncio.Future[None], None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
+        self.tick_timer: asyncio.TimerHandle | None = None
+        self.rest_timer: asyncio.TimerHandle | None = None
         self._abandoned = False
         self._telling: set[asyncio.Task[None]] = set()
         self._linger_s = config.linger_ms / 1000
@@ -158,7 +160,7 @@ class Sender:
     def on_ended(self, ended: Ended) -> None:
         """Free the space of messages that have their outcome; called by the queues."""
         self.accumulator.give_back(ended)
-        if self._waiters or self.space_line.waiting:
+        if self.waiters or self.space_line.waiting:
             self.loop.call_soon_threadsafe(self.wake_waiters)
 
     # Sending ----------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ class Sender:
             self._ensure_tick()
             self._close_dropped()
         may_rest = not self.dropped
-        awaited = bool(self._waiters) or self.space_line.waiting
+        awaited = bool(self.waiters) or self.space_line.waiting
         hurry = not self._linger_s or awaited or self.accumulator.is_short_of_space
         linger_until = 0.0
         for queue in self.accumulator.queues():
@@ -207,7 +209,7 @@ class Sender:
             self._send_at(min(retry_at, linger_until or retry_at))
         elif linger_until:
             self._rest(max(linger_until - now, self._linger_s / 2))  # some queues at a time
-        elif may_rest and self._tick_timer is not None:
+        elif may_rest and self.tick_timer is not None:
             self._rest()
         if raised is not None:
             raise raised
@@ -227,18 +229,18 @@ class Sender:
         Otherwise each append would cost an iteration of the loop.
         """
         rest_s = min(REST_S + _REST_QUEUE_S * len(self.accumulator.queues()), most_s)
-        self._rest_timer = self.loop.call_later(rest_s, self.send_waiting)
+        self.rest_timer = self.loop.call_later(rest_s, self.send_waiting)
         self.accumulator.awake = True
 
     def _end_rest(self) -> None:
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
-            self._rest_timer = None
+        if self.rest_timer is not None:
+            self.rest_timer.cancel()
+            self.rest_timer = None
 
     def _ensure_tick(self) -> None:
         """Schedule the next tick before any step that may raise."""
-        if self._tick_timer is None:
-            self._tick_timer = self.loop.call_later(_TICK_S, self.tick)
+        if self.tick_timer is None:
+            self.tick_timer = self.loop.call_later(TICK_S, self.tick)
 
     def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> None:
         """Send all that can be sent from a queue that the sender owns, and release it."""
@@ -317,7 +319,7 @@ class Sender:
 
     def _put(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
         attempt = batch.attempts
-        timer = self.loop.call_later(_SILENCE_S, self.on_silence, queue, connection)
+        timer = self.loop.call_later(SILENCE_S, self.on_silence, queue, connection)
 
         def on_reply(frame: Frame | None) -> None:
             timer.cancel()
@@ -368,7 +370,7 @@ class Sender:
             self.apply_answer(queue, batch, frame)
         finally:
             self._leave(queue)
-        if not self.accumulator.awake or self._rest_timer is not None:
+        if not self.accumulator.awake or self.rest_timer is not None:
             self._end_rest()
             self.accumulator.awake = True
             self.loop.call_soon(self.send_waiting, context=self._context)
@@ -383,7 +385,7 @@ class Sender:
         """Fail messages past their deadline; tick again while any message is left."""
         raised: Exception | None = None
         try:
-            self._tick_timer = None
+            self.tick_timer = None
             now = self.now()
             for queue in self.accumulator.queues():
                 try:
@@ -490,7 +492,7 @@ class Sender:
         """
         while True:
             waiter = self.loop.create_future()
-            self._waiters[waiter] = None
+            self.waiters[waiter] = None
             try:
                 if reached():
                     return
@@ -498,7 +500,7 @@ class Sender:
                     self.loop.call_soon(self.send_waiting, context=self._context)
                 await waiter
             finally:
-                self._waiters.pop(waiter, None)
+                self.waiters.pop(waiter, None)
 
     def check_all(self) -> None:
         """Do what a sending thread may have left undone when a signal handler raised in it."""
@@ -507,7 +509,7 @@ class Sender:
 
     def wake_waiters(self) -> None:
         """Have every caller of ``wait_until`` evaluate its condition again, and use the space."""
-        waiters, self._waiters = self._waiters, {}
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -516,7 +518,7 @@ class Sender:
     def close(self) -> None:
         """Stop the timers; no message is left."""
         self._full.stop()
-        for timer in (self._retry_timer, self._tick_timer, self._rest_timer):
+        for timer in (self._retry_timer, self.tick_timer, self.rest_timer):
             if timer is not None:
                 timer.cancel()
 

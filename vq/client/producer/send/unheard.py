@@ -44,16 +44,16 @@ class UnheardFailures:
 class _Callbacks(dict[str, SendCallback]):
     """The callback of each topic, made when it is first looked up: a look-up is no call then."""
 
-    def __init__(self, on_failure: Callable[[str, VqError], None]) -> None:
+    def __init__(self, log: "OnewayLog") -> None:
         super().__init__()
-        self._on_failure = on_failure
+        self._log = log
 
     def __missing__(self, topic: str) -> SendCallback:
-        on_failure = self._on_failure
+        log = self._log
 
         def ended(_: SendResult | None, error: VqError | None) -> None:
             if error is not None:
-                on_failure(topic, error)
+                log.failed(topic, error)
 
         if len(self) >= _TOPICS_MAX:
             self.clear()
@@ -83,9 +83,10 @@ class OnewayLog:
         self._failures: dict[Cause, UnheardFailures] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self.callback_for: Callable[[str], SendCallback] = _Callbacks(self._on_failure).__getitem__
+        self.callback_for: Callable[[str], SendCallback] = _Callbacks(self).__getitem__
 
-    def _on_failure(self, topic: str, error: VqError) -> None:
+    def failed(self, topic: str, error: VqError) -> None:
+        """Note a message that is not known to be stored; any line comes later."""
         failures = self._failures.setdefault((topic, type(error)), UnheardFailures())
         failures.count += 1
         failures.last = error

@@ -34,7 +34,7 @@ INTERVAL_S: Final[Mapping[Sense | None, float]] = {
 }
 
 
-class Steered(Protocol):
+class SpreadTopic(Protocol):
     """A topic whose messages are spread; in practice ``TopicQueues``."""
 
     topic: str
@@ -63,7 +63,7 @@ class LoadFollower:
         self,
         cluster: ClusterClient,
         sense: Sense | None,
-        topics: Mapping[str, Steered],
+        topics: Mapping[str, SpreadTopic],
     ) -> None:
         self._cluster = cluster
         self._sense = sense
@@ -150,7 +150,7 @@ class LoadFollower:
         return load_of(group, load)
 
 
-def _masters(routes: Routes, topics: Iterable[Steered]) -> dict[str, str]:
+def _masters(routes: Routes, topics: Iterable[SpreadTopic]) -> dict[str, str]:
     """Return the master of each group that has an open partition of these topics, in order."""
     views = [routes.topics.get(each.topic) for each in topics]
     groups = {
@@ -268,7 +268,7 @@ class FullPartitions:
         topics: The topics to steer, by name; they may change.
     """
 
-    def __init__(self, clock: Clock, topics: Mapping[str, Steered]) -> None:
+    def __init__(self, clock: Clock, topics: Mapping[str, SpreadTopic]) -> None:
         self._now = clock.monotonic
         self._topics = topics
         self._until: dict[TopicPartition, float] = {}

@@ -1,52 +1,160 @@
 """Values below ``consumers``: a group, its members, and what it has for each partition."""
 
+import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Final, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import CONSUMERS
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.values.group_terms import (
+    STICKY,
+    FailurePolicy,
+    GroupModel,
+    OnFailure,
+    Ordering,
+    WorkingMode,
+)
+from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type
 from vq.errors import InvalidArgument
 from vq.limits import EPOCH_MAX
 from vq.message_filter import Filter
+from vq.model import check_name, choice_of
+
+#: Claims of a partition that its assignment remembers.
+HISTORY_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roll:
+    """The version of a contract that a group rolls to, and until when both are let in.
+
+    ``topics`` has the filters that differ.
+    """
+
+    until_ms: int
+    mode: str
+    order: str
+    strategy: str
+    topics: Mapping[str, Filter] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the contract stores."""
+        return {
+            "until_ms": self.until_ms,
+            "mode": str(self.mode),
+            "order": str(self.order),
+            "strategy": self.strategy,
+            "topics": {topic: each.stored for topic, each in self.topics.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` stored; fields of a newer vq are ignored."""
+        values = {name: document[name] for name in ("mode", "order", "strategy", "topics")}
+        values["until_ms"] = document["until_ms"]
+        for each in fields(cls):
+            check_type(each.name, values[each.name], str(each.type))
+        return cls(**{**values, "topics": _filters(values["topics"])})
+
+
+def _filters(stored: Mapping[str, str]) -> dict[str, Filter]:
+    return {topic: Filter.of_stored(text) for topic, text in stored.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup(Value):
     """``consumers/<group>``: the contract of all members; the first member creates it.
 
-    ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all).
-    ``start`` is ``earliest`` or ``latest``: where the group begins in a partition without a
-    committed offset. ``topics`` maps each topic to its filter. ``by_stream``: a stream
+    ``model``, ``mode`` and ``order`` are choices of ``group_terms``; ``strategy`` names how the
+    partitions are shared out. ``start`` is ``earliest`` or ``latest``: where the group begins in a
+    partition without a committed offset. ``topics`` maps each topic to its filter. ``failure`` says
+    what follows a failed message; it may change while members run. ``roll``: members of another
+    version are let in, too, until its time is over; then that version is the contract.
+    ``by_stream``: a stream
     that is no member writes the group's progress; left out when members do. The next member, or the
     next commit of a stream, sets it anew.
+
+    A term that has its default is left out. With another one the value has version 2: a vq that
+    does not know the terms must not join.
     """
 
     _what = "consumer group"
-    model: str = "clustering"
+    _newest = 2
+    model: str = GroupModel.CLUSTERING
+    mode: str = WorkingMode.ORDERLY
+    order: str = Ordering.STRICT
+    strategy: str = STICKY
     start: str = "earliest"
     topics: Mapping[str, Filter] = field(default_factory=dict)
+    failure: FailurePolicy = field(default_factory=FailurePolicy)
+    roll: Roll | None = None
     by_stream: bool = False
 
     def __post_init__(self) -> None:
-        if self.model not in {"clustering", "broadcasting"}:
-            raise InvalidArgument(
-                f"model {self.model!r} is neither 'clustering' nor 'broadcasting'"
-            )
+        for name, kind in (("model", GroupModel), ("mode", WorkingMode), ("order", Ordering)):
+            object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
+        check_name("strategy", self.strategy)
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+        is_reordering = self.failure.on_failure == OnFailure.RETRY_TOPIC
+        if is_reordering and self.mode != WorkingMode.CONCURRENT and self.order == Ordering.STRICT:
+            raise InvalidArgument(
+                f"on_failure = 'retry-topic' breaks the order that mode = {str(self.mode)!r} "
+                "promises: a copy comes after later messages; give order = 'relaxed', or "
+                "on_failure = 'hold'"
+            )
+
+    @property
+    def _terms(self) -> dict[str, Any]:
+        """The terms that an earlier vq does not know and that have not their defaults."""
+        terms: dict[str, Any] = {
+            name: str(getattr(self, name))
+            for name, default in (
+                ("mode", WorkingMode.ORDERLY),
+                ("order", Ordering.STRICT),
+                ("strategy", STICKY),
+            )
+            if getattr(self, name) != default
+        }
+        if self.failure != FailurePolicy():
+            terms["failure"] = self.failure.to_json()
+        if self.roll is not None:
+            terms["roll"] = self.roll.to_json()
+        return terms
+
+    def _version(self) -> int:
+        return self._newest if self._terms else FORMAT_VERSION
 
     def _to_json(self) -> dict[str, Any]:
         topics = {topic: each.stored for topic, each in self.topics.items()}
-        values = {"model": self.model, "start": self.start, "topics": topics}
+        values = {"model": str(self.model), "start": self.start, "topics": topics, **self._terms}
         return {**values, "by_stream": True} if self.by_stream else values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        values = cls._plain_fields(document)
-        stored = values.get("topics", {}).items()
-        return cls(**{**values, "topics": {name: Filter.of_stored(text) for name, text in stored}})
+        nested = {"failure", "roll"}
+        plain = {name: value for name, value in document.items() if name not in nested}
+        values = cls._plain_fields(plain)
+        values["topics"] = _filters(values.get("topics", {}))
+        if "failure" in document:
+            values["failure"] = FailurePolicy.from_json(document["failure"])
+        if "roll" in document:
+            values["roll"] = Roll.from_json(document["roll"])
+        return cls(**values)
+
+    def rolled(self) -> Self:
+        """Return the contract at the end of its roll; itself without one."""
+        if self.roll is None:
+            return self
+        return replace(
+            self,
+            mode=self.roll.mode,
+            order=self.roll.order,
+            strategy=self.roll.strategy,
+            topics={**self.topics, **self.roll.topics},
+            roll=None,
+        )
 
     @staticmethod
     def path(group: str) -> str:
@@ -56,7 +164,12 @@ class ConsumerGroup(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Value):
-    """``consumers/<group>/members/<member>``: a consumer process."""
+    """``consumers/<group>/members/<member>``: a consumer process.
+
+    ``rack`` is where it runs, for the strategy ``rack``; left out if it is not told. The node
+    ``members/<member>~`` keeps the place of a member while it restarts: it has ``kept_topics`` in
+    place of ``topics``, and once the member was closed ``kept_s``, for how long that is.
+    """
 
     _what = "group member"
     host: str = ""
@@ -64,6 +177,17 @@ class Member(Value):
     topics: tuple[str, ...] = ()
     since_ms: int = 0
     nonce: str = ""
+    rack: str = ""
+    kept_topics: tuple[str, ...] = ()
+    kept_s: float = 0.0
+
+    def _to_json(self) -> dict[str, Any]:
+        values = Value._to_json(self)
+        return {
+            name: value
+            for name, value in values.items()
+            if value or name not in {"rack", "kept_topics", "kept_s"}
+        }
 
     @staticmethod
     def parent(group: str) -> str:
@@ -78,7 +202,9 @@ class Member(Value):
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         values = cls._plain_fields(document)
-        return cls(**{**values, "topics": tuple(values.get("topics", ()))})
+        for name in ("topics", "kept_topics"):
+            values[name] = tuple(values.get(name, ()))
+        return cls(**values)
 
 
 class PartitionOfGroup(Value):
@@ -97,18 +223,62 @@ class PartitionOfGroup(Value):
         return join(cls.parent(group, topic), str(partition))
 
 
+class ClaimReason(enum.StrEnum):
+    """Why a member claimed a partition."""
+
+    FIRST = "first"  # nobody had it before
+    BALANCE = "balance"  # the shares changed; the member that had it is still there
+    LEFT = "left"  # the member that had it left, or its session ended
+    AGAIN = "again"  # the same member claims it anew, as after the loss of its session
+    RESET = "reset"  # the progress of the group was set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastClaim:
+    """A claim as an assignment remembers it; ``reason`` is a ``ClaimReason``, or a later one."""
+
+    member: str
+    generation: int
+    time_ms: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment(PartitionOfGroup):
     """``consumers/<group>/assignment/<topic>/<n>``: the last claim. Persistent: it is the fence.
 
     ``generation`` is the version of the znode with this value. ``member`` is "" before the first
-    claim and after a reset.
+    claim and after a reset. ``history`` has the last claims, the oldest first, at most
+    ``HISTORY_MAX``; left out when it is empty.
     """
 
     _what = "assignment"
     _folder = "assignment"
     member: str = ""
     generation: int = 0
+    history: tuple[PastClaim, ...] = ()
+
+    def _to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"member": self.member, "generation": self.generation}
+        if self.history:
+            values["history"] = [asdict(each) for each in self.history]
+        return values
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        plain = {name: value for name, value in document.items() if name != "history"}
+        stored = document.get("history", [])
+        if not isinstance(stored, list):
+            raise TypeError(f"history = {stored!r} is not a list")
+        history = tuple(_past_claim(each) for each in stored)
+        return cls(**cls._plain_fields(plain), history=history)
+
+
+def _past_claim(document: Mapping[str, Any]) -> PastClaim:
+    found = {each.name: document[each.name] for each in fields(PastClaim)}
+    for each in fields(PastClaim):
+        check_type(each.name, found[each.name], str(each.type))
+    return PastClaim(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

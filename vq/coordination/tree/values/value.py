@@ -19,10 +19,11 @@ class Value:
     """Base of all values: encoding as a JSON object with ``v``; decoding checks every type."""
 
     _what: ClassVar[str] = "value"
+    _newest: ClassVar[int] = FORMAT_VERSION  # the highest version that is read
 
     def encode(self) -> bytes:
         """Return the bytes to store."""
-        return json.dumps({"v": FORMAT_VERSION, **self._to_json()}).encode()
+        return json.dumps({"v": self._version(), **self._to_json()}).encode()
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Self:
@@ -40,9 +41,9 @@ class Value:
             raise Unreadable(
                 f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
             ) from error
-        if version > FORMAT_VERSION:
+        if version > cls._newest:
             raise Unreadable(
-                f"znode {path!r} has format v{version}, this vq reads up to v{FORMAT_VERSION}; "
+                f"znode {path!r} has format v{version}, this vq reads up to v{cls._newest}; "
                 "upgrade vq here"
             )
         try:
@@ -51,6 +52,10 @@ class Value:
             raise Unreadable(
                 f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
             ) from error
+
+    def _version(self) -> int:
+        """Return the version to write: a vq that reads only lower ones would misread the value."""
+        return FORMAT_VERSION
 
     def _to_json(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]

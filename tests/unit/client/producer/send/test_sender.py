@@ -145,7 +145,7 @@ class Producer:
 def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rest ends by what happens, not by its time."""
     monkeypatch.setattr(senders, "REST_S", 600.0)
-    monkeypatch.setattr(senders, "_TICK_S", 600.0)
+    monkeypatch.setattr(senders, "TICK_S", 600.0)
 
 
 async def turn() -> None:
@@ -201,7 +201,7 @@ async def test_many_messages_do_not_wait_for_an_answer() -> None:
 
 async def test_a_rest_ends_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker is silent; a topic that was published meanwhile does not wait for it."""
-    monkeypatch.setattr(senders, "_TICK_S", 600.0)
+    monkeypatch.setattr(senders, "TICK_S", 600.0)
     producer = Producer("t")
     producer.send()
     await turn()

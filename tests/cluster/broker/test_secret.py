@@ -10,7 +10,7 @@ from support.broker import Client, MemoryCluster, message
 from support.cases import case
 from support.waiting import WAIT_S, until
 
-from vq.broker.replication import membership
+from vq.broker.replication import secret
 from vq.broker.serving.dispatcher import Route
 from vq.coordination.brokers.secret import read_secret, replace_secret
 from vq.errors import AuthenticationFailed, InvalidRequest, MemberRequired, VqError
@@ -146,7 +146,7 @@ async def in_sync(cluster: MemoryCluster) -> tuple[Any, Any]:
 
 async def test_a_new_secret_is_taken_without_a_restart(cluster, monkeypatch):
     """An operator replaced it: both read it again after a proof that was wrong."""
-    monkeypatch.setattr(membership, "READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(secret, "READ_AGAIN_S", 0.0)
     master, copy = await in_sync(cluster)
     async with cluster.admin() as coordinator:
         await replace_secret(coordinator, lambda size: (b"new" * 11)[:size])
@@ -155,10 +155,10 @@ async def test_a_new_secret_is_taken_without_a_restart(cluster, monkeypatch):
     assert new.startswith(b"newnew")
     with pytest.raises(AuthenticationFailed):
         await client.prove(new, OPERATOR)  # the master has the new one from here on
-    await until(lambda: master.parts.membership.proving.secret() == new)
+    await until(lambda: master.parts.secret.proving.secret() == new)
     for session in list(master.parts.server.sessions):
         session.abort()
-    await until(lambda: copy.parts.membership.proving.secret() == new)
+    await until(lambda: copy.parts.secret.proving.secret() == new)
     client = await Client.connect(cluster.network, master.address)
     await until(lambda: copy.parts.context.role.follows == "n1")
     await client.put("t", 0, [message(b"x")])
@@ -168,13 +168,13 @@ async def test_a_new_secret_is_taken_without_a_restart(cluster, monkeypatch):
 async def test_the_secret_is_read_again_at_most_once_in_a_while(served, monkeypatch):
     """Anybody can send wrong proofs; they must not load ZooKeeper."""
     reads = itertools.count()
-    original = membership.cluster_secret
+    original = secret.cluster_secret
 
     async def counted(*arguments):
         next(reads)
         return await original(*arguments)
 
-    monkeypatch.setattr(membership, "cluster_secret", counted)
+    monkeypatch.setattr(secret, "cluster_secret", counted)
     for _ in range(5):
         client = await served.connect()
         with pytest.raises(AuthenticationFailed):
@@ -188,7 +188,8 @@ async def test_a_node_does_not_copy_from_a_peer_that_proves_nothing(cluster, mon
     master = await cluster.start()
     await cluster.create_topic("t", partitions=1)
     await until(lambda: ("t", 0) in master.parts.partitions.channels)
-    master.parts.membership._secret = b"another" * 5
+    async with cluster.admin() as coordinator:  # the master goes on with the old one
+        await replace_secret(coordinator, lambda size: (b"another" * 5)[:size])
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, copy.address)
 
@@ -213,8 +214,8 @@ async def test_the_secret_shows_in_no_log_line_and_no_status(cluster, caplog):
     await client.prove(secret, OPERATOR)
     shown = [str(await client.status(with_partitions=True)), caplog.text]
     shown += [repr(each) for node in (master, copy) for each in vars(node).values()]
-    shown += [repr(vars(each.parts.membership)["_asker"]) for each in (master, copy)]
-    shown += [repr(master.parts.membership.proving), repr(client.connection)]
+    shown += [repr(vars(each.parts.secret)["_asker"]) for each in (master, copy)]
+    shown += [repr(master.parts.secret.proving), repr(client.connection)]
     for text in shown:
         assert secret.hex() not in text.lower()
         assert repr(secret)[2:-1] not in text

@@ -23,7 +23,7 @@ PROVE_TIMEOUT_S: Final = 5.0
 READ_AGAIN_S: Final = 5.0
 
 
-class Membership:
+class KnownSecret:
     """See the module's text. Loop-bound.
 
     Args:

@@ -1,0 +1,59 @@
+"""What the server of a node tells of its connections and requests."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vq.broker.base.facts import Fact, Facts, counter, gauge
+from vq.broker.serving.server import Server
+
+__all__ = ["server_facts"]
+
+
+def server_facts(server: Server) -> Iterator[Facts[Any]]:
+    """Return what a server tells."""
+    yield Facts[Server].of(
+        server,
+        gauge(
+            "vq_connections",
+            "Open connections.",
+            lambda server: len(server.sessions),
+            status="connections",
+        ),
+        counter(
+            "vq_ended_connections",
+            "Connections that the node ended because of a bound or of what the peer did.",
+            lambda server: server.refused,
+        ),
+        gauge(
+            "vq_waiting_requests",
+            "Requests without an answer, reads not counted.",
+            lambda server: server.requests_waiting,
+        ),
+        gauge(
+            "vq_waiting_reads",
+            "Reads (GET, FETCH) without an answer: they wait for messages.",
+            lambda server: server.reads_waiting,
+        ),
+        Fact(
+            read=lambda server: server.requests_waiting + server.reads_waiting,
+            status="requests_waiting",
+        ),
+        gauge(
+            "vq_waiting_put_bytes",
+            "Bytes of sends that wait for an answer.",
+            lambda server: server.put_bytes,
+        ),
+    )
+    yield Facts[int](
+        labels=("error", "status"),
+        things=lambda: {
+            (error.__name__, str(error.status)): count for error, count in server.refusals.items()
+        },
+        facts=(
+            counter(
+                "vq_refused_requests",
+                "Requests that were answered with an error, by its name and number.",
+                int,
+            ),
+        ),
+    )

@@ -1,0 +1,119 @@
+"""``vq group plan`` and ``vq group history``: who would get which partitions, and who had them."""
+
+from dataclasses import asdict
+
+import click
+
+from vq.cli.base.completion import group_names, topic_names
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Invocation, WholeNumber, command_options
+from vq.cli.base.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
+from vq.coordination.groups.rebalance import STRATEGIES
+from vq.operations.groups.balance import (
+    MEMBERS_MAX,
+    BalancePlan,
+    OwnerChange,
+    group_history,
+    plan_balance,
+)
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@click.option("--strategy", type=click.Choice(list(STRATEGIES)), help="With this strategy.")
+@click.option(
+    "--members",
+    type=WholeNumber(1, MEMBERS_MAX),
+    metavar="N",
+    help="With so many members; new ones are called new-1 and so on.",
+)
+@shows(
+    record(
+        group=TEXT,
+        strategy=TEXT,
+        group_strategy=TEXT,
+        partitions=WHOLE,
+        members=some(record(member=TEXT, now=WHOLE, then=WHOLE, is_there=TRUTH, stays=TRUTH)),
+        moves=some(record(topic=TEXT, partition=WHOLE, before=maybe(TEXT), after=maybe(TEXT))),
+    )
+)
+@command_options
+def plan(invocation: Invocation, name: str, strategy: str | None, members: int | None) -> None:
+    """Show who would get which partitions of a group; nothing is changed.
+
+    Under another strategy, with another number of members, or as the group is now. Without members
+    that come or go, the partitions that move are those that a change of the strategy would move.
+    """
+
+    async def work(cluster: ClusterClient) -> BalancePlan:
+        return await plan_balance(cluster, name, strategy=strategy, members=members)
+
+    planned = invocation.call(work)
+    shares = [asdict(each) for each in planned.members]
+    moves = [asdict(each) for each in planned.moves]
+    output = invocation.output
+    if output.as_json:
+        output.document({**asdict(planned), "members": shares, "moves": moves})
+        return
+    output.table(shares, columns=("member", "now", "then"))
+    output.title("")
+    output.table(
+        [{name: "-" if value is None else value for name, value in each.items()} for each in moves],
+        columns=("topic", "partition", "before", "after"),
+    )
+    output.remark(
+        f"{len(moves)} of {planned.partitions} partition(s) of group {name} would move with the "
+        f"strategy {planned.strategy}"
+    )
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@click.option("--topic", metavar="TOPIC", shell_complete=topic_names, help="Only of this one.")
+@click.option(
+    "--partition", type=WholeNumber(min=0), metavar="N", help="Only of this one; needs --topic."
+)
+@shows(
+    some(
+        record(
+            topic=TEXT,
+            partition=WHOLE,
+            member=TEXT,
+            before=maybe(TEXT),
+            reason=TEXT,
+            time_s=NUMBER,
+            generation=WHOLE,
+        )
+    )
+)
+@command_options
+def history(invocation: Invocation, name: str, topic: str | None, partition: int | None) -> None:
+    """Show who had which partition of a group when, and why it changed; the oldest first.
+
+    Of each partition the last 8 claims are remembered. The reasons: first (nobody had it), balance
+    (the shares changed), left (the member that had it left, or its session ended), again (the same
+    member, as after the loss of its session), reset (the progress of the group was set).
+    """
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition needs --topic")
+
+    async def work(cluster: ClusterClient) -> list[OwnerChange]:
+        return await group_history(cluster, name, topic=topic, partition=partition)
+
+    found, output = invocation.call(work), invocation.output
+    if output.as_json:
+        documents = [{**asdict(each), "time_s": in_seconds(each.time_ms)} for each in found]
+        for each in documents:
+            del each["time_ms"]
+        output.document(documents)
+        return
+    output.table(
+        [
+            {**asdict(each), "time": utc(each.time_ms), "before": each.before or "-"}
+            for each in found
+        ],
+        columns=("time", "topic", "partition", "before", "member", "reason"),
+    )
+    if not found:
+        output.remark(f"no claim of group {name!r} is remembered")

@@ -1,0 +1,246 @@
+"""``vq group create``, ``clone``, ``export`` and ``import``: a group before its first member."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import group_names
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.moments import Moment
+from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.text import in_seconds
+from vq.cli.groups.group_reset import COLUMNS, RESET, reset_row, target_of
+from vq.cli.groups.group_terms import TopicFilter, terms_options
+from vq.client.cluster import ClusterClient
+from vq.errors import InvalidArgument
+from vq.operations.groups.making import (
+    ExportedOffset,
+    GroupExport,
+    PlannedGroup,
+    export_group,
+    make_group,
+    plan_clone_group,
+    plan_create_group,
+    plan_import_group,
+)
+
+#: The version of the document that `vq group export` writes.
+_EXPORT_VERSION: Final = 1
+_MADE: Final = record(
+    done=TRUTH,
+    group=TEXT,
+    is_new=TRUTH,
+    topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+    partitions=some(RESET),
+)
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@click.option(
+    "--topic",
+    "filters",
+    type=TopicFilter(),
+    multiple=True,
+    required=True,
+    metavar="TOPIC[=FILTER]",
+    help="What it reads, such as 'orders=paid || sent'; may repeat.",
+)
+@click.option("--to-earliest", is_flag=True, help="It begins at the oldest message kept.")
+@click.option("--to-latest", is_flag=True, help="It begins at the end.")
+@click.option(
+    "--to-time",
+    type=Moment(),
+    help="It begins at the first message stored at or after this time, or so long ago.",
+)
+@click.option(
+    "--offset", type=WholeNumber(min=0), help="It begins at this offset, of one partition."
+)
+@click.option(
+    "--start",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where it begins in partitions that come later.",
+)
+@terms_options
+@yes_option
+@shows(_MADE)
+@command_options
+def create(
+    invocation: Invocation,
+    name: str,
+    filters: Sequence[tuple[str, str]],
+    start: str,
+    mode: str | None,
+    order: str | None,
+    strategy: str | None,
+    yes: bool,
+    **goals: Any,
+) -> None:
+    """Make a consumer group without members, with chosen offsets.
+
+    Its members must have the same filters and terms. From then on a topic with the retention policy
+    keep waits for it.
+    """
+    target = target_of(goals)
+    given = {"mode": mode, "order": order, "strategy": strategy}
+    terms = {option: value for option, value in given.items() if value is not None}
+
+    async def plan(cluster: ClusterClient) -> PlannedGroup:
+        return await plan_create_group(cluster, name, dict(filters), target, start=start, **terms)
+
+    _make(invocation, plan, yes=yes)
+
+
+@click.command()
+@click.argument("source", shell_complete=group_names)
+@click.argument("name")
+@yes_option
+@shows(_MADE)
+@command_options
+def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
+    """Make a group NAME that is where the group SOURCE is, with the same topics and terms.
+
+    What the members of SOURCE have handled and not yet committed, NAME reads again.
+    """
+
+    async def plan(cluster: ClusterClient) -> PlannedGroup:
+        return await plan_clone_group(cluster, source, name)
+
+    _make(invocation, plan, yes=yes)
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@shows(
+    record(
+        v=WHOLE,
+        group=TEXT,
+        time_s=NUMBER,
+        start=TEXT,
+        topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        offsets=some(
+            record(
+                topic=TEXT,
+                partition=WHOLE,
+                offset=WHOLE,
+                topic_id=maybe(TEXT),
+                message_id=maybe(WHOLE),
+                epoch=maybe(WHOLE),
+            )
+        ),
+    )
+)
+@command_options
+def export(invocation: Invocation, name: str) -> None:
+    """Print where a group is, as a JSON document that `vq group import` reads.
+
+    It is JSON with and without --json. What members have handled and not yet committed is not in
+    it.
+    """
+
+    async def work(cluster: ClusterClient) -> GroupExport:
+        return await export_group(cluster, name)
+
+    found = invocation.call(work)
+    invocation.output.document(
+        {
+            "v": _EXPORT_VERSION,
+            "group": found.group,
+            "time_s": in_seconds(found.time_ms),
+            "start": found.start,
+            "topics": _topics(found.topics),
+            "offsets": [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "offset": each.offset,
+                    "topic_id": each.topic_id,
+                    "message_id": each.message_id,
+                    "epoch": each.epoch,
+                }
+                for each in found.offsets
+            ],
+        }
+    )
+
+
+@click.command(name="import")
+@click.argument("name", shell_complete=group_names)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--fence", is_flag=True, help="Also while members are alive; see `vq group reset`.")
+@yes_option
+@shows(_MADE)
+@command_options
+def import_(invocation: Invocation, name: str, file: Path, fence: bool, yes: bool) -> None:
+    """Set where a group goes on, as the FILE of an export says; make the group if it is not there.
+
+    A topic that was deleted and made anew since the export is refused, and so is an offset that its
+    partition does not keep any more.
+    """
+    exported = _read(file)
+
+    async def plan(cluster: ClusterClient) -> PlannedGroup:
+        return await plan_import_group(cluster, exported, name)
+
+    _make(invocation, plan, yes=yes, fence=fence)
+
+
+def _read(file: Path) -> GroupExport:
+    """Return the export in a file.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    try:
+        document = json.loads(file.read_text("utf-8"))
+        if document["v"] != _EXPORT_VERSION:
+            raise InvalidArgument(
+                f"{file} has format v{document['v']}, this vq reads v{_EXPORT_VERSION}"
+            )
+        return GroupExport(
+            group=document["group"],
+            time_ms=int(document["time_s"] * 1000),
+            start=document["start"],
+            topics={each["topic"]: each["filter"] or "" for each in document["topics"]},
+            offsets=tuple(ExportedOffset(**each) for each in document["offsets"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{file} is no export of a group: {error!r}") from error
+
+
+def _make(invocation: Invocation, plan: Any, *, yes: bool, fence: bool = False) -> None:
+    async def work(cluster: ClusterClient) -> PlannedGroup:
+        planned: PlannedGroup = await plan(cluster)
+        if yes:
+            await make_group(cluster, planned, fence=fence)
+        return planned
+
+    planned, output = invocation.call(work), invocation.output
+    rows = [reset_row(each) for each in planned.offsets]
+    if output.as_json:
+        output.document(
+            {
+                "done": yes,
+                "group": planned.group,
+                "is_new": planned.is_new,
+                "topics": _topics(planned.topics),
+                "partitions": rows,
+            }
+        )
+    else:
+        what = "make" if planned.is_new else "set the offsets of"
+        output.remark(f"plan: {what} group {planned.group}, topics {', '.join(planned.topics)}")
+        output.table(rows, columns=COLUMNS)
+    if not yes:
+        invocation.only_planned()
+    elif not output.as_json:
+        output.remark(f"done: group {planned.group} begins there")
+
+
+def _topics(topics: Mapping[str, str]) -> list[dict[str, str | None]]:
+    return [{"topic": topic, "filter": wanted or None} for topic, wanted in topics.items()]

@@ -1,0 +1,218 @@
+"""``vq group alter`` and ``vq group roll``: what the members of a group have in common."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import group_names
+from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.group_terms import (
+    MAX_ATTEMPTS_MAX,
+    PAUSE_S_MAX,
+    FailurePolicy,
+    OnFailure,
+    Ordering,
+    WorkingMode,
+)
+from vq.operations.groups.terms import ROLL_S_MAX, GroupTerms, alter_group, end_roll, roll_group
+
+#: What `failure` of a group is in JSON, and its other terms.
+FAILURE: Final = record(
+    on_failure=TEXT, max_attempts=WHOLE, retry_backoff_s=some(NUMBER), retry_topic_s=some(NUMBER)
+)
+TERMS: Final = {
+    "model": TEXT,
+    "mode": TEXT,
+    "order": TEXT,
+    "strategy": TEXT,
+    "failure": FAILURE,
+    "roll_until_s": maybe(NUMBER),
+}
+
+
+class Pauses(click.ParamType[tuple[float, ...]]):
+    """Numbers of seconds with commas between them."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(each) for each in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not numbers of seconds like 0.5,2,10", param, ctx)
+
+
+class TopicFilter(click.ParamType[tuple[str, str]]):
+    """A topic, and the filter of a group there: ``orders``, or ``orders=a || b``."""
+
+    name = "topic"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return both; ``*`` if no filter is named."""
+        if isinstance(value, tuple):
+            return value
+        topic, _, text = str(value).partition("=")
+        return topic, text.strip() or "*"
+
+
+def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--mode``, ``--order`` and ``--strategy``."""
+    strategy = click.option("--strategy", metavar="NAME", help="How partitions are shared out.")
+    order = click.option(
+        "--order",
+        type=click.Choice(list(Ordering)),
+        help="Whether a failed message may come after later ones (relaxed).",
+    )
+    mode = click.option(
+        "--mode",
+        type=click.Choice(list(WorkingMode)),
+        help="Which messages of a partition a member works on at the same time.",
+    )
+    return mode(order(strategy(function)))
+
+
+_filter_option = click.option(
+    "--filter",
+    "filters",
+    type=TopicFilter(),
+    multiple=True,
+    metavar="TOPIC=FILTER",
+    help="The filter in a topic, such as 'orders=paid || sent'; * for all messages; may repeat.",
+)
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@terms_options
+@_filter_option
+@click.option("--on-failure", type=click.Choice(list(OnFailure)), help="What follows the last try.")
+@click.option(
+    "--max-attempts",
+    type=WholeNumber(1, MAX_ATTEMPTS_MAX),
+    metavar="N",
+    help="Tries of a listener in one delivery.",
+)
+@click.option(
+    "--retry-backoff",
+    "retry_backoff_s",
+    type=Pauses(),
+    metavar="S,S,...",
+    help="The pauses between these tries in seconds; the last one repeats.",
+)
+@click.option(
+    "--retry-topic",
+    "retry_topic_s",
+    type=Pauses(),
+    metavar="S,S,...",
+    help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
+)
+@shows(record(group=TEXT, **TERMS))
+@command_options
+def alter(
+    invocation: Invocation, name: str, filters: Sequence[tuple[str, str]], **given: Any
+) -> None:
+    """Change what the members of a consumer group have in common.
+
+    What follows a failed message changes while members run: they follow. The mode, the order, the
+    strategy and filters change only while there is no member; `vq group roll` changes them while
+    there are.
+    """
+    if not filters and all(each is None for each in given.values()):
+        raise click.UsageError("nothing is to be changed: give an option")
+
+    async def work(cluster: ClusterClient) -> GroupTerms:
+        return await alter_group(cluster, name, filters=dict(filters) or None, **given)
+
+    _show(invocation, name, invocation.call(work))
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@click.option(
+    "--for",
+    "for_s",
+    type=Seconds(0, ROLL_S_MAX, min_open=True),
+    metavar="SECONDS",
+    help="Let members of both versions in for so long.",
+)
+@terms_options
+@_filter_option
+@click.option("--end", is_flag=True, help="The new version counts from now on.")
+@click.option("--cancel", is_flag=True, help="The old version stays, and counts alone.")
+@shows(record(group=TEXT, **TERMS))
+@command_options
+def roll(
+    invocation: Invocation,
+    name: str,
+    for_s: float | None,
+    filters: Sequence[tuple[str, str]],
+    end: bool,
+    cancel: bool,
+    **given: Any,
+) -> None:
+    """Change the terms of a group while it runs: members of two versions are let in for a while.
+
+    Give --for and what is to differ, then start members of the new version and stop those of the
+    old one. When the time is over, or with --end, the new terms are those of the group: members of
+    the old version give up what they have in order and end with an error. With --cancel those of
+    the new version do.
+    """
+    if sum((for_s is not None, end, cancel)) != 1:
+        raise click.UsageError("give one of --for, --end and --cancel")
+    if for_s is None and (filters or any(each is not None for each in given.values())):
+        raise click.UsageError("--end and --cancel change nothing else")
+
+    async def work(cluster: ClusterClient) -> GroupTerms:
+        if for_s is None:
+            return await end_roll(cluster, name, cancel=cancel)
+        return await roll_group(cluster, name, for_s=for_s, filters=dict(filters), **given)
+
+    _show(invocation, name, invocation.call(work))
+
+
+def terms_json(terms: GroupTerms) -> dict[str, Any]:
+    """Return terms as JSON has them."""
+    return {
+        "model": terms.model,
+        "mode": terms.mode,
+        "order": terms.order,
+        "strategy": terms.strategy,
+        "failure": terms.failure.to_json(),
+        "roll_until_s": in_seconds(terms.roll_until_ms),
+    }
+
+
+def failure_text(failure: FailurePolicy) -> str:
+    """Return what follows a failed message, for people."""
+    pauses = ", ".join(f"{each:g}" for each in failure.retry_backoff_s)
+    return f"{failure.on_failure} after {failure.max_attempts} attempts, pauses {pauses} s"
+
+
+def terms_text(terms: GroupTerms) -> dict[str, str]:
+    """Return terms for people."""
+    rolls = {} if terms.roll_until_ms is None else {"rolls until": utc(terms.roll_until_ms)}
+    return {
+        "mode": terms.mode,
+        "order": terms.order,
+        "strategy": terms.strategy,
+        "failure": failure_text(terms.failure),
+        **rolls,
+    }
+
+
+def _show(invocation: Invocation, name: str, terms: GroupTerms) -> None:
+    if invocation.output.as_json:
+        invocation.output.document({"group": name, **terms_json(terms)})
+    else:
+        invocation.output.record({"group": name, **terms_text(terms)})

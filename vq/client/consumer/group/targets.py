@@ -1,0 +1,98 @@
+"""Which partitions a member should own, by the strategy of its group.
+
+The strategies are in ``coordination.groups.rebalance``. In here: what they need to know, and what
+counts when one of the application fails.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.coordination.groups.claims import Assigned
+from vq.coordination.groups.groups import MemberView
+from vq.coordination.groups.rebalance import (
+    STRATEGIES,
+    GroupBalance,
+    Shares,
+    group_strategy_of,
+)
+from vq.coordination.tree.values.group_terms import STICKY
+from vq.errors import InvalidArgument, UnknownTopic
+from vq.log_lines import get_logger
+from vq.model import TopicPartition
+
+logger = get_logger(__name__)
+
+
+class Targets:
+    """The aims of one member. Loop-bound.
+
+    Attributes:
+        strategy: The name of the strategy that it is configured with.
+    """
+
+    def __init__(self, cluster: ClusterClient, config: ConsumerConfig, member: str) -> None:
+        self.strategy, own = group_strategy_of(config.strategy)
+        self._strategies = {**STRATEGIES, self.strategy: own}
+        self._cluster = cluster
+        self._group = config.group
+        self._member = member
+        self._shares: Shares = {}  # as last computed
+        self._error = ""  # why the last computation failed; "": it did not
+        self._racks: dict[TopicPartition, str] = {}  # of masters, as last known
+
+    async def target(
+        self,
+        strategy: str,
+        present: Mapping[str, MemberView],
+        assigned: Mapping[TopicPartition, Assigned],
+    ) -> set[TopicPartition]:
+        """Return the partitions that should be this member's, by the strategy of the group."""
+        members = {name: frozenset(each.value.topics) for name, each in present.items()}
+        partitions: list[TopicPartition] = []
+        for topic in sorted(set().union(*members.values())):
+            partitions += await self.partitions(topic)
+        balance = GroupBalance(
+            members=members,
+            partitions=partitions,
+            current={partition: each.member for partition, each in assigned.items()},
+            member_racks={name: each.value.rack for name, each in present.items()},
+            partition_racks={} if strategy == STICKY else self._racks_of(partitions),
+        )
+        self._share_out(strategy, balance)
+        return {each for each, member in self._shares.items() if member == self._member}
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic; none where there is no such topic."""
+        try:
+            routes = await self._cluster.track(topic)
+        except (UnknownTopic, InvalidArgument):
+            return []
+        return [TopicPartition(topic, each.partition) for each in routes.partitions(topic)]
+
+    def _share_out(self, strategy: str, balance: GroupBalance) -> None:
+        """Compute the shares; those of before stay if a strategy of the application fails."""
+        error = ""
+        try:
+            if strategy not in self._strategies:
+                raise InvalidArgument(f"this member does not know the strategy {strategy!r}")
+            self._shares = self._strategies[strategy](balance)
+        except InvalidArgument as raised:
+            error = str(raised)
+        if error and error != self._error:
+            logger.error(
+                "strategy failed, the last good assignment stays",
+                group=self._group,
+                member=self._member,
+                error=error,
+            )
+        elif self._error and not error:
+            logger.warning("strategy works again", group=self._group, member=self._member)
+        self._error = error
+
+    def _racks_of(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+        """Return where masters run; while a group has none, that of before counts."""
+        routes = self._cluster.routes
+        racks = {each: routes.rack_of(each) for each in partitions}
+        self._racks |= {partition: rack for partition, rack in racks.items() if rack}
+        return self._racks

@@ -1,0 +1,66 @@
+"""What the members of a group must agree on, and how they differ: pure functions on contracts."""
+
+from dataclasses import replace
+
+from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.errors import InvalidArgument
+from vq.message_filter import ALL, Filter
+
+#: Terms that all members have in common. Their failure policy and start are those of the group,
+#: whatever a member was configured with.
+_COMMON = ("model", "mode", "order", "strategy")
+
+
+class MemberDiffers(InvalidArgument):
+    """A member differs from its group in a term that all members have in common."""
+
+
+def merge(
+    group: str, present: ConsumerGroup, wanted: ConsumerGroup, now_ms: int = 0
+) -> ConsumerGroup:
+    """Return the contract of a group once a member that wants ``wanted`` is in it.
+
+    While the group rolls, a member of either version fits, and the terms stay; from ``now_ms`` on
+    at which the roll is over, they are those of its end.
+
+    Topics are added, and ``by_stream`` becomes that of the member. A stream shares out its
+    partitions itself: it takes the terms as they are, and the first member sets those of a group
+    that only a stream has had.
+
+    Raises:
+        MemberDiffers: They differ.
+    """
+    if present.roll is not None and present.roll.until_ms <= now_ms:
+        present = present.rolled()
+    differing = differences(present, wanted)
+    if differing and (present.roll is None or differences(present.rolled(), wanted)):
+        raise MemberDiffers(
+            f"this member does not fit into group {group!r}: {'; '.join(differing)}; give all "
+            "members the same values, or this one another group name. `vq group alter` changes a "
+            "group without members, `vq group roll` lets both versions in for a while"
+        )
+    topics = {**wanted.topics, **present.topics}
+    terms = wanted if present.by_stream and not wanted.by_stream else present
+    return replace(terms, start=present.start, topics=topics, by_stream=wanted.by_stream)
+
+
+def differences(present: ConsumerGroup, wanted: ConsumerGroup) -> list[str]:
+    """Return in which terms a member differs from its group, with the values of both sides."""
+    found = []
+    if not present.by_stream and not wanted.by_stream:
+        for name in _COMMON:
+            theirs, ours = str(getattr(present, name)), str(getattr(wanted, name))
+            if theirs != ours:
+                found.append(f"the group has {name} = {theirs!r}, this member {ours!r}")
+    for topic, read in sorted(wanted.topics.items()):
+        before = present.topics.get(topic, read)
+        if before != read:
+            found.append(
+                f"the group reads {_what(before)} of topic {topic!r}, this member {_what(read)}"
+            )
+    return found
+
+
+def _what(message_filter: Filter) -> str:
+    """Return which messages a filter lets through, for people."""
+    return "all messages" if message_filter == ALL else repr(message_filter.text)

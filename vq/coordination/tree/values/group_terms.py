@@ -1,0 +1,118 @@
+"""Terms of a consumer group's contract: its choices, and what follows a failed message.
+
+In here: values and their checks. Not in here: the contract that holds them (``consumers``), and
+what a member does by them (``vq.client.consumer``).
+"""
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from vq.errors import InvalidArgument
+from vq.model import choice_of
+from vq.shown import shown
+
+#: Most tries of a listener for one delivery of a message.
+MAX_ATTEMPTS_MAX: Final = 1_000
+#: Most pauses in a schedule, and the longest one: 40 days.
+PAUSES_MAX: Final = 64
+PAUSE_S_MAX: Final = 40 * 86_400.0
+#: The strategy of a group that names none; see ``strategies``.
+STICKY: Final = "sticky"
+
+
+class GroupModel(enum.StrEnum):
+    """Which members of a group get a message."""
+
+    CLUSTERING = "clustering"  # one member
+    BROADCASTING = "broadcasting"  # every member
+
+
+class WorkingMode(enum.StrEnum):
+    """Which messages of a partition a member works on at the same time."""
+
+    ORDERLY = "orderly"  # one at a time
+    KEYED = "keyed"  # several, but one of each key
+    CONCURRENT = "concurrent"  # several
+
+
+class Ordering(enum.StrEnum):
+    """Whether ``orderly`` and ``keyed`` must keep the order of messages after a failure, too."""
+
+    STRICT = "strict"  # a failed message never comes after later ones
+    RELAXED = "relaxed"  # it may: the retry topic is allowed
+
+
+class OnFailure(enum.StrEnum):
+    """What follows when a message has failed ``max_attempts`` times."""
+
+    HOLD = "hold"  # its partition, or only its key, waits and goes on trying
+    RETRY_TOPIC = "retry-topic"  # a copy goes to the group's retry topic
+    DEAD_LETTER = "dead-letter"  # a copy goes to the group's dead-letter topic
+    SKIP = "skip"  # it is noted in the member's file of failed messages
+    STOP = "stop"  # the member stops there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePolicy:
+    """What the members of a group do with a message whose listener fails.
+
+    Attributes:
+        on_failure: What follows the last try, see ``OnFailure``.
+        max_attempts: Tries of the listener in one delivery, the first included, 1 to 1,000.
+        retry_backoff_s: The pauses in seconds between these tries, before jitter; the last one
+            repeats.
+        retry_topic_s: The delays in seconds of the copies in the retry topic. After the last one
+            the message becomes a dead letter.
+    """
+
+    on_failure: str = OnFailure.HOLD
+    max_attempts: int = 3
+    retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0)
+    retry_topic_s: tuple[float, ...] = (
+        *(10.0, 30.0),
+        *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+    )
+
+    def __post_init__(self) -> None:
+        on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
+        object.__setattr__(self, "on_failure", on_failure)
+        tries = self.max_attempts
+        if type(tries) is not int or not 1 <= tries <= MAX_ATTEMPTS_MAX:
+            raise InvalidArgument(
+                f"max_attempts = {shown(tries)} is not a whole number in [1, {MAX_ATTEMPTS_MAX}]"
+            )
+        for name in ("retry_backoff_s", "retry_topic_s"):
+            object.__setattr__(self, name, _pauses(name, getattr(self, name)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the contract stores."""
+        return {
+            "on_failure": str(self.on_failure),
+            "max_attempts": self.max_attempts,
+            "retry_backoff_s": list(self.retry_backoff_s),
+            "retry_topic_s": list(self.retry_topic_s),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` stored; fields of a newer vq are ignored."""
+        names = ("on_failure", "max_attempts", "retry_backoff_s", "retry_topic_s")
+        return cls(**{name: document[name] for name in names})
+
+
+def _pauses(name: str, given: object) -> tuple[float, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidArgument(f"{name} = {shown(given)}; give the pauses in seconds, as (1, 5, 30)")
+    pauses = tuple(given)
+    for each in pauses:
+        is_number = isinstance(each, int | float) and not isinstance(each, bool)
+        if not is_number or not math.isfinite(each) or not 0 < each <= PAUSE_S_MAX:
+            raise InvalidArgument(
+                f"{name} has {shown(each)}; give numbers of seconds in (0, {PAUSE_S_MAX:.0f}]"
+            )
+    if not 1 <= len(pauses) <= PAUSES_MAX:
+        raise InvalidArgument(f"{name} has {len(pauses)} pauses; give 1 to {PAUSES_MAX}")
+    return tuple(float(each) for each in pauses)

@@ -1,0 +1,316 @@
+"""Making a group before its first member comes: empty, as another one, or from an exported file.
+
+Loop-bound functions on a ``ClusterClient``. The offsets are written first and the contract last: a
+group counts from its contract on, and what ended half-way may be done again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
+from vq.coordination.groups import groups
+from vq.coordination.topics import topics
+from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.errors import InvalidArgument, InvalidState
+from vq.message_filter import Filter
+from vq.model import TopicPartition, check_name
+from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.operations.groups.resets import (
+    Goal,
+    Planner,
+    Reset,
+    Target,
+    check_topics,
+    plan_places,
+    reset,
+)
+from vq.operations.groups.terms import GroupTerms, terms_of
+
+#: Goals that say where a group is now: a new one is nowhere yet.
+_OF_THE_GROUP: Final = (Goal.COMMITTED, Goal.PAST_DAMAGE, Goal.SHIFT)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """A group as it is to be; nothing has happened yet.
+
+    Attributes:
+        group: Its name.
+        is_new: It is to be made. Otherwise it is there, and only its offsets are set.
+        start: ``earliest`` or ``latest``: where it begins without an offset.
+        topics: Each topic that it will read, with its filter; "": all messages.
+        terms: What its members have in common.
+        offsets: Where it will go on.
+    """
+
+    group: str
+    is_new: bool
+    start: str
+    topics: Mapping[str, str]
+    terms: GroupTerms
+    offsets: tuple[Reset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedOffset:
+    """Where a group is in one partition; a field that is not known is None."""
+
+    topic: str
+    partition: int
+    offset: int
+    topic_id: str | None = None
+    message_id: int | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupExport:
+    """Where a group is, to be kept elsewhere and imported again.
+
+    Attributes:
+        group: Its name.
+        time_ms: When that was, in milliseconds since 1970.
+        start: ``earliest`` or ``latest``: where it begins without an offset.
+        topics: Each topic it reads, with its filter; "": all messages.
+        offsets: By topic and partition; those without a commit are left out.
+    """
+
+    group: str
+    time_ms: int
+    start: str
+    topics: Mapping[str, str]
+    offsets: tuple[ExportedOffset, ...]
+
+
+async def plan_create_group(
+    cluster: ClusterClient,
+    group: str,
+    filters: Mapping[str, str],
+    target: Target,
+    *,
+    start: str = "earliest",
+    mode: str = "orderly",
+    order: str = "strict",
+    strategy: str = "sticky",
+) -> PlannedGroup:
+    """Return what making an empty group with chosen offsets would do; changes nothing.
+
+    Args:
+        group: Its name.
+        filters: The topics it reads, each with its filter as text: ``a || b``, or ``*`` for all.
+        target: Where it is to begin in each partition that there is now.
+        start: ``earliest`` or ``latest``: where it begins in partitions that come later.
+        mode, order, strategy: Its terms; members must have the same.
+
+    Raises:
+        InvalidArgument: No topic is named, or the target says where a group is now.
+        InvalidState: There is a group of this name.
+        UnknownTopic: There is no such topic.
+        NotMaster: A broker that must be asked does not answer.
+        OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
+    """
+    if not filters:
+        raise InvalidArgument("filters names no topic; name what the group is to read")
+    if target.goal in _OF_THE_GROUP:
+        raise InvalidArgument(
+            f"goal = {str(target.goal)!r} says where a group is, and a new one is nowhere yet; "
+            "give 'earliest', 'latest', 'time' or 'offset'"
+        )
+    contract = ConsumerGroup(
+        mode=mode,
+        order=order,
+        strategy=strategy,
+        start=start,
+        topics=_filters(filters),
+    )
+    await _check_new(cluster, group)
+    offsets = await plan_places(cluster, group, target, start=start, topics_needed=contract.topics)
+    return _planned(group, contract, offsets, is_new=True)
+
+
+async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> PlannedGroup:
+    """Return what making a group as another one is now would do; changes nothing.
+
+    The new group has the topics, terms and committed offsets of the other one.
+
+    Args:
+        source: The group that there is.
+        group: The name of the new one.
+
+    Raises:
+        UnknownGroup: There is no group ``source``.
+        InvalidState: There is one ``group``.
+    """
+    contract = await groups.known_group(cluster.coordinator, source)
+    await _check_new(cluster, group)
+    found = await cluster.offsets.read(source, sorted(contract.topics))
+    now_ms = cluster.clock.wall_ms()
+    offsets = [
+        Reset(partition, None, replace(each, member="", time_ms=now_ms))
+        for partition, each in sorted(found.items())
+    ]
+    made = replace(contract, roll=None, by_stream=False)
+    return _planned(group, made, offsets, is_new=True)
+
+
+async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
+    """Return where a group is, to be imported again; nothing is changed.
+
+    What members have handled and not yet committed is not in it.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    contract = await groups.known_group(cluster.coordinator, group)
+    found = await cluster.offsets.read(group, sorted(contract.topics))
+    return GroupExport(
+        group=group,
+        time_ms=cluster.clock.wall_ms(),
+        start=contract.start,
+        topics={topic: each.text for topic, each in sorted(contract.topics.items())},
+        offsets=tuple(
+            ExportedOffset(
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=each.offset,
+                topic_id=each.topic_id or None,
+                message_id=each.message_id,
+                epoch=each.epoch or None,
+            )
+            for partition, each in sorted(found.items())
+        ),
+    )
+
+
+async def plan_import_group(
+    cluster: ClusterClient, exported: GroupExport, group: str
+) -> PlannedGroup:
+    """Return what importing offsets into a group would do; changes nothing.
+
+    A group that is not there is made, with the topics of the export. Of one that is there, only the
+    offsets are set.
+
+    Args:
+        exported: As ``export_group`` returned it.
+        group: The group; it may have another name.
+
+    Raises:
+        InvalidArgument: The group is there and does not read such a topic.
+        InvalidState: A topic was deleted and made anew since the export.
+        UnknownTopic, UnknownPartition: There is none.
+        NotMaster: A broker that must be asked does not answer.
+        OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset any more.
+    """
+    present = await groups.read_group(cluster.coordinator, check_name("group", group))
+    contract = present or ConsumerGroup(
+        start=exported.start,
+        topics=_filters(exported.topics),
+    )
+    names = sorted({each.topic for each in exported.offsets})
+    for name in names:
+        if name not in contract.topics:
+            raise InvalidArgument(
+                f"group {group!r} does not read topic {name!r}; it reads "
+                f"{', '.join(sorted(contract.topics)) or 'none'}"
+            )
+    views = dict(
+        zip(
+            names,
+            await gather_all(topics.describe_topic(cluster.coordinator, each) for each in names),
+            strict=True,
+        )
+    )
+    before = await cluster.offsets.read(group, names)
+    planned = await gather_all(
+        _plan_import(cluster, group, contract, views[each.topic], each, before)
+        for each in exported.offsets
+    )
+    return _planned(group, contract, planned, is_new=present is None)
+
+
+async def _plan_import(
+    cluster: ClusterClient,
+    group: str,
+    contract: ConsumerGroup,
+    view: TopicView,
+    wanted: ExportedOffset,
+    before: Mapping[TopicPartition, CommittedOffset],
+) -> Reset:
+    check_whole("offset", wanted.offset)
+    topics.check_partition(view, wanted.partition)
+    if wanted.topic_id and wanted.topic_id != view.id:
+        raise InvalidState(
+            f"topic {wanted.topic!r} was deleted and made anew since the export (id "
+            f"{wanted.topic_id}, now {view.id}): its offsets mean nothing there"
+        )
+    partition = TopicPartition(wanted.topic, wanted.partition)
+    target = Target(goal=Goal.OFFSET, value=wanted.offset)
+    planner = Planner(cluster, group, target, contract.start)
+    placement = view.partitions[wanted.partition]
+    planned = await planner.plan(view, placement, before.get(partition), only_stopped=False)
+    assert planned is not None, f"nothing planned for {partition}"
+    after = replace(planned.after, message_id=wanted.message_id, epoch=wanted.epoch or 0)
+    return replace(planned, after=after)
+
+
+async def make_group(cluster: ClusterClient, planned: PlannedGroup, *, fence: bool = False) -> None:
+    """Make a group, or set its offsets, as planned.
+
+    ``fence``: of a group that is there, also while members are alive; see ``reset``.
+
+    Raises:
+        InvalidState: Since the plan the group was made or deleted, or a topic was deleted or made
+            anew; or it has members, and they are not to be fenced.
+        ResetUnknown: ZooKeeper went away; some offsets may be set. May be repeated.
+    """
+    if not planned.is_new:
+        await reset(cluster, planned.group, planned.offsets, fence=fence)
+        return
+    with unknown_when_cut(f"making group {planned.group}", ResetUnknown):
+        await _check_new(cluster, planned.group)
+        await check_topics(cluster, planned.offsets)
+        for each in planned.offsets:
+            await cluster.offsets.reset(planned.group, each.partition, each.after)
+        contract = _contract(planned)
+        made = await groups.ensure_group(cluster.coordinator, planned.group, contract)
+    if made != contract:
+        raise InvalidState(
+            f"a member made group {planned.group!r} meanwhile; it goes on at the planned offsets, "
+            "unless it was faster"
+        )
+
+
+async def _check_new(cluster: ClusterClient, group: str) -> None:
+    if await groups.read_group(cluster.coordinator, check_name("group", group)) is not None:
+        raise InvalidState(
+            f"there is a group {group!r} already; `vq group reset` sets where it goes on, `vq "
+            "group delete` deletes it"
+        )
+
+
+def _planned(
+    group: str, contract: ConsumerGroup, offsets: list[Reset], *, is_new: bool
+) -> PlannedGroup:
+    filters = {topic: each.text for topic, each in sorted(contract.topics.items())}
+    terms = terms_of(contract)
+    return PlannedGroup(group, is_new, contract.start, filters, terms, tuple(offsets))
+
+
+def _contract(planned: PlannedGroup) -> ConsumerGroup:
+    terms = planned.terms
+    return ConsumerGroup(
+        model=terms.model,
+        mode=terms.mode,
+        order=terms.order,
+        strategy=terms.strategy,
+        failure=terms.failure,
+        start=planned.start,
+        topics=_filters(planned.topics),
+    )
+
+
+def _filters(texts: Mapping[str, str]) -> dict[str, Filter]:
+    return {topic: Filter.parse(text or None) for topic, text in texts.items()}

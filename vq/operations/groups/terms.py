@@ -1,0 +1,228 @@
+"""The terms of a group's contract: changing them, at once or with two versions for a while.
+
+Loop-bound functions on a ``ClusterClient``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from vq.client.cluster import ClusterClient
+from vq.coordination.groups import groups
+from vq.coordination.groups.rebalance import STRATEGIES
+from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
+from vq.coordination.tree.values.group_terms import FailurePolicy
+from vq.errors import InvalidArgument, InvalidState
+from vq.message_filter import Filter
+from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+
+#: Longest time for which a group takes members of two versions: seven days.
+ROLL_S_MAX: Final = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTerms:
+    """What all members of a group have in common, beside their topics.
+
+    Attributes:
+        model: ``clustering``: each message goes to one member.
+        mode: ``orderly``, ``keyed`` or ``concurrent``.
+        order: ``strict``, or ``relaxed``: a failed message may come after later ones.
+        strategy: How partitions are shared out.
+        failure: What follows a failed message.
+        roll_until_ms: Until when members of another version are let in, too, in milliseconds since
+            1970; None: they are not.
+    """
+
+    model: str
+    mode: str
+    order: str
+    strategy: str
+    failure: FailurePolicy
+    roll_until_ms: int | None = None
+
+
+def terms_of(contract: ConsumerGroup) -> GroupTerms:
+    """Return the terms of a contract."""
+    return GroupTerms(
+        model=str(contract.model),
+        mode=str(contract.mode),
+        order=str(contract.order),
+        strategy=contract.strategy,
+        failure=contract.failure,
+        roll_until_ms=None if contract.roll is None else contract.roll.until_ms,
+    )
+
+
+async def alter_group(
+    cluster: ClusterClient,
+    group: str,
+    *,
+    mode: str | None = None,
+    order: str | None = None,
+    strategy: str | None = None,
+    filters: Mapping[str, str] | None = None,
+    on_failure: str | None = None,
+    max_attempts: int | None = None,
+    retry_backoff_s: Sequence[float] | None = None,
+    retry_topic_s: Sequence[float] | None = None,
+) -> GroupTerms:
+    """Change the terms of a group; return them as they are then. May be repeated.
+
+    What follows a failed message may change while members run: they follow. The other terms may
+    only while there is no member; ``roll_group`` changes them while there are.
+
+    Args:
+        group: Its name.
+        mode, order, strategy: As in ``GroupTerms``; None: as it is.
+        filters: For some of its topics, the filter as text: ``a || b``, or ``*``.
+        on_failure, max_attempts, retry_backoff_s, retry_topic_s: As in ``vq.FailurePolicy``; None:
+            as it is.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+        InvalidArgument: A value means nothing, or they do not fit together.
+        InvalidState: The group has members, and what changes needs that there are none; or it takes
+            members of two versions.
+        ResetUnknown: ZooKeeper went away; it is changed or not.
+    """
+    given: dict[str, Any] = {
+        "on_failure": on_failure,
+        "max_attempts": max_attempts,
+        "retry_backoff_s": retry_backoff_s,
+        "retry_topic_s": retry_topic_s,
+    }
+    failure = {name: value for name, value in given.items() if value is not None}
+    common = _given(mode, order, strategy)
+
+    def change(contract: ConsumerGroup) -> ConsumerGroup:
+        changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}
+        if filters:
+            changed["topics"] = {**contract.topics, **_filters(group, contract, filters)}
+        return replace(contract, **changed)
+
+    if common or filters:
+        present = await groups.members(cluster.coordinator, group)
+        if present:
+            raise InvalidState(
+                f"group {group!r} has members, {len(present)} in all: "
+                f"{', '.join(list(present)[:5])}; stop them first, or let both versions in for a "
+                "while (`vq group roll`)"
+            )
+        contract = await groups.known_group(cluster.coordinator, group)
+        if contract.roll is not None:
+            raise _rolls(group, contract.roll)
+    return await _change(cluster, group, change)
+
+
+async def roll_group(
+    cluster: ClusterClient,
+    group: str,
+    *,
+    for_s: float,
+    mode: str | None = None,
+    order: str | None = None,
+    strategy: str | None = None,
+    filters: Mapping[str, str] | None = None,
+) -> GroupTerms:
+    """Let members of another version into a group for a while; return the terms as they are now.
+
+    Until the time is over, members fit that have the terms as they are, and those that have the new
+    ones; partitions are shared out by the present strategy. Then, or when ``end_roll`` says so, the
+    new terms are those of the group: members of the old version give up what they have in order,
+    and end with an error. Members look at the time in their rounds, so that takes up to their audit
+    interval (30 s).
+
+    Args:
+        group: Its name.
+        for_s: How long, in seconds, at most seven days.
+        mode, order, strategy: As in ``GroupTerms``; None: as it is.
+        filters: For some of its topics, the filter as text: ``a || b``, or ``*``.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+        InvalidArgument: Nothing differs, a value means nothing, or the group has a strategy of its
+            application, which the new members would not know.
+        InvalidState: It takes members of two versions already.
+        ResetUnknown: ZooKeeper went away; it is done or not.
+    """
+    if not 0 < for_s <= ROLL_S_MAX:
+        raise InvalidArgument(f"for_s = {for_s} is outside (0, {ROLL_S_MAX:.0f}] seconds")
+    until_ms = cluster.clock.wall_ms() + int(for_s * 1000)
+    common = _given(mode, order, strategy)
+
+    def change(contract: ConsumerGroup) -> ConsumerGroup:
+        if contract.roll is not None:
+            raise _rolls(group, contract.roll)
+        changed = _filters(group, contract, filters or {})
+        aim = replace(contract, **common, topics={**contract.topics, **changed})
+        if aim == contract:
+            raise InvalidArgument(
+                f"group {group!r} has these terms already: there is no roll to do"
+            )
+        if aim.strategy != contract.strategy and contract.strategy not in STRATEGIES:
+            raise InvalidArgument(
+                f"group {group!r} has the strategy {contract.strategy!r} of its application, which "
+                "the new members would not know; stop its members and use `vq group alter`"
+            )
+        roll = Roll(
+            until_ms=until_ms,
+            mode=aim.mode,
+            order=aim.order,
+            strategy=aim.strategy,
+            topics=changed,
+        )
+        return replace(contract, roll=roll)
+
+    return await _change(cluster, group, change)
+
+
+async def end_roll(cluster: ClusterClient, group: str, *, cancel: bool = False) -> GroupTerms:
+    """End a roll before its time; return the terms as they are then. May be repeated.
+
+    Members of the version that does not count any more give up what they have, and end with an
+    error.
+
+    Args:
+        group: Its name.
+        cancel: The old terms stay. Otherwise the new ones count.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+        ResetUnknown: ZooKeeper went away; it is ended or not.
+    """
+
+    def change(contract: ConsumerGroup) -> ConsumerGroup:
+        return replace(contract, roll=None) if cancel else contract.rolled()
+
+    return await _change(cluster, group, change)
+
+
+async def _change(
+    cluster: ClusterClient, group: str, change: Callable[[ConsumerGroup], ConsumerGroup]
+) -> GroupTerms:
+    with unknown_when_cut(f"changing the terms of group {group}", ResetUnknown):
+        return terms_of(await groups.change_contract(cluster.coordinator, group, change))
+
+
+def _given(mode: str | None, order: str | None, strategy: str | None) -> dict[str, Any]:
+    given = {"mode": mode, "order": order, "strategy": strategy}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _filters(group: str, contract: ConsumerGroup, filters: Mapping[str, str]) -> dict[str, Filter]:
+    for topic in filters:
+        if topic not in contract.topics:
+            raise InvalidArgument(
+                f"group {group!r} does not read topic {topic!r}; it reads "
+                f"{', '.join(sorted(contract.topics)) or 'none'}"
+            )
+    parsed = {topic: Filter.parse(text) for topic, text in filters.items()}
+    return {topic: each for topic, each in parsed.items() if each != contract.topics[topic]}
+
+
+def _rolls(group: str, roll: Roll) -> InvalidState:
+    return InvalidState(
+        f"group {group!r} takes members of two versions until {roll.until_ms} (milliseconds since "
+        "1970); end that first (`vq group roll --end` or `--cancel`)"
+    )
