@@ -19,6 +19,7 @@ from bench.features import features
 from bench.figures import Figure, Target
 from bench.history import history
 from bench.metadata import METADATA_PARTITIONS, metadata
+from bench.modes import DISTURBED, modes
 from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
@@ -499,6 +500,12 @@ SCENARIOS: Final = (
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("sends", "one way to send after the other", sends),
+    Scenario(
+        "modes",
+        "one working mode of a consumer after the other",
+        modes,
+        {"concurrent, 1 worker": Target(ratio_min=0.5), DISTURBED: Target(ratio_min=0.95)},
+    ),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),
     Scenario("replication", "a broker group with copies", replication, REPLICATION_TARGETS),

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import read_loads, replicated_loads, send_loads, sends
+from bench import modes, read_loads, replicated_loads, send_loads, sends
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli.bench import worker, workload
 
@@ -12,6 +12,7 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **workload.WORKS,
     **send_loads.WORKS,
     **read_loads.WORKS,
+    **modes.WORKS,
     **sends.WORKS,
     **replicated_loads.WORKS,
     **PEER_WORKS,

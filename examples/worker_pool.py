@@ -38,7 +38,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: stop.set())
 threads = int(sys.argv[1]) if len(sys.argv) > 1 else 4
 with vq.MessageFactory() as factory, factory.create_producer() as producer:
-    pool = vq.ConsumerConfig(group="resizers", listener_threads=threads)
+    pool = vq.ConsumerConfig(group="resizers", workers=threads)
     with factory.create_consumer(pool) as consumer:
         consumer.subscribe("resize", 64 * 1024, work).start()
         stop.wait()

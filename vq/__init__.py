@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
-        OnListenerError,
         OnUnavailable,
         ProducerConfig,
         ReadFrom,
         StartPosition,
         WhenFull,
     )
+    from vq.client.consumer.deliver.tries import RETRY, Retry
     from vq.client.consumer.deliver.workers import Listener
     from vq.client.future import (
         SendCallback,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         Position,
     )
     from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
-    from vq.coordination.tree.values.group_terms import FailurePolicy
+    from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure, WorkingMode
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -90,16 +90,16 @@ _HOMES = {
     "vq.client.config": (
         "ConsumerConfig",
         "MessageFactoryConfig",
-        "OnListenerError",
         "OnUnavailable",
         "ProducerConfig",
         "ReadFrom",
         "StartPosition",
         "WhenFull",
     ),
+    "vq.client.consumer.deliver.tries": ("RETRY", "Retry"),
     "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
-    "vq.coordination.tree.values.group_terms": ("FailurePolicy",),
+    "vq.coordination.tree.values.group_terms": ("FailurePolicy", "OnFailure", "WorkingMode"),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -152,6 +152,7 @@ _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "RETRY",
     "Address",
     "Admin",
     "BatchFailed",
@@ -178,7 +179,7 @@ __all__ = [
     "MessageProducer",
     "Moment",
     "OffsetBounds",
-    "OnListenerError",
+    "OnFailure",
     "OnUnavailable",
     "OutcomeUnknown",
     "PartitionLoad",
@@ -195,6 +196,7 @@ __all__ = [
     "Refused",
     "Replication",
     "RetentionPolicy",
+    "Retry",
     "SendCallback",
     "SendFuture",
     "SendResult",
@@ -208,6 +210,7 @@ __all__ = [
     "VqError",
     "WhenFull",
     "Where",
+    "WorkingMode",
     "__version__",
 ]
 

@@ -129,13 +129,13 @@ class CorruptData(VqError):
 
 
 class GroupStopped(VqError):
-    """A committed offset is not in the log any more: the group stands still until a reset."""
+    """The place of a group is gone, or its listener failed there: it stands still until a reset."""
 
     hint = "`vq group reset` sets where the group goes on; `vq group describe` shows where it was"
 
 
 class ListenerFailed(VqError):
-    """A listener raised for a message; ``__cause__`` is what it raised."""
+    """A listener raised for a message (``__cause__``), or asked for another try of it."""
 
     retriable = True
     hint = "the message is tried again; see the listener's own error"

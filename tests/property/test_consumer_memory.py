@@ -15,7 +15,9 @@ import pytest
 
 from vq.backoff import Backoff
 from vq.client.config import ConsumerConfig, MessageFactoryConfig
-from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
+from vq.client.consumer.deliver.failures import Failures
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.consumer.fetch.fetch_sessions import Fetches
@@ -170,7 +172,7 @@ class Connection:
 class Nobody(Executor):
     """A test takes the messages."""
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: InTurn) -> None:
         """See ``Executor.put``."""
 
 
@@ -186,12 +188,13 @@ class Held:
             stuck=lambda error: None,
             went_on=lambda: None,
             fetch_again=lambda offset: loop.call_soon(self.fetcher.fetch_again, offset),
+            stop=lambda error: None,
         )
-        self.delivery = Delivery(
+        self.delivery = InTurn(
             self.partition,
             position,
             None,
-            ConsumerConfig(group="g"),
+            Failures(self.partition, ConsumerConfig(group="g"), random.Random(0)),
             executor=Nobody(),
             permit=Permit(loop.time),
             hooks=hooks,

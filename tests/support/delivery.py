@@ -1,22 +1,24 @@
 """What a delivery is given, the listeners that it calls, and the calls of its hooks."""
 
 import math
+import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks
+from vq.client.consumer.deliver.by_mode import delivery_for
+from vq.client.consumer.deliver.delivery import DeliveryHooks
 from vq.client.consumer.deliver.permit import Permit
-from vq.client.consumer.deliver.workers import Workers
+from vq.client.consumer.deliver.workers import AnyDelivery, Workers
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.errors import VqError
-from vq.model import Message, TopicPartition
+from vq.model import Key, Message, TopicPartition
 from vq.store.records.compression import compress
 from vq.store.records.format import COMPRESSION_ZLIB
-from vq.store.records.record import encode_record
+from vq.store.records.record import Properties, encode_properties, encode_record
 
 
 class Told:
@@ -28,11 +30,13 @@ class Told:
         self.errors: list[VqError] = []
         self.went_on = 0
         self.again: list[int] = []
+        self.stops: list[VqError] = []
         self.hooks = DeliveryHooks(
             consumed=self._consumed,
             stuck=self.errors.append,
             went_on=self._went_on,
             fetch_again=self.again.append,
+            stop=self.stops.append,
         )
 
     def _consumed(self, size: int, rest: Rest) -> None:
@@ -54,14 +58,16 @@ class NotedWorkers(Workers):
     """Threads that call listeners; which partitions they left for a pause, and how long."""
 
     def __init__(self, count: int = 1) -> None:
-        self.pauses: list[tuple[Delivery, float]] = []
+        self.pauses: list[tuple[AnyDelivery, float]] = []
         super().__init__(count, name="test")
 
-    def put_later(self, delivery: Delivery, pause_s: float) -> None:
-        super().put_later(delivery, pause_s)
+    def put_later(
+        self, delivery: AnyDelivery, pause_s: float, message: Message | None = None
+    ) -> None:
+        super().put_later(delivery, pause_s, message)
         self.pauses.append((delivery, pause_s))
 
-    def has_left(self, delivery: Delivery) -> bool:
+    def has_left(self, delivery: AnyDelivery) -> bool:
         return any(each is delivery for each, _ in self.pauses)
 
 
@@ -77,13 +83,14 @@ class Partition:
         self.permit = endless()
         self.stopped = threading.Event()
         config = ConsumerConfig(
-            **{"group": "g", "listener_backoff_s": 0.001, "listener_retries": 2, **settings}
+            **{"group": "g", "retry_backoff": (0.001, 30.0), "max_attempts": 3, **settings}
         )
-        self.delivery = Delivery(
+        self.delivery: Any = delivery_for(
             TopicPartition("t", number),
             0,
             listener,
             config,
+            random.Random(number),
             hooks=self.told.hooks,
             executor=workers,
             permit=self.permit,
@@ -93,11 +100,18 @@ class Partition:
     def consumed(self) -> int:
         return self.told.consumed
 
-    def chunk(self, count: int, *, picked: bool = False, gap: int = 0) -> Chunk:
-        """The next ``count`` messages; with ``picked`` as a filtered answer, ``gap`` bytes long."""
+    def chunk(
+        self, count: int, *, picked: bool = False, gap: int = 0, keys: Sequence[Key | None] = ()
+    ) -> Chunk:
+        """The next ``count`` messages; with ``picked`` as a filtered answer, ``gap`` bytes long.
+
+        They have ``keys`` in turn, or none.
+        """
         begin, offsets, body = self.offset, [], b""
-        for _ in range(count):
-            record = encode_record(self.count + 1, b"%d" % self.count)
+        for number in range(count):
+            key = keys[number % len(keys)] if keys else None
+            properties = None if key is None else encode_properties(Properties(key))
+            record = encode_record(self.count + 1, b"%d" % self.count, None, properties)
             offsets.append(self.offset)
             self.offset += len(record)
             self.count += 1

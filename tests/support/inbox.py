@@ -1,12 +1,14 @@
 """Partitions whose messages come through an inbox, and short ways to take them."""
 
 import asyncio
+import random
 
 from support.delivery import Told, endless
 from support.waiting import WAIT_S
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.failures import Failures
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
@@ -20,11 +22,12 @@ class Partition:
         self.number, self.offset, self.count = number, 0, 0
         self.stopped = False
         self.told = Told()
-        self.delivery = Delivery(
-            TopicPartition("t", number),
+        where = TopicPartition("t", number)
+        self.delivery = InTurn(
+            where,
             0,
             None,
-            ConsumerConfig(group="g"),
+            Failures(where, ConsumerConfig(group="g"), random.Random(0)),
             executor=inbox,
             permit=endless(),
             hooks=self.told.hooks,

@@ -13,7 +13,7 @@ def names() -> None:
 def settings() -> None:
     vq.ProducerConfig(linger_ms="soon")  # refused
     vq.ConsumerConfig(grop="shop")  # refused
-    vq.ConsumerConfig(group="shop", on_listener_error="skipp")  # refused
+    vq.ConsumerConfig(group="shop", on_failure="skipp")  # refused
     vq.ProducerConfig(when_full="drop")  # refused
     vq.TopicSettings(flush="never")  # refused
     vq.admin.Target(goal="newest")  # refused

@@ -9,7 +9,8 @@ BY_TEXT = (
     vq.ConsumerConfig(
         group="shop",
         start_position="latest",
-        on_listener_error="skip",
+        mode="keyed",
+        on_failure="skip",
         read_from="nearest",
         rack="r1",
     ),
@@ -21,7 +22,8 @@ BY_MEMBER = (
     vq.ConsumerConfig(
         group="shop",
         start_position=vq.StartPosition.LATEST,
-        on_listener_error=vq.OnListenerError.SKIP,
+        mode=vq.WorkingMode.CONCURRENT,
+        on_failure=vq.OnFailure.SKIP,
         read_from=vq.ReadFrom.ANY,
     ),
     vq.TopicSettings(flush=vq.FlushMode.ASYNC, replication=vq.Replication.ASYNC),
@@ -31,11 +33,11 @@ BY_MEMBER = (
 
 def from_a_file(setting: str) -> vq.ConsumerConfig:
     """A text that the checker does not know is made a member first."""
-    return vq.ConsumerConfig(group="shop", on_listener_error=vq.OnListenerError(setting))
+    return vq.ConsumerConfig(group="shop", on_failure=vq.OnFailure(setting))
 
 
 def skips(config: vq.ConsumerConfig) -> bool:
-    return config.on_listener_error is vq.OnListenerError.SKIP
+    return config.on_failure is vq.OnFailure.SKIP
 
 
 def is_durable(settings: vq.TopicSettings) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from vq.blocking import MessageConsumer, MessageProducer
 from vq.client.config import ProducerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.inbox import Inbox
 from vq.client.consumer.deliver.workers import Workers
 from vq.client.consumer.pull import ThreadPull
@@ -175,7 +175,7 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
         consumer = MessageConsumer(cast("ConsumerCore", core), runtime, workers, no_pull())
         assert "would wait for itself" in str(in_callback(runtime, consumer.close))
         probe = Probe()
-        workers.put(cast("Delivery", probe))
+        workers.put(cast("InTurn", probe))
         assert probe.ran.wait(10.0)
         consumer.close()
         producer = MessageProducer(cast("ProducerCore", core), runtime)

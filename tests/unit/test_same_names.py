@@ -8,7 +8,7 @@ import pytest
 
 from vq import aio, blocking
 
-#: Of each class: methods of one API only, and arguments of vq.aio only.
+#: Of each class: methods of one API only.
 ONLY_BLOCKING = {
     "MessageProducer": {"send_sync"},  # ``send`` of vq.aio, which waits in another way
     "MessageConsumer": {"check_outside"},  # for vq only
@@ -19,8 +19,6 @@ ONLY_AIO = {
     "MessageConsumer": set[str](),
     "MessageFactory": {"on_cluster"},  # for vq only
 }
-#: ``ConsumerConfig.listener_threads`` bounds the listeners of the blocking API.
-ONLY_AIO_ARGUMENTS = {("MessageConsumer", "subscribe"): {"concurrency"}}
 
 
 def methods_of(cls: type) -> Mapping[str, Any]:
@@ -49,12 +47,7 @@ def test_both_apis_take_the_same_arguments(name: str) -> None:
     for method in set(threads) & set(loop):
         if not callable(threads[method]):
             continue
-        more = ONLY_AIO_ARGUMENTS.get((name, method), set())
-        found = arguments_of(loop[method])
-        assert more <= set(found)
-        assert arguments_of(threads[method]) == {
-            each: value for each, value in found.items() if each not in more
-        }, method
+        assert arguments_of(threads[method]) == arguments_of(loop[method]), method
 
 
 def test_send_takes_what_send_sync_takes() -> None:

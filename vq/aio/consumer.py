@@ -8,7 +8,8 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox, Messages
-from vq.client.consumer.deliver.listening import AsyncListener, Listening, listener_of
+from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
+from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
@@ -93,8 +94,6 @@ class MessageConsumer:
         length: int = limits.MIB,
         listener: AsyncListener | None = None,
         message_filter: Wanting = None,
-        *,
-        concurrency: int = 1,
     ) -> Self:
         """Add a topic to consume, before ``start`` or the iteration; return this consumer.
 
@@ -104,14 +103,12 @@ class MessageConsumer:
         Args:
             topic: Must exist when the consumer starts.
             length: Bytes fetched at a time, 1 to 8 MiB.
-            listener: A coroutine function, called once per message on the factory's loop, in order
-                in each partition. A message counts as consumed when it returns. What it raises is a
-                failed try of its message: ``on_listener_error``, ``listener_retries`` and
-                ``listener_backoff_s`` of the settings say what happens then. Call ``start`` after.
+            listener: A coroutine function, called on the factory's loop for each message, or with
+                ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
+                ``config.workers`` how many run at a time. A message counts as consumed when it
+                returns; see ``vq.MessageConsumer.subscribe`` for failures. Call ``start`` after.
             message_filter: A tag, or several as ``"a || b"``, a ``vq.Where`` or a
                 ``vq.MessageFilter``; see ``vq.MessageConsumer.subscribe``.
-            concurrency: So many partitions of the topic are handled at a time, 1 to 1,000. A
-                listener that waits before its next try holds no other partition up.
 
         Raises:
             InvalidArgument: An argument is wrong, or some topics have a listener and some none.
@@ -124,7 +121,9 @@ class MessageConsumer:
         if listener is None:
             self._core.subscribe(topic, length, message_filter, self._inbox)
         else:
-            called = listener_of(listener, concurrency)
+            check_listener(listener)
+            limit_s = self.config.listener_timeout_s
+            called = listener if limit_s is None else limited(listener, limit_s)
             self._core.subscribe(topic, length, message_filter, self._listening, called)
         self._is_pulled = listener is None
         return self

@@ -89,7 +89,7 @@ class MessageFactory:
         cluster = self._here()
         permit = Permit(cluster.clock.monotonic)
         settings = settings_of(ConsumerConfig, config)
-        inbox, listening = Inbox(permit), Listening(cluster.context)
+        inbox, listening = Inbox(permit), Listening(settings.workers, cluster.context)
         core = ConsumerCore(cluster, settings, permit=permit)
         consumer = MessageConsumer(core, inbox, listening, cluster)
         kept = (each for each in self._consumers if not each._core.stopped)

@@ -6,6 +6,7 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.pull import ThreadPull
 from vq.client.kinds import check_function
@@ -122,9 +123,14 @@ class MessageConsumer:
         Args:
             topic: Must exist when ``start`` is called.
             length: Bytes fetched at a time, 1 to 8 MiB.
-            listener: Called once per message, on a thread of this consumer. A message counts as
-                consumed when it returns; ``config.on_listener_error`` says what happens when it
-                raises. None: call ``get_many``.
+            listener: Called on a thread of this consumer for each message, or with
+                ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
+                ``config.workers`` how many run at a time. A message counts as consumed when it
+                returns. If it raises, or returns ``vq.RETRY`` or ``vq.Retry(after_s=...)``, the try
+                has failed: it is called again after a pause (``retry_backoff``), and after
+                ``max_attempts`` tries ``on_failure`` says what happens. A list fails as a whole,
+                unless it returns ``vq.Retry(done=...)``; its messages are then tried one by one.
+                None: call ``get_many``.
             message_filter: A tag, or several as ``"a || b"``; brokers send only messages with one
                 of them. There are no patterns: a tag with one of ``, && * >`` stands between double
                 quotes. Or ``vq.Where("price > 10")``: brokers send only messages of which the
@@ -143,7 +149,8 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            self._core.subscribe(topic, length, message_filter, self._workers, listener)
+            called = listener if self.config.listener_timeout_s is None else Watched(listener)
+            self._core.subscribe(topic, length, message_filter, self._workers, called)
         self._pull.subscribed(listener)
         return self
 

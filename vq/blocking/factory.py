@@ -90,7 +90,7 @@ class MessageFactory:
         runtime, cluster = self._opened()
         settings = settings_of(ConsumerConfig, config)
         workers = Workers(
-            settings.listener_threads,
+            settings.workers,
             name=f"vq-listener-{settings.group}",
             context=cluster.context,
         )

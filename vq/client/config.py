@@ -12,7 +12,7 @@ from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
-from vq.coordination.tree.values.group_terms import STICKY
+from vq.coordination.tree.values.group_terms import STICKY, OnFailure, WorkingMode
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -29,6 +29,10 @@ from vq.shown import shown
 #: Approximate memory of a waiting message in addition to its payload, tag, key and headers; counts
 #: in ``buffer_bytes``.
 MESSAGE_OVERHEAD_BYTES = 512
+#: The most listeners of a consumer that run at a time.
+WORKERS_MAX = 1_000
+WINDOW_MESSAGES_MAX = 1_000_000
+BATCH_WAIT_MS_MAX = 60_000
 PRODUCER_BUFFER_BYTES_MAX = 16 * limits.GIB
 #: Longest time for which a group keeps the place of a member that was closed.
 RESTART_S_MAX = 3_600
@@ -49,13 +53,6 @@ class ReadFrom(enum.StrEnum):
     MASTER = "master"  # from the node that leads it
     ANY = "any"  # from all nodes in sync: partitions are spread over them
     NEAREST = "nearest"  # from those in sync that are in the consumer's rack; else from the master
-
-
-class OnListenerError(enum.StrEnum):
-    """What happens when a listener keeps raising for one message."""
-
-    RETRY = "retry"  # the consumer tries this message again for ever: nothing is skipped
-    SKIP = "skip"  # after ``listener_retries`` more tries the message is logged and skipped
 
 
 class WhenFull(enum.StrEnum):
@@ -321,18 +318,33 @@ class ConsumerConfig:
         buffer_bytes: Bytes fetched ahead for all partitions together, those in flight included.
             Half of it is divided evenly, so a partition with a slow listener never uses the share
             of another. With 64 MiB, each of 4,096 partitions always has 8 KiB; a partition with
-            more to read gets up to ``prefetch_bytes`` of the other half. Each of
-            ``listener_threads`` decompresses at most 5 MiB at a time. If a record is larger than
-            the free space, one partition at a time may exceed the bound by one record (little more
-            than 1 MiB). Copies of messages that are being delivered do not count. Each partition
-            has at least 1 KiB.
+            more to read gets up to ``prefetch_bytes`` of the other half. Each of ``workers``
+            decompresses at most 5 MiB at a time. If a record is larger than the free space, one
+            partition at a time may exceed the bound by one record (little more than 1 MiB). Copies
+            of messages that are being delivered do not count. Each partition has at least 1 KiB.
         max_wait_s: How long a broker waits for data before it answers a fetch without any.
-        listener_threads: Threads that call listeners. At most one thread at a time serves a
-            partition.
-        on_listener_error: ``retry`` or ``skip``: what happens when a listener keeps raising, see
-            ``OnListenerError``.
-        listener_retries: With ``skip``: tries after the first one.
-        listener_backoff_s: Pause before the second try; doubles up to 30 s.
+        mode: ``orderly``, ``keyed`` or ``concurrent``: how many messages of a partition the
+            listener is at, see ``WorkingMode``. Without a listener, messages come in order.
+        workers: So many listeners of this consumer run at a time: threads of the blocking API,
+            tasks of ``vq.aio``. With ``orderly`` they are at different partitions.
+        batch_size: Above 1, the listener gets lists of up to so many messages of one partition.
+            Only with ``orderly`` and ``keyed`` do they keep an order: that of the partition, or of
+            each key.
+        batch_wait_ms: How long a list that is not full waits for more messages.
+        window_messages: In ``keyed`` and ``concurrent`` mode, and for lists: so many messages of a
+            partition, from the lowest unfinished one on, are at hand at most. At the bound the
+            partition is not fetched further. After a crash at most these are delivered again.
+        window_bytes: A second bound of the same: their contents together, but for the last one.
+        max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
+            counted by this member, so a message that moves on with its partition begins anew.
+        on_failure: ``hold``, ``skip`` or ``stop``, see ``OnFailure``.
+        listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
+            cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
+            it, and its result counts when it comes. In both, a partition that moves to another
+            member waits no longer for its listener; its message is then delivered again there.
+            None: no limit.
+        retry_backoff: The pause before the second try, and the longest one, in seconds; it doubles
+            in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
         read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
@@ -354,10 +366,16 @@ class ConsumerConfig:
     prefetch_bytes: int = 2 * limits.MIB
     buffer_bytes: int = 64 * limits.MIB
     max_wait_s: float = limits.LONG_POLL_S_DEFAULT
-    listener_threads: int = 1
-    on_listener_error: OnListenerError | Literal["retry", "skip"] = OnListenerError.RETRY
-    listener_retries: int = 5
-    listener_backoff_s: float = 0.1
+    mode: WorkingMode | Literal["orderly", "keyed", "concurrent"] = WorkingMode.ORDERLY
+    workers: int = 1
+    batch_size: int = 1
+    batch_wait_ms: float = 0.0
+    window_messages: int = 10_000
+    window_bytes: int = 16 * limits.MIB
+    max_attempts: int = 3
+    on_failure: OnFailure | Literal["hold", "skip", "stop"] = OnFailure.HOLD
+    listener_timeout_s: float | None = None
+    retry_backoff: tuple[float, float] = (0.1, 30.0)
     audit_interval_s: float = 30.0
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
@@ -371,8 +389,14 @@ class ConsumerConfig:
         # Text is taken, too: what compares by identity later must not meet it.
         start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
-        on_error = choice_of(OnListenerError, "on_listener_error", self.on_listener_error)
-        object.__setattr__(self, "on_listener_error", on_error)
+        object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
+        on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
+        object.__setattr__(self, "on_failure", on_failure)
+        if on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
+            raise InvalidArgument(
+                f"on_failure = {str(on_failure)!r}: members do not copy messages yet; give 'hold', "
+                "'skip' or 'stop'"
+            )
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)
@@ -399,16 +423,48 @@ class ConsumerConfig:
             )
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)
-        _positive("listener_backoff_s", self.listener_backoff_s)
         _between("prefetch_bytes", self.prefetch_bytes, 64 * limits.KIB, limits.GIB)
         _between("buffer_bytes", self.buffer_bytes, limits.MIB, 64 * limits.GIB)
-        _between("listener_threads", self.listener_threads, 1, 256)
-        _between("listener_retries", self.listener_retries, 0, 1_000)
+        _between("workers", self.workers, 1, WORKERS_MAX)
+        _between("window_messages", self.window_messages, 1, WINDOW_MESSAGES_MAX)
+        _between("window_bytes", self.window_bytes, 64 * limits.KIB, limits.GIB)
+        _between("batch_size", self.batch_size, 1, self.window_messages)
+        _number("batch_wait_ms", self.batch_wait_ms)
+        if not 0 <= self.batch_wait_ms <= BATCH_WAIT_MS_MAX:
+            raise InvalidArgument(
+                f"batch_wait_ms = {self.batch_wait_ms} is outside [0, {BATCH_WAIT_MS_MAX}]"
+            )
+        if self.batch_wait_ms and self.batch_size == 1:
+            raise InvalidArgument(
+                f"batch_wait_ms = {self.batch_wait_ms} waits for more messages of a list; give "
+                "batch_size, too"
+            )
+        _between("max_attempts", self.max_attempts, 1, 1_000)
+        if self.listener_timeout_s is not None:
+            _positive("listener_timeout_s", self.listener_timeout_s)
+        object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
         _number("max_wait_s", self.max_wait_s)
         if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
+
+
+def _pauses(given: object) -> tuple[float, float]:
+    """Return the first pause and the longest one, checked."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InvalidArgument(
+            f"retry_backoff = {shown(given)}; give the first pause and the longest one in seconds, "
+            "such as (0.1, 30.0)"
+        )
+    first_s, most_s = given
+    _positive("the first pause of retry_backoff", first_s)
+    _positive("the longest pause of retry_backoff", most_s)
+    if most_s < first_s:
+        raise InvalidArgument(
+            f"retry_backoff = {shown(given)}: the longest pause is below the first one"
+        )
+    return first_s, most_s
 
 
 def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:

@@ -114,7 +114,7 @@ def test_listeners_and_callbacks_of_threads_have_the_context_of_the_factory(
         REQUEST.set("later")
         producer = factory.create_producer(ProducerConfig())
         producer.send_async(Message("t", b"x"), lambda *_: seen.append(REQUEST.get())).result()
-        consumer = factory.create_consumer(ConsumerConfig(group="g", listener_threads=1))
+        consumer = factory.create_consumer(ConsumerConfig(group="g", workers=1))
 
         def listener(message: Message) -> None:
             seen.append(REQUEST.get())

@@ -59,7 +59,7 @@ def test_two_members_share_and_hand_over_without_a_repetition(
     """The second one comes and goes; every message is handled once, in order of its key."""
     producer = factory.create_producer()
     sinks = [Sink(), Sink()]
-    first = group_of(factory, topic, listener_threads=2).subscribe(topic, 1 << 20, sinks[0]).start()
+    first = group_of(factory, topic, workers=2).subscribe(topic, 1 << 20, sinks[0]).start()
     block_until(lambda: len(first.assignment()) == 4)
     sent = 0
 

@@ -11,7 +11,6 @@ from vq import limits
 from vq.client.config import (
     ConsumerConfig,
     MessageFactoryConfig,
-    OnListenerError,
     OnUnavailable,
     ProducerConfig,
     StartPosition,
@@ -19,6 +18,7 @@ from vq.client.config import (
     buffer_messages_of,
 )
 from vq.client.producer.interceptors import ProducerInterceptor
+from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import InvalidArgument
 from vq.model import Compression, ProducerIdentity
 from vq.serializers import Hessian2, Json, Serializer
@@ -34,7 +34,6 @@ TIMES = {
     ConsumerConfig: (
         "commit_interval_s",
         "audit_interval_s",
-        "listener_backoff_s",
         "max_wait_s",
     ),
 }
@@ -46,8 +45,11 @@ BOUNDS = [
     (ProducerConfig, "buffer_messages", 1, 1 << 25),
     (ConsumerConfig, "prefetch_bytes", 64 * limits.KIB, limits.GIB),
     (ConsumerConfig, "buffer_bytes", limits.MIB, 64 * limits.GIB),
-    (ConsumerConfig, "listener_threads", 1, 256),
-    (ConsumerConfig, "listener_retries", 0, 1_000),
+    (ConsumerConfig, "workers", 1, 1_000),
+    (ConsumerConfig, "batch_size", 1, 10_000),
+    (ConsumerConfig, "window_messages", 1, 1_000_000),
+    (ConsumerConfig, "window_bytes", 64 * limits.KIB, limits.GIB),
+    (ConsumerConfig, "max_attempts", 1, 1_000),
 ]
 
 
@@ -128,7 +130,9 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_words_are_those_of_the_tree_and_the_command_line() -> None:
     assert [str(each) for each in StartPosition] == ["earliest", "latest"]
-    assert [str(each) for each in OnListenerError] == ["retry", "skip"]
+    with pytest.raises(InvalidArgument, match="do not copy messages yet"):
+        ConsumerConfig(on_failure=OnFailure.DEAD_LETTER)  # type: ignore[arg-type]
+    assert [str(each) for each in WorkingMode] == ["orderly", "keyed", "concurrent"]
 
 
 @pytest.mark.parametrize(("cls", "name"), [(cls, name) for cls, name, _, _ in BOUNDS])
@@ -153,12 +157,12 @@ def test_times_are_numbers(cls: type[Any], name: str) -> None:
 
 def test_a_choice_may_be_given_as_text() -> None:
     config: Any = ConsumerConfig
-    made = config(on_listener_error="skip", start_position="latest")
-    assert made.on_listener_error is OnListenerError.SKIP
+    made = config(on_failure="skip", start_position="latest")
+    assert made.on_failure is OnFailure.SKIP
     assert made.start_position is StartPosition.LATEST
 
 
-@pytest.mark.parametrize("name", ["on_listener_error", "start_position"])
+@pytest.mark.parametrize("name", ["on_failure", "mode", "start_position"])
 @pytest.mark.parametrize("value", ["nonsense", "", 1, None])
 def test_another_choice_is_refused_with_those_there_are(name: str, value: object) -> None:
     config: Any = ConsumerConfig

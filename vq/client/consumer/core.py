@@ -8,6 +8,7 @@ committed, before another member claims it. Its states are in ``hold_states``.
 
 import asyncio
 import itertools
+import math
 import os
 import socket
 from collections.abc import Iterable
@@ -18,7 +19,9 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
-from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver import time_limit
+from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
+from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
@@ -40,6 +43,7 @@ from vq.errors import (
     GenerationStale,
     InvalidArgument,
     InvalidState,
+    ListenerFailed,
     VqError,
 )
 from vq.log_lines import get_logger
@@ -77,13 +81,7 @@ class ConsumerCore:
         steering: Seeks, pauses and resumes.
     """
 
-    def __init__(
-        self,
-        cluster: ClusterClient,
-        config: ConsumerConfig,
-        *,
-        permit: Permit,
-    ) -> None:
+    def __init__(self, cluster: ClusterClient, config: ConsumerConfig, *, permit: Permit) -> None:
         self.config = config
         self.member = config.member_id or _member_name(cluster)
         self.closed = False
@@ -103,8 +101,7 @@ class ConsumerCore:
         self._closing: asyncio.Task[None] | None = None
         self.holds = Holds(config.group, self.member)
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
-        self._commit_task: asyncio.Task[None] | None = None
-        self._publish_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
@@ -127,6 +124,7 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        check_listener_for(self.config, listener)
         wanted = Filter.of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
 
@@ -162,8 +160,15 @@ class ConsumerCore:
         finally:
             self._starting = False
             self._start_is_over.set()
-        self._commit_task = begin_task(self._commit_regularly())
-        self._publish_task = begin_task(self._troubles.publish(membership.share.report))
+        self._tasks = [
+            begin_task(self._commit_regularly()),
+            begin_task(self._troubles.publish(membership.share.report)),
+        ]
+        limit_s = self.config.listener_timeout_s
+        if limit_s is not None:
+            listeners = [each.listener for each in self._subscriptions.values()]
+            watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
+            self._tasks.append(begin_task(watch))
 
     async def ensure_started(self) -> None:
         """Start unless that was done; wait for a start that is under way."""
@@ -209,12 +214,14 @@ class ConsumerCore:
             stuck=lambda error: call_soon(self._loop, self._stuck, reading, error),
             went_on=lambda: call_soon(self._loop, self._went_on, reading),
             fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
+            stop=lambda error: call_soon(self._loop, self._listener_stops, reading, error),
         )
-        delivery = Delivery(
+        delivery = delivery_for(
             partition,
             position,
             subscription.listener,
             self.config,
+            self._cluster.rng,
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
@@ -310,6 +317,15 @@ class ConsumerCore:
                 error=error,
             )
 
+    def _listener_stops(self, reading: Reading, error: VqError) -> None:
+        """A listener has failed too often, and the settings say that the group stops there.
+
+        If the partition is about to leave or to pause, the next reading fails likewise.
+        """
+        if reading.is_current and reading.hold.may(Event.STOP):
+            self._stop_reading(reading)
+            self._stop(reading, f"{places.LISTENER_FAILED}: {error}")
+
     # Troubles -------------------------------------------------------------------------------------
     @property
     def last_error(self) -> VqError | None:
@@ -328,7 +344,10 @@ class ConsumerCore:
     def _stuck(self, reading: Reading, error: VqError) -> None:
         if reading.is_current:
             reading.fetch_failed = False
-            self._troubles.failed(reading.hold.partition, reading.delivery.position, error)
+            at = reading.delivery.position
+            if isinstance(error, ListenerFailed):  # others before it may be unfinished, too
+                at = int(error.details.get("offset", at))
+            self._troubles.failed(reading.hold.partition, at, error)
 
     def _went_on(self, reading: Reading) -> None:
         if reading.is_current:
@@ -383,14 +402,22 @@ class ConsumerCore:
         return reading.drained
 
     async def _wait_drained(self, reading: Reading) -> None:
+        """Wait until no listener runs for a partition any more, but no longer than its limit.
+
+        What a listener does behind the limit counts for nothing: nobody asks this reading any more.
+        """
         drained = self._stop_reading(reading)
-        while not drained.done():
-            await asyncio.wait([drained], timeout=_DRAIN_WARNING_S)
+        left_s = self.config.listener_timeout_s or math.inf
+        while not drained.done() and left_s > 0:
+            wait_s = min(_DRAIN_WARNING_S, left_s)
+            left_s -= wait_s
+            await asyncio.wait([drained], timeout=wait_s)
             if not drained.done():
                 logger.warning(
                     "partition waits for its listener to return before it is handed over",
                     group=self.config.group,
                     partition=reading.hold.partition,
+                    left_s=left_s,
                 )
 
     async def commit_last(self, hold: Hold) -> None:
@@ -548,10 +575,10 @@ class ConsumerCore:
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
-        for task in (self._commit_task, self._publish_task):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         readings = self.holds.readings()
         try:
             if self._membership is not None:

@@ -135,7 +135,7 @@ async def test_a_client_that_picks_more_than_its_broker_keeps_its_places(
             raise ZeroDivisionError
         got.append(message.content)
 
-    config = ConsumerConfig(group="g", max_wait_s=0.2, listener_backoff_s=0.1)
+    config = ConsumerConfig(group="g", max_wait_s=0.2, retry_backoff=(0.1, 30.0))
     consumer = await factory.create_consumer(config)
     await consumer.subscribe("t", listener=listener, message_filter=wanted).start()
     async with consumer:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import time
 
 import click
@@ -12,7 +13,8 @@ from support.waiting import WAIT_S, block_until
 from vq.cli import main
 from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.deliver.delivery import Delivery
+from vq.client.consumer.deliver.failures import Failures
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.workers import Workers
 from vq.client.consumer.troubles import Troubles
 from vq.client.reading.chunk import Chunk
@@ -116,10 +118,11 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
 
     workers = Workers(1, name="test")
     told = Told()
-    config = ConsumerConfig(group="g", listener_backoff_s=60.0)
+    config = ConsumerConfig(group="g", retry_backoff=(60.0, 60.0))
     where = TopicPartition("t", 0)
-    delivery = Delivery(
-        where, 0, listener, config, hooks=told.hooks, executor=workers, permit=endless()
+    failures = Failures(where, config, random.Random(0))
+    delivery = InTurn(
+        where, 0, listener, failures, hooks=told.hooks, executor=workers, permit=endless()
     )
     record = encode_record(1, b"one")
     delivery.add(Chunk(0, len(record), record, None))

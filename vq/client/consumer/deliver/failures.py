@@ -1,67 +1,161 @@
-"""What becomes of a message whose listener raised: it is tried again, or skipped."""
+"""What becomes of a message whose listener failed: tried again, held, skipped, or the group stops.
 
-from vq.backoff import Backoff
-from vq.client.config import ConsumerConfig, OnListenerError
+In here: the decision, from the settings and the number of tries, and its log lines. Not in here:
+who waits and for how long (the delivery and its executor).
+"""
+
+import enum
+from typing import Final, NamedTuple
+
+from vq.backoff import Backoff, Draws
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.tries import Retry
+from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import ListenerFailed, VqError
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
+from vq.model import Message, TopicPartition
 from vq.shown import shown_raised
 
 logger = get_logger(__name__)
-_BACKOFF_MAX_S = 30.0
+_JITTER: Final = 0.2
+
+
+class Verdict(enum.Enum):
+    """What becomes of a message."""
+
+    AGAIN = "again"
+    """It is tried again after a pause."""
+    HOLD = "hold"
+    """As AGAIN, and it has used up its attempts: what stands behind it is shown as held up."""
+    SKIP = "skip"
+    """It counts as handled."""
+    STOP = "stop"
+    """The group stops at it until a reset."""
+
+
+class Failed(NamedTuple):
+    """A try that failed, without its message: what keeps this does not keep that.
+
+    Attributes:
+        offset: Of the message.
+        attempts: How often it was tried, with this try.
+        error: What the listener raised; None: it returned ``retry``.
+        retry: What it returned.
+    """
+
+    offset: int
+    attempts: int
+    error: BaseException | None
+    retry: Retry | None = None
+
+
+class Decided(NamedTuple):
+    """What becomes of a message, why, and the pause before its next try if there is one."""
+
+    verdict: Verdict
+    error: ListenerFailed
+    pause_s: float = 0.0
+
+
+def failed_try(message: Message, result: BaseException | Retry) -> Failed:
+    """Return the try that ended with an exception, or with an answer that asks for another one."""
+    if isinstance(result, Retry):
+        return Failed(message.offset, message.attempts, None, result)
+    return Failed(message.offset, message.attempts, result)
 
 
 class Failures:
-    """The failed tries of one partition's message at hand."""
+    """The policy for one partition."""
 
-    def __init__(self, partition: TopicPartition, config: ConsumerConfig) -> None:
+    def __init__(self, partition: TopicPartition, config: ConsumerConfig, rng: Draws) -> None:
+        first_s, most_s = config.retry_backoff
         self._partition = partition
         self._config = config
-        self._offset = -1  # of the message that failed last,
-        self._tries = 0  # and how often it did
+        self._rng = rng
+        self._backoff = Backoff(first_s=first_s, most_s=most_s, jitter=_JITTER)
 
-    def failed(
-        self, offset: int, error: BaseException, before: VqError | None
-    ) -> tuple[ListenerFailed, float | None]:
-        """Return what to tell, and the pause before the next try; None: skip the message.
+    def failed(self, failed: Failed, before: VqError | None) -> Decided:
+        """Decide about a message, and log it.
 
         Args:
-            offset: Of the message.
-            error: What the listener raised.
-            before: Why the partition stands still already; None: it does not.
+            failed: The try.
+            before: Why it, or its partition, stands still already; None: it does not.
         """
-        self._tries = self._tries + 1 if offset == self._offset else 1
-        self._offset = offset
-        config = self._config
-        failed = ListenerFailed(
-            f"the listener raised for the message at offset {offset}: {shown_raised(error)}",
-            details={"offset": offset},
+        decided = self.decide(failed)
+        self.tell(decided, before)
+        return decided
+
+    def decide(self, failed: Failed) -> Decided:
+        """Decide about a message."""
+        offset, attempts, error, retry = failed
+        said = "asked for another try of" if error is None else "raised for"
+        why = "" if error is None else f": {shown_raised(error)}"
+        told = ListenerFailed(
+            f"the listener {said} the message at offset {offset}{why}",
+            details={"offset": offset, "attempts": attempts},
         )
-        failed.__cause__ = error
-        # Once for each cause: a listener may fail in another way at a later try.
+        told.__cause__ = error
+        verdict = Verdict.AGAIN
+        if attempts >= self._config.max_attempts:
+            verdict = _VERDICTS[OnFailure(self._config.on_failure)]
+        return Decided(verdict, told, self._pause_s(attempts, retry))
+
+    def tell(self, decided: Decided, before: VqError | None) -> None:
+        """Log what was decided; where the error was raised, once for each cause.
+
+        A listener may fail in another way at a later try.
+        """
+        verdict, told, _ = decided
+        error = told.__cause__
         is_told = (
             before is not None
             and type(before.__cause__) is type(error)
-            and before.details.get("offset") == offset
+            and before.details.get("offset") == told.details["offset"]
         )
         where_raised = None if is_told else error
-        if config.on_listener_error is OnListenerError.SKIP and (
-            self._tries > config.listener_retries
-        ):
+        tries = int(told.details["attempts"])
+        if verdict is Verdict.SKIP:
             logger.error(
-                "listener raised, message skipped",
+                "listener failed, message skipped",
                 partition=self._partition,
-                tries=self._tries,
-                error=failed,
+                tries=tries,
+                error=told,
                 exc_info=where_raised,
             )
-            return failed, None
-        logger.warning(
-            "listener raised, trying again",
-            partition=self._partition,
-            tries=self._tries,
-            error=failed,
-            exc_info=where_raised,
-        )
-        backoff = Backoff(first_s=config.listener_backoff_s, most_s=_BACKOFF_MAX_S)
-        return failed, backoff.pause_s(self._tries)
+        elif verdict is Verdict.STOP:
+            logger.error(
+                "listener failed, the group stops here",
+                group=self._config.group,
+                partition=self._partition,
+                tries=tries,
+                error=told,
+                exc_info=where_raised,
+            )
+        elif verdict is Verdict.HOLD and tries == self._config.max_attempts:
+            logger.error(
+                "listener failed, what follows waits for it, trying again",
+                partition=self._partition,
+                tries=tries,
+                error=told,
+                exc_info=where_raised,
+            )
+        else:
+            logger.warning(
+                "listener failed, trying again",
+                partition=self._partition,
+                tries=tries,
+                error=told,
+                exc_info=where_raised,
+            )
+
+    def _pause_s(self, attempts: int, retry: Retry | None) -> float:
+        if retry is not None and retry.after_s is not None:
+            return retry.after_s
+        return self._backoff.pause_s(attempts, self._rng)
+
+
+_VERDICTS: Final = {
+    OnFailure.HOLD: Verdict.HOLD,
+    OnFailure.SKIP: Verdict.SKIP,
+    OnFailure.STOP: Verdict.STOP,
+}

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from vq.client.consumer.deliver.delivery import Delivery, Executor
+from vq.client.consumer.deliver.delivery import Executor
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S, Permit
 from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, VqError
@@ -33,11 +34,11 @@ class Inbox(Executor):
 
     def __init__(self, permit: Permit) -> None:
         self._permit = permit
-        self._ready: deque[Delivery] = deque()
+        self._ready: deque[InTurn] = deque()
         self._arrived = asyncio.Event()
         # In hand: a message of one partition; or after ``next_many`` so many of each.
-        self._current: Delivery | None = None
-        self._many: dict[Delivery, int] = {}
+        self._current: InTurn | None = None
+        self._many: dict[InTurn, int] = {}
         self._reader: weakref.ref[Messages] | None = None  # the iterator that asked last,
         self._task: asyncio.Task[Any] | None = None  # and its task
         self._is_waiting = False  # that task waits for a message
@@ -50,7 +51,7 @@ class Inbox(Executor):
         """Whether ``close`` was called."""
         return self._closed
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: InTurn) -> None:
         """See ``Executor.put``; on the loop."""
         self._ready.append(delivery)
         self._arrived.set()
@@ -111,7 +112,7 @@ class Inbox(Executor):
             self._reader = weakref.ref(reader, lambda ref: call_soon(loop, self.left, ref))
         self._task = reader.task = task
 
-    def _warn(self, delivery: Delivery) -> None:
+    def _warn(self, delivery: InTurn) -> None:
         """Say once that a message counts that a loop was left with: its handler may have failed."""
         if self._has_warned:
             return
@@ -130,7 +131,7 @@ class Inbox(Executor):
         if waited_for and reader == self._reader:
             self._give_back(self._failure() or _LEFT)
 
-    def is_waited_for(self, _: Delivery) -> None:
+    def is_waited_for(self, _: InTurn) -> None:
         """See ``Executor``: a message that no task handles any more is given back."""
         failure = self._failure()
         if not failure and self._reader is not None and self._present_reader() is None:
@@ -142,7 +143,7 @@ class Inbox(Executor):
         """Have what is in hand delivered again."""
         self._give_back(why)
 
-    def _in_hand(self) -> list[Delivery]:
+    def _in_hand(self) -> list[InTurn]:
         return list(self._many) if self._current is None else [self._current]
 
     def _present_reader(self) -> "Messages | None":
@@ -230,13 +231,13 @@ class Inbox(Executor):
                 messages += self._take(delivery, most - len(messages))
         return messages
 
-    def _take(self, delivery: Delivery, most: int) -> list[Message]:
+    def _take(self, delivery: InTurn, most: int) -> list[Message]:
         window = delivery.window
         taken = list(window.messages[window.finished : window.finished + most])
         self._many[delivery] = len(taken)
         return taken
 
-    async def _arrival(self) -> Delivery | None:
+    async def _arrival(self) -> InTurn | None:
         """Return a partition with a message, waiting for one; what is in hand is consumed."""
         self._let_go(consumed=True)
         self._is_waiting = True
@@ -261,7 +262,7 @@ class Inbox(Executor):
             self._is_waiting = False
 
 
-def _first(delivery: Delivery) -> Message:
+def _first(delivery: InTurn) -> Message:
     """Return the first message in hand."""
     return delivery.window.messages[delivery.window.finished]
 

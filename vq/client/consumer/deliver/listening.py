@@ -1,8 +1,8 @@
-"""Coroutines called once per message: the asyncio twin of threads that call listeners.
+"""Coroutines called for messages: the asyncio twin of threads that call listeners.
 
 Loop-bound. A partition with messages has one task, which awaits the listener for each of them, in
-order. A message counts as consumed when the listener returns.
-A library may cancel that task: it ends, and after a pause another one goes on with the partition.
+order; or it has several of them. A message counts as consumed when the listener returns.
+A library may cancel such a task: it ends, and after a pause another one goes on.
 """
 
 import asyncio
@@ -10,12 +10,15 @@ import contextlib
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from vq.client.consumer.deliver.delivery import Delivery, Executor
+from vq.client.consumer.deliver.delivery import Executor
+from vq.client.consumer.deliver.failures import Failed, failed_try
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S
-from vq.client.kinds import check_whole
+from vq.client.consumer.deliver.sliding import Sliding
+from vq.client.consumer.deliver.tries import Retry
+from vq.client.consumer.deliver.workers import SLICE_S, AnyDelivery
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -23,43 +26,33 @@ from vq.shown import shown
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
-#: The most listeners of one topic that run at a time.
-CONCURRENCY_MAX: Final = 1_000
 
-AsyncListener = Callable[[Message], Awaitable[Any]]
-"""A coroutine function of a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicListener:
-    """The listener of one topic.
-
-    Attributes:
-        call: The application's.
-        slots: So many of them run at a time.
-    """
-
-    call: AsyncListener
-    slots: asyncio.Semaphore
+AsyncListener = Callable[[Any], Awaitable[Any]]
+"""A coroutine function of a message, or of a list of them with ``batch_size``."""
 
 
 class Listening(Executor):
     """The listeners of one consumer.
 
     Args:
+        count: So many of them run at a time.
         context: They run in copies of it, as everything that the factory calls by itself.
     """
 
-    def __init__(self, context: contextvars.Context) -> None:
+    def __init__(self, count: int, context: contextvars.Context) -> None:
+        self._slots = asyncio.Semaphore(count)
         self._context = context
-        self._tasks: dict[asyncio.Task[None], Delivery] = {}
+        self._tasks: dict[asyncio.Task[None], AnyDelivery] = {}
         self._is_closing = False
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: AnyDelivery) -> None:
         """See ``Executor.put``; on the loop."""
         if self._is_closing:
             return
-        task = begin_task(self._serve(delivery), self._context)
+        if isinstance(delivery, Sliding):
+            task = begin_task(self._serve_some(delivery), self._context)
+        else:
+            task = begin_task(self._serve(delivery), self._context)
         self._tasks[task] = delivery
         task.add_done_callback(self._ended)
 
@@ -70,7 +63,8 @@ class Listening(Executor):
         """
         delivery = self._tasks.pop(task)
         if task.cancelled() and not self._is_closing:
-            task.get_loop().call_later(max(delivery.pause_s, RECHECK_S), self.put, delivery)
+            pause_s = delivery.pause_s if isinstance(delivery, InTurn) else 0.0
+            task.get_loop().call_later(max(pause_s, RECHECK_S), self.put, delivery)
 
     async def close(self) -> None:
         """Cancel what still runs, after the consumer has waited for it and left the group."""
@@ -95,11 +89,11 @@ class Listening(Executor):
                 "another task"
             )
 
-    async def _serve(self, delivery: Delivery) -> None:
+    async def _serve(self, delivery: InTurn) -> None:
         """Deliver what has come for a partition, a chunk at a time; others go on between them."""
         while True:
             pause: float | None = 0.0
-            async with delivery.listener.slots:
+            async with self._slots:
                 try:
                     pause = await self._deliver(delivery)
                 except Exception:  # of the application's logging, or of vq
@@ -110,7 +104,7 @@ class Listening(Executor):
                 return
             await asyncio.sleep(pause or 0.0)
 
-    async def _deliver(self, delivery: Delivery) -> float | None:
+    async def _deliver(self, delivery: InTurn) -> float | None:
         """Handle the chunk at hand; return a pause before going on, None: it is done.
 
         A cancellation by others than ``close`` is a failed try, and ends the task.
@@ -119,17 +113,16 @@ class Listening(Executor):
             if not delivery.more() or not delivery.enter():
                 return None
             try:
-                failure = await _call_listener(delivery)
-                if failure is None:
+                failed = await _call_listener(delivery)
+                if failed is None:
                     delivery.handled()
                     continue
-                error = failure[1]
-                is_cancelled = isinstance(error, asyncio.CancelledError) and _is_cancelled()
-                if is_cancelled and self._is_closing:
-                    raise error
-                pause = delivery.failed(*failure)
-                if is_cancelled:
-                    raise error
+                cancelled = _cancellation(failed.error)
+                if cancelled is not None and self._is_closing:
+                    raise cancelled
+                pause = delivery.failed(failed)
+                if cancelled is not None:
+                    raise cancelled
             finally:
                 delivery.leave()
             if pause is not None:
@@ -137,19 +130,111 @@ class Listening(Executor):
         delivery.put_back()
         return None if delivery.is_stopped else RECHECK_S
 
+    async def _serve_some(self, delivery: Sliding) -> None:
+        """Handle messages of a partition that may have several in hand; others go on between."""
+        pause: float | None = None
+        async with self._slots:
+            if not delivery.enter_line():
+                return
+            try:
+                if delivery.takes_lists:
+                    pause = await self._deliver_lists(delivery)
+                else:
+                    pause = await self._pass(delivery)
+            except Exception as error:  # noqa: BLE001 - of the application's logging, or of vq
+                with contextlib.suppress(Exception):
+                    delivery.broke(error)
+                pause = RECHECK_S
+            finally:
+                delivery.leave()
+        if pause is not None and not delivery.is_stopped:
+            asyncio.get_running_loop().call_later(pause, self.put, delivery)
 
-async def _call_listener(delivery: Delivery) -> tuple[int, BaseException] | None:
+    async def _pass(self, delivery: Sliding) -> float | None:
+        """Do what its namesake in ``workers`` does, with a coroutine function."""
+        call, now = delivery.listener, delivery.permit.now
+        ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
+        slice_end = now() + SLICE_S
+        while delivery.more():
+            if delivery.needs_help():
+                self.put(delivery)
+            while ready:
+                if now() >= delivery.until and not delivery.may_go_on():
+                    return RECHECK_S
+                if now() >= slice_end:
+                    return 0.0
+                message = ready.popleft()
+                try:
+                    result = await call(message)
+                except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+                    self._try_later(delivery, [message], error)
+                    continue
+                if result is not None and isinstance(result, Retry):
+                    self._try_later(delivery, [message], result)
+                    continue
+                done.append(message)
+                if lanes and lanes.get(message.key) and delivery.settle():
+                    self.put(delivery)
+        return None
+
+    async def _deliver_lists(self, delivery: Sliding) -> float | None:
+        """Do what ``_pass`` does, with lists."""
+        slice_end = delivery.permit.now() + SLICE_S
+        while delivery.more():
+            if not delivery.may_go_on():
+                return RECHECK_S
+            if delivery.permit.now() >= slice_end:
+                return 0.0
+            messages, pause_s = delivery.take()
+            if pause_s:
+                return pause_s
+            if not messages:
+                continue
+            if delivery.needs_help(1):
+                self.put(delivery)
+            try:
+                result = await delivery.listener(messages)
+            except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+                self._try_later(delivery, messages, error)
+                continue
+            if isinstance(result, Retry):
+                self._try_later(delivery, messages, result)
+            else:
+                delivery.finished(messages)
+        return None
+
+    def _try_later(
+        self, delivery: Sliding, messages: list[Message], result: BaseException | Retry
+    ) -> None:
+        """Have messages tried again; a cancellation by others than ``close`` ends the task, too."""
+        cancelled = _cancellation(result)
+        if cancelled is not None and self._is_closing:
+            raise cancelled
+        loop = asyncio.get_running_loop()
+        for message, pause_s in delivery.failed(messages, result):
+            loop.call_later(pause_s, self._again, delivery, message)
+        if cancelled is not None:
+            raise cancelled
+
+    def _again(self, delivery: Sliding, message: Message) -> None:
+        if delivery.again(message):
+            self.put(delivery)
+
+
+async def _call_listener(delivery: InTurn) -> Failed | None:
     """Do what its namesake in ``workers`` does, with a coroutine function."""
-    call, window, now = delivery.listener.call, delivery.window, delivery.permit.now
+    call, window, now = delivery.listener, delivery.window, delivery.permit.now
     all_done = False
     try:
-        for message in window.turn(None if delivery.error is None else 1):
+        for message in window.turn() if delivery.error is None else delivery.turn_again():
             if now() >= delivery.until and not delivery.may_go_on():
                 return None
             try:
-                await call(message)
+                result = await call(message)
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                return message.offset, error
+                return failed_try(message, error)
+            if result is not None and isinstance(result, Retry):
+                return failed_try(message, result)
         all_done = True
     finally:
         window.end_turn(is_finished=all_done)
@@ -159,17 +244,19 @@ async def _call_listener(delivery: Delivery) -> tuple[int, BaseException] | None
 _CANCEL_S: Final = 5.0
 
 
-def _is_cancelled() -> bool:
-    """Whether somebody cancels the present task; a listener may raise the same error by itself."""
+def _cancellation(error: object) -> asyncio.CancelledError | None:
+    """Return the error if somebody cancels the present task; listeners may raise it themselves."""
+    if not isinstance(error, asyncio.CancelledError):
+        return None
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return error if task is not None and task.cancelling() > 0 else None
 
 
-def listener_of(listener: AsyncListener, concurrency: int) -> TopicListener:
-    """Return what an application gives to be called for each message of a topic, checked.
+def check_listener(listener: AsyncListener) -> None:
+    """Check what an application gives to be called for the messages of a topic.
 
     Raises:
-        InvalidArgument: It is no coroutine function, or the number is out of range.
+        InvalidArgument: It is no coroutine function.
     """
     call = getattr(listener, "__call__", None)  # noqa: B004 - of an object that is called
     if not inspect.iscoroutinefunction(listener) and not inspect.iscoroutinefunction(call):
@@ -177,7 +264,3 @@ def listener_of(listener: AsyncListener, concurrency: int) -> TopicListener:
             f"listener {shown(listener)} is no coroutine function; give an `async def` of the "
             "message: a plain function would hold the event loop"
         )
-    check_whole("concurrency", concurrency)
-    if not 1 <= concurrency <= CONCURRENCY_MAX:
-        raise InvalidArgument(f"concurrency {concurrency} is outside [1, {CONCURRENCY_MAX}]")
-    return TopicListener(listener, asyncio.Semaphore(concurrency))

@@ -89,8 +89,11 @@ class Window:
     def open(self, messages: Sequence[Message]) -> None:
         """Go on behind what is finished, with the messages that follow there."""
         if self.messages:
-            self._finished_before += self.finished
-            self._begin = self.place()
+            finished = self.finished
+            if finished:  # written out: small chunks feel every call
+                last = self.messages[finished - 1]
+                self._begin = Progress(last.next_offset, last.id)
+                self._finished_before += finished
             self._ahead.clear()
         self.messages, self.left, self._turn = messages, _NONE_LEFT, _AT_BEGIN
 

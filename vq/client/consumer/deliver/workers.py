@@ -1,28 +1,38 @@
-"""Threads that call listeners: a partition's messages in order, by one of them at a time.
+"""Threads that call listeners: one of them at a partition at a time, or several.
 
-A worker handles one chunk and then the next delivery in line, so that a partition with a long
-backlog does not keep the others waiting. Nor does one whose listener raises: it leaves the worker
-and comes back for its next try.
+A worker handles one chunk, or messages for some milliseconds, and then the next delivery in line,
+so that a partition with a long backlog does not keep the others waiting. Nor does one whose
+listener fails: it, or the message alone, leaves the worker and comes back for its next try.
 """
 
 import contextlib
 import contextvars
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-from vq.client.consumer.deliver.delivery import Delivery, Executor
+from vq.client.consumer.deliver.delivery import Executor
+from vq.client.consumer.deliver.failures import Failed, failed_try
+from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S
+from vq.client.consumer.deliver.sliding import Sliding
+from vq.client.consumer.deliver.tries import Retry
 from vq.log_lines import get_logger
 from vq.model import Message
 
 logger = get_logger(__name__)
 
-Listener = Callable[[Message], Any]
+#: How long a worker is at one partition while others wait in line.
+SLICE_S: Final = 0.01
+
+AnyDelivery = InTurn | Sliding
+Listener = Callable[[Any], Any]
+"""A plain function of a message, or of a list of them with ``batch_size``."""
 
 
 class Workers(Executor):
@@ -41,10 +51,10 @@ class Workers(Executor):
         # Not a ``SimpleQueue``: before Python 3.13 its ``get`` waits for ever if its time-out is
         # over before it has begun to wait, as on a busy machine.
         self._wake = threading.Condition(threading.Lock())
-        self._ready: deque[Delivery] = deque()
-        self._later: list[tuple[float, int, Delivery]] = []  # a heap by due time
+        self._ready: deque[AnyDelivery] = deque()
+        self._later: list[tuple[float, int, AnyDelivery, Message | None]] = []  # a heap by due time
         self._numbers = itertools.count()
-        self._at_work: set[Delivery] = set()
+        self._at_work: set[AnyDelivery] = set()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
@@ -58,31 +68,37 @@ class Workers(Executor):
         """Whether this is called by one of the threads."""
         return threading.current_thread() in self._threads
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, delivery: AnyDelivery) -> None:
         """See ``Executor.put``."""
         with self._wake:
             self._ready.append(delivery)
             self._wake.notify()
 
-    def put_later(self, delivery: Delivery, pause_s: float) -> None:
-        """Have a partition handled after a pause."""
+    def put_later(
+        self, delivery: AnyDelivery, pause_s: float, message: Message | None = None
+    ) -> None:
+        """Have a partition handled after a pause; with a message of it that is ready then."""
         with self._wake:
             due = time.monotonic() + pause_s
-            heapq.heappush(self._later, (due, next(self._numbers), delivery))
+            heapq.heappush(self._later, (due, next(self._numbers), delivery, message))
             self._wake.notify()  # whoever waits looks again for how long
 
     def _run(self) -> None:
         while not self._closed and (delivery := self._next()) is not None:
             self._at_work.add(delivery)
             try:
-                self._context.copy().run(self._handle, delivery)
+                context = self._context.copy()
+                if isinstance(delivery, Sliding):
+                    context.run(self._handle_some, delivery)
+                else:
+                    context.run(self._handle, delivery)
             except BaseException:  # the others still need the thread
                 with contextlib.suppress(BaseException):  # of the application's logging
                     logger.exception("delivery failed, others continue")
             finally:
                 self._at_work.discard(delivery)
 
-    def _handle(self, delivery: Delivery) -> None:
+    def _handle(self, delivery: InTurn) -> None:
         """Handle one chunk, or go on with it after a pause; then get in line again, or leave."""
         if not delivery.enter():
             return
@@ -92,13 +108,108 @@ class Workers(Executor):
         except BaseException as error:  # noqa: BLE001 - the thread is for other partitions, too
             delivery.broke(error)
         finally:
+            if pause is not None:
+                delivery.leave()
+                if not delivery.is_stopped:
+                    self.put_later(delivery, pause)
+            elif delivery.leave_line():
+                self.put(delivery)
+
+    def _handle_some(self, delivery: Sliding) -> None:
+        """Handle messages while there are any that are ready, or until others have waited."""
+        if not delivery.enter_line():
+            return
+        pause: float | None = None
+        try:
+            pause = self._deliver_lists(delivery) if delivery.takes_lists else self._pass(delivery)
+        except BaseException as error:  # noqa: BLE001 - as above
+            delivery.broke(error)
+            pause = RECHECK_S
+        finally:
             delivery.leave()
             if pause is not None and not delivery.is_stopped:
                 self.put_later(delivery, pause)
-            elif delivery.has_more():
-                self.put(delivery)
 
-    def _next(self) -> Delivery | None:
+    def _pass(self, delivery: Sliding) -> float | None:
+        """Call the listener for what is ready; return a pause before coming back, None: need not.
+
+        Other threads do the same with the same two deques, whose ends are theirs one at a time.
+        """
+        listener, now = delivery.listener, delivery.permit.now
+        ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
+        message = result = None
+        until = -math.inf
+        slice_end = now() + SLICE_S
+        try:
+            while delivery.more():
+                if delivery.needs_help():
+                    self.put(delivery)
+                while ready:
+                    if now() >= until:
+                        if not delivery.may_go_on():
+                            return RECHECK_S
+                        if now() >= slice_end:
+                            if self._ready:
+                                return 0.0
+                            slice_end = now() + SLICE_S
+                        until = min(delivery.until, slice_end)
+                    try:
+                        message = ready.popleft()
+                    except IndexError:
+                        break
+                    try:
+                        result = listener(message)
+                    except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+                        self._try_later(delivery, [message], error)
+                        continue
+                    if result is not None and isinstance(result, Retry):
+                        self._try_later(delivery, [message], result)
+                        continue
+                    done.append(message)
+                    if lanes and lanes.get(message.key) and delivery.settle():
+                        self.put(delivery)
+        finally:
+            message = result = None  # an error that is kept refers to this call
+        return None
+
+    def _deliver_lists(self, delivery: Sliding) -> float | None:
+        """Do what ``_pass`` does, with lists."""
+        messages: list[Message] = []
+        result = None
+        slice_end = delivery.permit.now() + SLICE_S
+        try:
+            while delivery.more():
+                if not delivery.may_go_on():
+                    return RECHECK_S
+                if self._ready and delivery.permit.now() >= slice_end:
+                    return 0.0
+                messages, pause_s = delivery.take()
+                if pause_s:
+                    return pause_s
+                if not messages:
+                    continue
+                if delivery.needs_help(1):
+                    self.put(delivery)
+                try:
+                    result = delivery.listener(messages)
+                except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+                    self._try_later(delivery, messages, error)
+                    continue
+                if isinstance(result, Retry):
+                    self._try_later(delivery, messages, result)
+                else:
+                    delivery.finished(messages)
+        finally:
+            messages, result = [], None  # as in ``_pass``
+        return None
+
+    def _try_later(
+        self, delivery: Sliding, messages: list[Message], result: BaseException | Retry
+    ) -> None:
+        for message, pause_s in delivery.failed(messages, result):
+            self.put_later(delivery, pause_s, message)
+
+    def _next(self) -> AnyDelivery | None:
         """Wait for the next delivery in line and return it; None once the threads are to end."""
         with self._wake:
             while not self._closed:
@@ -117,7 +228,9 @@ class Workers(Executor):
             left = self._later[0][0] - time.monotonic()
             if left > 0:
                 return left
-            self._ready.append(heapq.heappop(self._later)[2])
+            _, _, delivery, message = heapq.heappop(self._later)
+            if message is None or not isinstance(delivery, Sliding) or delivery.again(message):
+                self._ready.append(delivery)
         return None
 
     def forsake(self, _: str) -> None:
@@ -139,40 +252,40 @@ class Workers(Executor):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _deliver(delivery: Delivery) -> float | None:
+def _deliver(delivery: InTurn) -> float | None:
     """Handle what is left of the chunk at hand; return a pause in seconds before going on."""
     while delivery.may_go_on():
         if not delivery.more():
             return None
-        failure = _call_listener(delivery)
-        if failure is None:
+        failed = _call_listener(delivery)
+        if failed is None:
             delivery.handled()
         else:
-            pause = delivery.failed(*failure)
+            pause = delivery.failed(failed)
             if pause is not None:
                 return pause
     delivery.put_back()
     return RECHECK_S
 
 
-def _call_listener(delivery: Delivery) -> tuple[int, BaseException] | None:
-    """Call the listener for the messages left, until it raises; return for which and what.
+def _call_listener(delivery: InTurn) -> Failed | None:
+    """Call the listener for the messages left, until it fails; return for which and how.
 
     For which: its offset. What is raised refers to the functions that called this one, so that a
     message in a variable of theirs would be kept with it.
-
-    After an error one message is enough: that it goes on is told soon.
     """
     listener, window, now = delivery.listener, delivery.window, delivery.permit.now
     all_done = False
     try:
-        for message in window.turn(None if delivery.error is None else 1):
+        for message in window.turn() if delivery.error is None else delivery.turn_again():
             if now() >= delivery.until and not delivery.may_go_on():
                 return None
             try:
-                listener(message)
+                result = listener(message)
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                return message.offset, error
+                return failed_try(message, error)
+            if result is not None and isinstance(result, Retry):
+                return failed_try(message, result)
         all_done = True
     finally:
         window.end_turn(is_finished=all_done)

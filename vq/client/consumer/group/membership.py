@@ -107,6 +107,7 @@ class Membership:
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
             topics=dict(filters),
+            mode=str(config.mode),
             strategy=self._targets.strategy,
         )
         self._consumer = consumer

@@ -6,6 +6,8 @@ flush, a master that had not all) gives the same offsets to other messages. A gr
 there would skip messages.
 """
 
+from typing import Final
+
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.reading.partition_reader import PartitionReader
@@ -24,6 +26,9 @@ from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.remoting.format import Command, Place
 from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
+
+#: What the reason begins with if no message was lost: ``on_failure = "stop"``.
+LISTENER_FAILED: Final = "on_failure = 'stop'"
 
 
 async def why_stopped(
@@ -77,8 +82,11 @@ def proves_a_loss(error: VqError, position: int) -> bool:
 
 def stopped_error(group: str, partition: TopicPartition, reason: str) -> GroupStopped:
     """Return the error for a group that is stopped until somebody resets it."""
+    lost = "Messages were lost there; going on by itself it might skip others. "
+    if reason.startswith(LISTENER_FAILED):
+        lost = ""
     return GroupStopped(
-        f"group {group!r} was stopped on {partition}: {reason}. Messages were lost there; going on "
-        f"by itself it might skip others. Decide where it goes on: `vq group reset {group} --topic "
+        f"group {group!r} was stopped on {partition}: {reason}. {lost}"
+        f"Decide where it goes on: `vq group reset {group} --topic "
         f"{partition.topic} --partition {partition.partition}`"
     )

@@ -79,7 +79,7 @@ def test_stopping_between_two_tries_leaves_the_message_for_the_next_owner(
 ) -> None:
     listener = Listener()
     listener.fail = lambda content, nth: ValueError() if content == 1 else None
-    partition = Partition(workers, listener, listener_backoff_s=0.001)
+    partition = Partition(workers, listener, retry_backoff=(0.001, 30.0))
     partition.add(3)
     block_until(lambda: listener.calls.count(1) >= 3)
     partition.stop()
@@ -99,7 +99,7 @@ def test_stops_that_race_with_deliveries_are_always_told() -> None:
     listener.fail = lambda content, nth: ValueError() if content % 3 == 0 and nth == 1 else None
     for round_ in range(200):
         listener.calls.clear()
-        partition = Partition(workers, listener, listener_backoff_s=0.0001)
+        partition = Partition(workers, listener, retry_backoff=(0.0001, 30.0))
         partition.add(4)
         if round_ % 2:
             partition.add(2)

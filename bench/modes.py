@@ -1,0 +1,130 @@
+"""What each working mode of a consumer costs beside ``orderly``, and what failing keys cost others.
+
+Messages of 128 bytes with 10,000 keys, in one partition. Each mode has a listener that does
+nothing, so the processor time is the client's own. With failing keys, one key in a hundred fails at
+each first try of a message, with a back-off of 1 s; the rate is that of the others.
+"""
+
+import threading
+import time
+from typing import Any, Final
+
+import vq
+from bench.cluster import Cluster
+from bench.context import Context, Rounds
+from bench.figures import Figure
+from vq.cli.bench.workload import Outcomes, Ready, WorkFailed, contents
+
+SIZE: Final = 128
+KEYS: Final = 10_000
+#: Of the keys, one in so many fails.
+FAILING: Final = 100
+BACKOFF_S: Final = 1.0
+ORDERLY: Final = "orderly"
+UNDISTURBED: Final = "keyed, 4 workers"
+DISTURBED: Final = "keyed, 4 workers, 1 % of keys fail"
+#: Per row: settings of the consumer, and whether keys fail.
+ROWS: Final[dict[str, tuple[dict[str, Any], bool]]] = {
+    ORDERLY: ({}, False),
+    "concurrent, 1 worker": ({"mode": "concurrent"}, False),
+    "concurrent, 4 workers": ({"mode": "concurrent", "workers": 4}, False),
+    "concurrent, lists of 100": ({"mode": "concurrent", "batch_size": 100}, False),
+    "keyed, 1 worker": ({"mode": "keyed"}, False),
+    UNDISTURBED: ({"mode": "keyed", "workers": 4}, False),
+    DISTURBED: ({"mode": "keyed", "workers": 4}, True),
+}
+_WAIT_S: Final = 600.0
+
+
+def modes(context: Context) -> Rounds:
+    """Receive the same messages in one mode after the other."""
+    count = context.pick(400_000, 20_000)
+    with context.cluster() as cluster:
+        topic = cluster.topic()
+        cluster.run("send_keyed", topic=topic, count=count)
+        _received(cluster, topic, count, ORDERLY, "warm-up")
+        for round_ in range(context.rounds):
+            rates = {
+                row: _received(cluster, topic, count, row, f"{round_}-{number}")
+                for number, row in enumerate(ROWS)
+            }
+            yield [
+                Figure(row, rate, "msg/s", rates[UNDISTURBED if row == DISTURBED else ORDERLY])
+                for row, rate in rates.items()
+            ]
+
+
+def _received(cluster: Cluster, topic: str, count: int, row: str, group: str) -> float:
+    settings, fails = ROWS[row]
+    got = cluster.run(
+        "consume_in", topic=topic, group=group, count=count, settings=settings, fails=fails
+    )
+    return float(got["messages"] / got["seconds"])
+
+
+def send_keyed(ready: Ready, *, client: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
+    """Send ``count`` messages whose keys take turns."""
+    outcomes = Outcomes()
+    config = vq.MessageFactoryConfig(**client)
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        ready()
+        for number, each in enumerate(contents(0, 0, count, SIZE)):
+            producer.send_async(vq.Message(topic, each, key=number % KEYS), outcomes)
+        producer.flush()
+    outcomes.check(count)
+    return {"messages": count}
+
+
+def consume_in(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    group: str,
+    count: int,
+    settings: dict[str, Any],
+    fails: bool,
+) -> dict[str, Any]:
+    """Receive all messages of keys that do not fail, as a group's only member.
+
+    The window holds what arrives during a back-off: it is no part of what is measured.
+    """
+    left = sum(1 for number in range(count) if not fails or number % KEYS % FAILING)
+    expected, marks, ended = left, [0.0, 0.0], threading.Event()
+    numbers = iter(range(left))  # one step for each message, whichever thread takes it
+    last = left - 1
+
+    def one(message: vq.Message) -> None:
+        if fails and not message.key % FAILING:  # type: ignore[operator]  # all keys are integers
+            if message.attempts == 1:
+                raise vq.InvalidState("not at the first try")
+            return
+        number = next(numbers)
+        if not number:
+            marks[0] = time.perf_counter()
+        elif number == last:
+            marks[1] = time.perf_counter()
+            ended.set()
+
+    def many(messages: list[vq.Message]) -> None:
+        for message in messages:
+            one(message)
+
+    config = vq.ConsumerConfig(
+        group=group,
+        window_messages=count,
+        window_bytes=2 * count * SIZE,
+        retry_backoff=(BACKOFF_S, BACKOFF_S),
+        **settings,
+    )
+    with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+        consumer = factory.create_consumer(config)
+        consumer.subscribe(topic, 1 << 20, one if config.batch_size == 1 else many)
+        ready()
+        consumer.start()
+        if not ended.wait(_WAIT_S):
+            raise WorkFailed(f"not all of {expected} messages arrived in time")
+    return {"messages": expected - 1, "seconds": max(marks[1] - marks[0], 1e-9)}
+
+
+WORKS: Final = {each.__name__: each for each in (send_keyed, consume_in)}

@@ -1,0 +1,327 @@
+"""Several messages of a partition in hand: order by key, lists, lost claims, hand-overs, stops."""
+
+import asyncio
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster
+from support.consumers import send, texts
+from support.waiting import until
+
+from vq import aio
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.tries import RETRY, Retry
+from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.errors import GroupStopped, InvalidArgument, ListenerFailed
+from vq.model import Message, TopicPartition
+
+pytestmark = pytest.mark.virtual_time
+
+T0 = TopicPartition("t", 0)
+KEYS = ("a", "b", "c", "d")
+
+
+async def member(
+    factory: aio.MessageFactory, listener: Any, topic: str = "t", **settings: Any
+) -> aio.MessageConsumer:
+    """Return a started consumer whose messages go to a listener."""
+    config = {"group": "g", "max_wait_s": 0.5, "workers": 8, "commit_interval_s": 600.0, **settings}
+    consumer = await factory.create_consumer(ConsumerConfig(**config))
+    return await consumer.subscribe(topic, listener=listener).start()
+
+
+async def send_keyed(factory: aio.MessageFactory, count: int) -> list[Any]:
+    """Store messages of topic ``t`` with the keys in turn."""
+    messages = [Message("t", b"%d" % each, key=KEYS[each % len(KEYS)]) for each in range(count)]
+    return await send(factory, *messages)
+
+
+async def committed(consumer: aio.MessageConsumer) -> int:
+    await consumer.commit()
+    return (await consumer.get_offset("t"))[T0]
+
+
+async def test_keys_are_side_by_side_and_each_is_in_order(factory: aio.MessageFactory) -> None:
+    await send_keyed(factory, 40)
+    order: defaultdict[Any, list[int]] = defaultdict(list)
+    running: list[Any] = []
+    most = 0
+    rng = random.Random(7)
+
+    async def listener(message: Message) -> None:
+        nonlocal most
+        assert message.key not in running
+        running.append(message.key)
+        most = max(most, len(running))
+        await asyncio.sleep(rng.random())
+        running.remove(message.key)
+        order[message.key].append(int(message.content))
+
+    async with await member(factory, listener, mode="keyed"):
+        await until(lambda: sum(map(len, order.values())) == 40)
+    assert most == len(KEYS)
+    assert all(order[key] == list(range(number, 40, 4)) for number, key in enumerate(KEYS))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_so_many_messages_are_in_hand_at_a_time(
+    factory: aio.MessageFactory, workers: int
+) -> None:
+    await send(factory, *texts(*range(12)))
+    got: list[bytes] = []
+    running = most = 0
+
+    async def listener(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(1.0)
+        running -= 1
+        got.append(message.content)
+
+    async with await member(factory, listener, mode="concurrent", workers=workers):
+        await until(lambda: len(got) == 12)
+    assert most == workers
+
+
+async def test_a_crash_delivers_again_from_the_lowest_unfinished_message(
+    factory: aio.MessageFactory,
+) -> None:
+    sent = await send(factory, *texts(*range(6)))
+    got: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        if message.content == b"2":
+            await asyncio.sleep(1e6)
+        got.append(message.content)
+
+    consumer = await member(factory, listener, mode="concurrent")
+    await until(lambda: len(got) == 5)
+    assert sent[1].offset < await committed(consumer) <= sent[2].offset
+    assert consumer.troubles() == {}
+
+
+async def test_a_result_of_an_earlier_claim_counts_for_nothing(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Also when the same member claims again: its listener runs under both generations."""
+    sent = await send(factory, *texts(0, 1, 2))
+    calls: list[asyncio.Event] = []
+
+    async def listener(message: Message) -> None:
+        if message.content != b"0":
+            return
+        calls.append(asyncio.Event())
+        mine = calls[-1]
+        while not mine.is_set():
+            try:
+                await mine.wait()
+            except asyncio.CancelledError:
+                continue  # it goes on beyond its limit, as a thread does
+
+    consumer = await member(factory, listener, mode="concurrent", listener_timeout_s=5.0)
+    await until(lambda: len(calls) == 1)
+    coordinator: Any = factory._opened().coordinator
+    session = coordinator.session_id
+    cluster.ensemble.expire(coordinator)
+    await until(lambda: coordinator.session_id not in {0, session})
+    await until(lambda: len(calls) == 2)
+    calls[0].set()
+    await asyncio.sleep(1.0)
+    assert await committed(consumer) <= sent[0].offset
+    calls[1].set()
+    await until(lambda: not consumer.troubles())
+    await asyncio.sleep(1.0)
+    assert await committed(consumer) > sent[2].offset
+    assert len(calls) == 2
+    await consumer.close()
+
+
+@pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
+async def test_a_hand_over_waits_for_a_listener_no_longer_than_its_limit(
+    cluster: MemoryCluster, factory: aio.MessageFactory, mode: str
+) -> None:
+    """And delays no other partition."""
+    await send(factory, *(Message("wide", b"%d" % each, key=each) for each in range(4)))
+    stuck = asyncio.Event()
+    here: list[int] = []
+    there: list[int] = []
+
+    async def hangs(message: Message) -> None:
+        here.append(message.partition)
+        while not stuck.is_set():
+            try:
+                await stuck.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def works(message: Message) -> None:
+        there.append(message.partition)
+
+    first = await member(factory, hangs, "wide", mode=mode, listener_timeout_s=20.0)
+    await until(lambda: len(set(here)) == 4)
+    second = await member(factory, works, "wide", mode=mode)
+    began = asyncio.get_running_loop().time()
+    await until(lambda: len(there) == 2, timeout_s=60.0)
+    assert 19.0 <= asyncio.get_running_loop().time() - began <= 30.0
+    assert sorted(there) == sorted(each.partition for each in second.assignment())
+    stuck.set()
+    await first.close()
+    await second.close()
+
+
+async def test_a_coroutine_is_cancelled_at_its_limit_and_tried_again(
+    factory: aio.MessageFactory,
+) -> None:
+    await send(factory, *texts(0, 1))
+    attempts: list[int] = []
+    got: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        if message.content == b"0":
+            attempts.append(message.attempts)
+            if message.attempts < 3:
+                await asyncio.sleep(1e6)
+        got.append(message.content)
+
+    settings = {"listener_timeout_s": 2.0, "max_attempts": 2}
+    async with await member(factory, listener, mode="concurrent", **settings) as consumer:
+        await until(lambda: T0 in consumer.troubles())
+        trouble = consumer.troubles()[T0]
+        assert isinstance(trouble.error, ListenerFailed)
+        assert "took longer than 2.0 s" in str(trouble.error)
+        await until(lambda: len(got) == 2)
+        await until(lambda: not consumer.troubles())
+    assert attempts == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
+async def test_the_group_stops_at_a_message_until_it_is_reset(
+    cluster: MemoryCluster, factory: aio.MessageFactory, mode: str
+) -> None:
+    """The other partitions go on, and a member that comes later is stopped there, too."""
+    sent = await send(factory, *texts(0, 1, 2))
+    await send(factory, Message("wide", b"9"))
+    got: list[bytes] = []
+
+    async def listener(message: Message) -> Retry | None:
+        if message.content == b"1":
+            return RETRY
+        got.append(message.content)
+        return None
+
+    settings: dict[str, Any] = {"mode": mode, "on_failure": "stop", "max_attempts": 2, "workers": 1}
+    config = ConsumerConfig(group="g", max_wait_s=0.5, commit_interval_s=600.0, **settings)
+    for _ in range(2):
+        consumer = await factory.create_consumer(config)
+        consumer.subscribe("t", listener=listener).subscribe("wide", listener=listener)
+        await consumer.start()
+        await until(lambda consumer=consumer: T0 in consumer.troubles())
+        await until(
+            lambda consumer=consumer: isinstance(consumer.troubles()[T0].error, GroupStopped)
+        )
+        told = str(consumer.troubles()[T0].error)
+        assert "on_failure = 'stop'" in told
+        assert "Messages were lost" not in told
+        await until(lambda: b"9" in got)
+        await consumer.close()
+    async with cluster.admin() as coordinator:
+        await OffsetStore(coordinator).reset("g", T0, CommittedOffset(offset=sent[2].offset))
+    async with await factory.create_consumer(config) as consumer:
+        await consumer.subscribe("t", listener=listener).start()
+        await until(lambda: b"2" in got)
+
+
+async def test_two_listeners_that_fail_at_once_lose_nothing(factory: aio.MessageFactory) -> None:
+    await send_keyed(factory, 40)
+    got: list[int] = []
+    rng = random.Random(3)
+
+    async def listener(message: Message) -> None:
+        await asyncio.sleep(rng.random() / 10)
+        if message.attempts < 3 and rng.random() < 0.5:
+            raise OSError("busy")
+        got.append(int(message.content))
+
+    async with await member(factory, listener, mode="concurrent", max_attempts=9) as consumer:
+        await until(lambda: len(got) == 40)
+        assert await committed(consumer) > 0
+    assert sorted(got) == list(range(40))
+
+
+@pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
+async def test_a_coroutine_may_get_lists(factory: aio.MessageFactory, mode: str) -> None:
+    """One message of them is skipped, and no other."""
+    await send_keyed(factory, 10)
+    calls: list[list[int]] = []
+    got: list[int] = []
+
+    async def listener(messages: list[Message]) -> None:
+        calls.append([int(message.content) for message in messages])
+        await asyncio.sleep(0.01)
+        if 5 in calls[-1]:
+            raise OSError("poison")
+        got.extend(calls[-1])
+
+    settings = {"batch_size": 4, "batch_wait_ms": 50.0, "on_failure": "skip", "workers": 1}
+    async with await member(factory, listener, mode=mode, **settings):
+        await until(lambda: len(got) == 9 and calls.count([5]) == 2)
+    assert sorted(got) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert max(map(len, calls)) == 4
+
+
+@pytest.mark.parametrize("settings", [{"mode": "keyed"}, {"mode": "concurrent"}, {"batch_size": 2}])
+async def test_without_a_listener_messages_come_one_by_one_in_order(
+    factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", **settings))
+    with pytest.raises(InvalidArgument, match="are for listeners"):
+        consumer.subscribe("t")
+
+
+@pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_members_come_and_go_while_listeners_work(
+    factory: aio.MessageFactory, mode: str, seed: int
+) -> None:
+    """Every message is handled, none by two at once, and those of a key in order over all members.
+
+    With keys, what was finished behind an unfinished message comes again at a hand-over.
+    """
+    rng = random.Random(seed)
+    total = 240
+    handled: list[tuple[int, Any]] = []
+    running: set[int] = set()
+
+    async def listener(message: Message) -> None:
+        number = int(message.content)
+        assert number not in running
+        running.add(number)
+        await asyncio.sleep(rng.random() / 4)
+        running.discard(number)
+        handled.append((number, message.key))
+
+    members: list[aio.MessageConsumer] = []
+    sent = 0
+    async with await factory.create_producer() as producer:
+        while sent < total:
+            for _ in range(20):
+                await producer.send(Message("wide", b"%d" % sent, key=sent % 24))
+                sent += 1
+            if members and rng.random() < 0.4:
+                await members.pop(rng.randrange(len(members))).close()
+            if len(members) < 3:
+                members.append(await member(factory, listener, "wide", mode=mode))
+            await asyncio.sleep(rng.random())
+    await until(lambda: len({number for number, _ in handled}) == total)
+    for each in members:
+        await each.close()
+    if mode != "keyed":
+        assert sorted(number for number, _ in handled) == list(range(total))
+    if mode != "concurrent":
+        for key in range(24):
+            found = list(dict.fromkeys(number for number, theirs in handled if theirs == key))
+            assert found == sorted(found)

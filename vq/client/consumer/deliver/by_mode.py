@@ -1,0 +1,71 @@
+"""Which delivery a partition has: in turn, or sliding."""
+
+from typing import Any
+
+from vq.backoff import Draws
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver.failures import Failures
+from vq.client.consumer.deliver.in_turn import InTurn
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.sliding import Sliding
+from vq.coordination.tree.values.group_terms import WorkingMode
+from vq.errors import InvalidArgument
+from vq.message_filter import ALL, Filter
+from vq.model import TopicPartition
+
+
+def is_in_turn(config: ConsumerConfig) -> bool:
+    """Whether a partition's messages are handled one at a time, each by itself."""
+    return config.mode is WorkingMode.ORDERLY and config.batch_size == 1
+
+
+def check_listener_for(config: ConsumerConfig, listener: object) -> None:
+    """Refuse settings of listeners without one.
+
+    Raises:
+        InvalidArgument: There is none, and the settings say how many messages it is at.
+    """
+    if listener is None and not is_in_turn(config):
+        raise InvalidArgument(
+            f"mode = {str(config.mode)!r} and batch_size = {config.batch_size} are for listeners, "
+            "and this topic has none; give subscribe a listener, or leave them out"
+        )
+
+
+def delivery_for(
+    partition: TopicPartition,
+    position: int,
+    listener: Any,
+    config: ConsumerConfig,
+    rng: Draws,
+    *,
+    executor: Executor,
+    permit: Permit,
+    hooks: DeliveryHooks,
+    wanted: Filter = ALL,
+) -> Delivery:
+    """Return what delivers a partition from ``position`` on, as the settings say."""
+    failures = Failures(partition, config, rng)
+    if is_in_turn(config):
+        return InTurn(
+            partition,
+            position,
+            listener,
+            failures,
+            executor=executor,
+            permit=permit,
+            hooks=hooks,
+            wanted=wanted,
+        )
+    return Sliding(
+        partition,
+        position,
+        listener,
+        failures,
+        config=config,
+        executor=executor,
+        permit=permit,
+        hooks=hooks,
+        wanted=wanted,
+    )

@@ -1,0 +1,172 @@
+"""A delivery that is at one message at a time, in order: for listeners and for an inbox."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver.failures import Failed, Failures, Verdict
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.progress import Progress, Window
+from vq.client.consumer.deliver.tries import tried_again
+from vq.client.reading.chunk import Chunk
+from vq.errors import FilterFailed
+from vq.message_filter import ALL, Filter
+from vq.model import Message, TopicPartition
+
+
+class InTurn(Delivery):
+    """One held partition, whose messages are handled one by one.
+
+    Attributes:
+        window: The messages at hand.
+        pause_s: Before the message at hand is tried again.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        position: int,
+        listener: Any,
+        failures: Failures,
+        *,
+        executor: Executor,
+        permit: Permit,
+        hooks: DeliveryHooks,
+        wanted: Filter = ALL,
+    ) -> None:
+        super().__init__(
+            partition,
+            position,
+            listener,
+            failures,
+            executor=executor,
+            permit=permit,
+            hooks=hooks,
+            wanted=wanted,
+        )
+        self.window = Window(position)
+        self.pause_s = 0.0
+        self._tried = (-1, 0)  # the offset of the message that failed last, and how often it did
+
+    @property
+    def delivered(self) -> int:
+        """How many messages the user is done with."""
+        with self._lock:
+            return self.window.finished_ever
+
+    # The executor -----------------------------------------------------------------------------
+    def leave_line(self) -> bool:
+        """Leave after a chunk was handled; return whether to keep it in line, else ``put`` follows.
+
+        It is one with ``leave``, since small chunks feel every lock.
+        """
+        with self._lock:
+            self._at_work -= 1
+            on_stopped, self._on_stopped = self._on_stopped, None
+            stays = self._in_line = bool(self._chunks)
+        if on_stopped is not None:
+            on_stopped()
+        return stays
+
+    def has_more(self) -> bool:
+        """Whether to keep it in line, after its chunk was handled; else ``put`` follows."""
+        with self._lock:
+            self._in_line = bool(self._chunks)
+            return self._in_line
+
+    def more(self) -> bool:
+        """Have unfinished messages in the window; False: the chunk at hand is handled."""
+        window, decoder = self.window, self._decoder
+        try:
+            while not self.is_stopped:
+                if window.messages and window.finished < len(window.messages):
+                    return True
+                if self._open is None:
+                    with self._lock:
+                        if not self._chunks:
+                            return False
+                        self._open = self._chunks.popleft()
+                    decoder.begin(self._open)
+                elif not decoder.has_more:
+                    self._end_chunk(self._open)
+                    return False
+                elif window.messages:
+                    with self._lock:
+                        window.open(())  # they are not kept beside those that follow
+                messages = decoder.more()
+                with self._lock:
+                    window.open(messages)
+        except FilterFailed as error:
+            self._begin_anew(error)
+        except Exception as error:  # noqa: BLE001 - told and logged there
+            self.broke(error)
+        return False
+
+    def turn_again(self) -> Iterator[Message]:
+        """Iterate over the lowest unfinished message, after an error; see ``Window.turn``.
+
+        One message is enough: that it goes on is told soon.
+        """
+        return map(self._counted, self.window.turn(1))
+
+    def _counted(self, message: Message) -> Message:
+        offset, tries = self._tried
+        return tried_again(message, tries + 1) if message.offset == offset else message
+
+    def _end_chunk(self, chunk: Chunk) -> None:
+        if self._decoder.error is not None:
+            self._begin_anew(self._decoder.error)
+            return
+        with self._lock:
+            self.window.pass_to(self._decoder.read_to)
+        self._open = None
+        self._decoder.end_chunk()
+        if self.error is not None:
+            self.handled()
+        self._hooks.consumed(chunk.size, self._decoder.rest)
+
+    def handled(self) -> None:
+        """Messages were handled: tell that it goes on, if it stood still before them."""
+        self.pause_s = 0.0
+        if self.error is not None and self.position > self._stuck_at:
+            self._went_on()
+
+    def failed(self, failed: Failed) -> float | None:
+        """The listener failed for the lowest unfinished message.
+
+        Returns the pause before the next try; None: it goes on behind the message, or was stopped.
+        """
+        decided = self.failures.failed(failed, self.error)
+        self._tried = failed.offset, failed.attempts
+        self.pause_s = decided.pause_s
+        if decided.verdict is Verdict.SKIP:
+            self.window.finish(self.window.finished)
+            if self.error is not None:
+                self._went_on()
+            return None
+        if decided.verdict is Verdict.STOP:
+            self.stop_group(decided.error)
+            return None
+        self._stuck(decided.error)
+        self.put_back()
+        return decided.pause_s
+
+    def put_back(self) -> None:
+        """Keep no message during a pause: many partitions may be in one at the same time."""
+        messages, finished = self.window.messages, self.window.finished
+        if finished < len(messages):
+            with self._lock:
+                self.window.open(())
+            self._decoder.take_back(messages, finished)
+
+    # Under the lock -----------------------------------------------------------------------------
+    def _place(self) -> Progress:
+        return self.window.place()
+
+    def _halt(self) -> None:
+        super()._halt()
+        self.window.left = iter(())
+
+    def _forget_fetched(self) -> int:
+        self.window.open(())
+        return self.window.place().position

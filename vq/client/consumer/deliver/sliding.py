@@ -1,0 +1,420 @@
+"""A delivery that is at several messages at a time: by key, in any order, or in lists.
+
+    decoder ──▶ window, lanes ──▶ ready ──▶ executor ──▶ listener ──▶ done ──▶ window, lanes
+
+A message is *ready* when it may be handled now. Those with the same *lane* follow one another: the
+first is ready or in hand, the others wait behind it. Whoever is at messages takes them from
+``ready`` and puts them into ``done``; both are plain deques, so nothing is locked for a message.
+What is done moves on (``_settle``) when somebody runs out of messages, or asks for the progress.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
+from vq.client.consumer.deliver.failures import Failures, Verdict, failed_try
+from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.progress import Progress
+from vq.client.consumer.deliver.sliding_window import SlidingWindow
+from vq.client.consumer.deliver.tries import Retry, tried_again
+from vq.client.raised import forget_locals
+from vq.client.reading.chunk import Chunk
+from vq.coordination.tree.values.group_terms import WorkingMode
+from vq.errors import FilterFailed, VqError
+from vq.message_filter import ALL, Filter
+from vq.model import Message, TopicPartition
+
+_ONE: Final = object()  # the lane of all messages of an orderly partition
+
+
+def _no_lane(_: Message) -> Hashable:
+    return None
+
+
+def _lane_of_key(message: Message) -> Hashable:
+    return message.key
+
+
+def _one_lane(_: Message) -> Hashable:
+    return _ONE
+
+
+_LANES: Final[dict[WorkingMode, Callable[[Message], Hashable]]] = {
+    WorkingMode.ORDERLY: _one_lane,
+    WorkingMode.KEYED: _lane_of_key,
+    WorkingMode.CONCURRENT: _no_lane,
+}
+
+
+class Sliding(Delivery):
+    """One held partition, several of whose messages may be in hand.
+
+    Attributes:
+        window: What was decoded and is not finished up to its beginning.
+        ready: What may be handled now; taken from the left by whoever is at messages.
+        done: What the listener is done with, and has not moved on.
+        lanes: The messages that wait, by lane; None for a lane that has only one ready or in hand.
+        takes_lists: The listener gets lists.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        position: int,
+        listener: Any,
+        failures: Failures,
+        *,
+        config: ConsumerConfig,
+        executor: Executor,
+        permit: Permit,
+        hooks: DeliveryHooks,
+        wanted: Filter = ALL,
+    ) -> None:
+        super().__init__(
+            partition,
+            position,
+            listener,
+            failures,
+            executor=executor,
+            permit=permit,
+            hooks=hooks,
+            wanted=wanted,
+        )
+        self.window: Final = SlidingWindow(position, config.window_messages, config.window_bytes)
+        self.ready: Final[deque[Message]] = deque()
+        self.done: Final[deque[Message]] = deque()
+        self.lanes: Final[dict[Hashable, deque[Message] | None]] = {}
+        self.takes_lists: Final = config.batch_size > 1
+        self._batch_size = config.batch_size
+        self._batch_wait_s = config.batch_wait_ms / 1000
+        self._short_since: float | None = None  # there are fewer messages than a list has
+        self._lane_of = _LANES[WorkingMode(config.mode)]
+        self._decoded: Sequence[Message] = ()  # the last step,
+        self._admitted = 0  # and how many of them are in the window
+        self._is_decoding = False
+        self._failing: dict[int, VqError] = {}  # offsets of messages that failed, and why,
+        self._held: set[int] = set()  # and of those that have used up their attempts
+        self._is_damaged = False  # what was fetched failed a check,
+        self._damaged_at = position  # behind this
+
+    @property
+    def delivered(self) -> int:
+        """How many messages are finished, up to the lowest unfinished one."""
+        with self._lock:
+            self._settle()
+            return self.window.finished_ever
+
+    def forsake(self) -> None:
+        """See ``Delivery.forsake``."""
+        super().forsake()
+        self.ready.clear()
+
+    # The executor -----------------------------------------------------------------------------
+    def enter_line(self) -> bool:
+        """Come from the line, to be at messages until ``leave``; False: it was stopped before."""
+        with self._lock:
+            self._in_line = False
+            if self.is_stopped:
+                return False
+            self._at_work += 1
+            return True
+
+    def needs_help(self, least: int = 2) -> bool:
+        """Whether another one should be at messages, too, since so many are ready; then ``put``."""
+        with self._lock:
+            return self._needs_help(least)
+
+    def settle(self) -> bool:
+        """Have what is done move on: a message waits behind it; return as ``needs_help`` does."""
+        with self._lock:
+            self._settle()
+            return self._needs_help(2)
+
+    def more(self) -> bool:
+        """Have something ready; False: there is nothing now, or another one is decoding it."""
+        while True:
+            with self._lock:
+                is_ready, chunk = self._look()
+            if self.error is not None:
+                self._goes_on()
+            if chunk is None:
+                return is_ready
+            try:
+                self._step(chunk)
+            except FilterFailed as error:
+                self._begin_anew(error)
+                return False
+            except Exception as error:  # noqa: BLE001 - told and logged there
+                self.broke(error)
+                return False
+            finally:  # not before the decoder was replaced
+                self._is_decoding = False
+
+    def _look(self) -> tuple[bool, Chunk | None]:
+        """Return whether something is ready, and otherwise the chunk to decode a step of."""
+        if self.is_stopped:
+            return False, None
+        self._settle()
+        self._admit()
+        if self.ready and (not self.takes_lists or self._at_hand() >= self._batch_size):
+            return True, None
+        if self._is_decoding or not self.window.has_room:
+            return bool(self.ready), None
+        if self._open is None:
+            if not self._chunks:
+                return bool(self.ready), None
+            self._open = self._chunks.popleft()
+            self._decoder.begin(self._open)
+        self._is_decoding = True
+        return False, self._open
+
+    def _step(self, chunk: Chunk) -> None:
+        """Decode the next step of a chunk, outside the lock; all of the last one is admitted."""
+        decoder = self._decoder
+        if decoder.has_more:
+            messages = decoder.more()
+            with self._lock:
+                self._decoded, self._admitted = messages, 0
+            return
+        if decoder.error is not None:
+            self._begin_anew(decoder.error)
+            return
+        with self._lock:
+            self._open = None
+            self.window.pass_to(decoder.read_to)
+        decoder.end_chunk()
+        if self._is_damaged and self.window.end > self._damaged_at:
+            self._is_damaged = False
+            self._goes_on()
+        self._hooks.consumed(chunk.size, decoder.rest)
+
+    def take(self) -> tuple[list[Message], float]:
+        """Return the next list of messages; if it is empty, the pause until there may be one.
+
+        A message that failed before is alone, so that the others of its list do not fail with it.
+        """
+        most, lanes = self._batch_size, self.lanes
+        found: list[Message] = []
+        with self._lock:
+            pause_s = self._pause_of_short()
+            if pause_s:
+                return found, pause_s
+            ready = self.ready
+            while ready and len(found) < most:
+                if found and ready[0].attempts > 1:
+                    break
+                message = ready.popleft()
+                found.append(message)
+                if message.attempts > 1:
+                    break
+                waiting = lanes.get(self._lane_of(message))
+                while waiting and len(found) < most and waiting[0].attempts == 1:
+                    found.append(waiting.popleft())
+        return found, 0.0
+
+    def _pause_of_short(self) -> float:
+        """Return how long to wait for more messages than there are."""
+        if not self._batch_wait_s or not self.ready or self.ready[0].attempts > 1:
+            return 0.0
+        now = self.permit.now()
+        if self._at_hand() >= self._batch_size or not self.window.has_room:
+            self._short_since = None
+            return 0.0
+        if self._short_since is None:
+            self._short_since = now
+        pause_s = self._short_since + self._batch_wait_s - now
+        if pause_s > 0:
+            return pause_s
+        self._short_since = None
+        return 0.0
+
+    def _at_hand(self) -> int:
+        """Return how many messages a list could have now, or more than it may have."""
+        count = len(self.ready)
+        for message in islice(self.ready, self._batch_size):
+            count += len(self.lanes.get(self._lane_of(message)) or ())
+        return count
+
+    def finished(self, messages: Sequence[Message]) -> None:
+        """The listener is done with a list."""
+        with self._lock:
+            self._finish(messages)
+            for lane in {self._lane_of(each) for each in messages}:
+                self._release(lane)
+        if self.error is not None:
+            self._goes_on()
+
+    def failed(
+        self, messages: Sequence[Message], result: BaseException | Retry
+    ) -> list[tuple[Message, float]]:
+        """The listener failed for messages that it was given together.
+
+        Returns those to be ready again (``again``) after a pause each. What follows one of them in
+        its lane waits for it.
+        """
+        if isinstance(result, Retry) and result.done:
+            done = min(result.done, len(messages))
+            self.finished_part(messages, done)
+            messages = messages[done:]
+        later: list[tuple[Message, float]] = []
+        behind: dict[Hashable, list[Message]] = {}  # by lane, behind the one that is tried first
+        handled: list[Message] = []
+        for message in messages:
+            failed = failed_try(message, result)
+            before = self._failing.get(message.offset)
+            decided = self.failures.decide(failed)
+            with contextlib.suppress(BaseException):  # of the application's logging
+                self.failures.tell(decided, before)
+            if decided.verdict is Verdict.STOP:
+                self.stop_group(decided.error)
+                return []
+            if decided.verdict is Verdict.SKIP:
+                handled.append(message)
+                continue
+            self._note_failing(
+                message.offset, decided.error, is_held=decided.verdict is Verdict.HOLD
+            )
+            lane = self._lane_of(message)
+            next_try = tried_again(message, failed.attempts + 1)
+            if lane is not None and lane in behind:
+                behind[lane].append(next_try)
+                continue
+            if lane is not None:
+                behind[lane] = []
+            later.append((next_try, decided.pause_s))
+        with self._lock:
+            self._finish(handled)
+            for lane, waiting in behind.items():
+                self._wait_first(lane, waiting)
+            for lane in {self._lane_of(each) for each in handled} - behind.keys():
+                self._release(lane)
+        if self.error is not None:
+            self._goes_on()
+        return later
+
+    def finished_part(self, messages: Sequence[Message], count: int) -> None:
+        """The first ``count`` messages of a list are done with; the others are still in hand."""
+        done, left = messages[:count], messages[count:]
+        with self._lock:
+            self._finish(done)
+            kept = {self._lane_of(each) for each in left}
+            for lane in {self._lane_of(each) for each in done} - kept:
+                self._release(lane)
+
+    def again(self, message: Message) -> bool:
+        """A message that failed may be handled again; returns whether ``put`` follows."""
+        with self._lock:
+            if self.is_stopped:
+                return False
+            self.ready.append(message)
+            is_in_line, self._in_line = self._in_line, True
+            return not is_in_line
+
+    # Under the lock -----------------------------------------------------------------------------
+    def _place(self) -> Progress:
+        self._settle()
+        return self.window.place
+
+    def _halt(self) -> None:
+        super()._halt()
+        self.ready.clear()
+        self.lanes.clear()
+        self._decoded, self._admitted = (), 0
+
+    def _forget_fetched(self) -> int:
+        self._decoded, self._admitted = (), 0
+        return self.window.end
+
+    def _needs_help(self, least: int) -> bool:
+        if self._in_line or self.is_stopped or len(self.ready) < least:
+            return False
+        self._in_line = True
+        return True
+
+    def _settle(self) -> None:
+        """Let what is done move on: in the window, and the messages that wait in its lane."""
+        done = self.done
+        count = len(done)
+        if not count:
+            return
+        messages = [done.popleft() for _ in range(count)]
+        self._finish(messages)
+        if self.lanes:
+            for message in messages:
+                self._release(self._lane_of(message))
+
+    def _finish(self, messages: Iterable[Message]) -> None:
+        offsets = [message.offset for message in messages]
+        self.window.finish(offsets)
+        if self._failing:
+            for offset in offsets:
+                self._failing.pop(offset, None)
+                self._held.discard(offset)
+
+    def _release(self, lane: Hashable) -> None:
+        """The message of a lane that was in hand is finished."""
+        if lane not in self.lanes:
+            return
+        waiting = self.lanes[lane]
+        if waiting:
+            self.ready.append(waiting.popleft())
+        else:
+            del self.lanes[lane]
+
+    def _wait_first(self, lane: Hashable, messages: Sequence[Message]) -> None:
+        """Have messages wait in front of the others of their lane."""
+        if not messages or self.is_stopped:
+            return
+        waiting = self.lanes[lane]
+        if waiting is None:
+            waiting = self.lanes[lane] = deque()
+        waiting.extendleft(reversed(messages))
+
+    def _admit(self) -> None:
+        """Take what was decoded into the window, as far as it has room."""
+        start, decoded = self._admitted, self._decoded
+        if start >= len(decoded):
+            return
+        end = self._admitted = self.window.admit(decoded, start)
+        messages = decoded[start:end] if end - start < len(decoded) else decoded
+        if end == len(decoded):
+            self._decoded, self._admitted = (), 0
+        lane_of, lanes, ready = self._lane_of, self.lanes, self.ready
+        if lane_of is _no_lane:
+            ready.extend(messages)
+            return
+        for message in messages:
+            lane = lane_of(message)
+            if lane is None:
+                ready.append(message)
+            elif lane not in lanes:
+                lanes[lane] = None
+                ready.append(message)
+            else:
+                waiting = lanes[lane]
+                if waiting is None:
+                    lanes[lane] = deque((message,))
+                else:
+                    waiting.append(message)
+
+    # Errors -------------------------------------------------------------------------------------
+    def _begin_anew(self, error: VqError) -> None:
+        self._is_damaged, self._damaged_at = True, self.window.end
+        super()._begin_anew(error)
+
+    def _note_failing(self, offset: int, error: VqError, *, is_held: bool) -> None:
+        self._failing[offset] = error
+        if is_held:
+            self._held.add(offset)
+            self._stuck(error)
+        else:
+            forget_locals(error)  # it is kept until the message is finished
+
+    def _goes_on(self) -> None:
+        """Tell that nothing is held up any more."""
+        if not self._held and not self._is_damaged:
+            self._went_on()

@@ -1,0 +1,102 @@
+"""Messages of a partition that are handled in any order, and how far all of them are. Pure.
+
+    finished ──▶│ the lowest unfinished one … finished and unfinished ones … │◀── the end
+             place (what is committed)              at most so many, and so many bytes
+
+What is redelivered after a crash is at most what lies in the window. A result for a message that is
+not in it, such as one of an earlier lifetime of the partition, changes nothing.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from vq.client.consumer.deliver.progress import Progress
+from vq.model import Message
+
+
+class SlidingWindow:
+    """The window of one partition.
+
+    Args:
+        position: Where it begins.
+        most: So many messages it has at most, from the lowest unfinished one on.
+        most_bytes: Their contents together stay below this, but for the message that reaches it.
+
+    Attributes:
+        end: Behind the last message that was admitted, and what was passed since.
+        finished_ever: How many messages were finished, up to the lowest unfinished one.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_bytes",
+        "_finished",
+        "_messages",
+        "_most",
+        "_most_bytes",
+        "end",
+        "finished_ever",
+    )
+
+    def __init__(self, position: int, most: int, most_bytes: int) -> None:
+        self.end = position
+        self.finished_ever = 0
+        self._most = most
+        self._most_bytes = most_bytes
+        self._begin = Progress(position)
+        self._messages: deque[Message] = deque()  # from the lowest unfinished one on
+        self._finished: set[int] = set()  # offsets of those of them that are finished
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many messages it has, finished ones behind an unfinished one included."""
+        return len(self._messages)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be admitted."""
+        return len(self._messages) < self._most and self._bytes < self._most_bytes
+
+    @property
+    def place(self) -> Progress:
+        """Where the lowest unfinished message is; all before it are finished."""
+        return self._begin
+
+    def admit(self, messages: Sequence[Message], start: int = 0) -> int:
+        """Take messages from ``start`` on that follow its end; return behind the last one taken."""
+        stop = min(len(messages), start + self._most - len(self._messages))
+        size, most_bytes = self._bytes, self._most_bytes
+        at = start
+        while at < stop and size < most_bytes:
+            size += len(messages[at].content)
+            at += 1
+        if at > start:
+            self._messages.extend(islice(messages, start, at))
+            self._bytes = size
+            self.end = messages[at - 1].next_offset
+        return at
+
+    def pass_to(self, position: int) -> None:
+        """Note that there are no more messages before ``position``, at or behind its end."""
+        self.end = position
+        if not self._messages:
+            self._begin = Progress(position, self._begin.message_id)
+
+    def finish(self, offsets: Iterable[int]) -> None:
+        """Note that the messages at these offsets are finished."""
+        messages, finished = self._messages, self._finished
+        lowest = messages[0].offset if messages else self.end
+        for offset in offsets:
+            if lowest <= offset < self.end:
+                finished.add(offset)
+        last = None
+        while messages and messages[0].offset in finished:
+            last = messages.popleft()
+            finished.remove(last.offset)
+            self._bytes -= len(last.content)
+            self.finished_ever += 1
+        if last is not None:
+            self._begin = Progress(last.next_offset if messages else self.end, last.id)
+        if not messages:
+            finished.clear()  # of what begins no message
