@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
         elif not LONG and item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.skip(reason="long form: make test-long"))
-    items.sort(key=lambda item: not item.path.is_relative_to(TESTS / "spark"))
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 
 @pytest.fixture(scope="session")

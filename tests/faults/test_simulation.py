@@ -3,7 +3,7 @@
     seed ──▶ size, faults, latencies, chances
                │
                ▼
-    brokers, producers, two groups, ZooKeeper ── 30 s of faults ── heal ── drain ──▶ judge
+    brokers, producers, two groups, ZooKeeper ── seconds of faults ── heal ── drain ──▶ judge
 
 The short form runs ``SEEDS`` seeds, ``VQ_LONG=1`` runs 3 000. A failure names its seed, and
 ``VQ_SEED=<seed> python -m pytest tests/faults/test_simulation.py -k one_seed -s`` replays it with a
@@ -37,6 +37,10 @@ COPIED_SEEDS = 2_000 if LONG else 4
 ASYNC_SEEDS = 400 if LONG else 3
 ARCHIVED_SEEDS = 400 if LONG else 8
 BLOCK = 8
+#: How long faults strike, in virtual time: a seed costs what its clients send meanwhile.
+STRUCK_S = 30.0 if LONG else 18.0
+#: The same of a run that is only compared with itself.
+REPLAYED_S = 30.0 if LONG else 10.0
 #: How long one kind of fault strikes, in virtual time.
 KIND_S = 20 if LONG else 12
 MUTANT_SEEDS_MAX = 100
@@ -59,7 +63,7 @@ def explain_copied(report: run.Report) -> str:
 def test_no_seed_breaks_a_promise(first: int) -> None:
     """Nothing acknowledged is lost, nothing is stored twice, reordered, skipped or invented."""
     for seed in range(first, min(first + BLOCK, SEEDS)):
-        report = run.simulate(seed)
+        report = run.simulate(seed, seconds=STRUCK_S)
         assert not report.violations, explain(report)
         assert report.acknowledged >= ACKNOWLEDGED_MIN, f"seed {seed} is void"
 
@@ -69,7 +73,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 def test_copies_come_to_what_their_masters_have(first: int) -> None:
     """Byte by byte, in all ranges of all partitions, whatever struck either of them."""
     for seed in range(first, min(first + BLOCK, COPIED_SEEDS)):
-        report = run.simulate(seed, copied=True)
+        report = run.simulate(seed, copied=True, seconds=STRUCK_S)
         assert not report.violations, explain_copied(report)
 
 
@@ -80,7 +84,7 @@ def test_an_async_topic_loses_only_what_a_take_over_may(first: int) -> None:
     for seed in range(first, min(first + BLOCK, ASYNC_SEEDS)):
         kinds = {*draw_kinds(seed), "kill broker", *([REPLICATION] if seed % 2 else [])}
         size = Size(copies=1, fast=True)
-        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
+        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)), seconds=STRUCK_S)
         assert not report.violations, explain(report)
 
 
@@ -92,7 +96,7 @@ def test_a_topic_flushed_late_loses_only_what_power_cuts_may_take(first: int) ->
     for seed in range(first, min(first + BLOCK, ASYNC_SEEDS)):
         size = Size(copies=seed % 3, loose=True, filtered=seed % 2)
         kinds = {*draw_kinds(seed), "power cut", *(["black-out"] if seed % 3 else [])}
-        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
+        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)), seconds=STRUCK_S)
         assert not report.violations, explain(report)
         lost += sum(event[5] for event in report.history.of("loss"))
     assert lost, "no power cut met anything that was not flushed"
@@ -106,7 +110,7 @@ def test_an_unclean_election_loses_only_what_the_node_lacked(first: int) -> None
     for seed in range(first, min(first + BLOCK, ASYNC_SEEDS)):
         size = Size(copies=1 + seed % 2, loose=seed % 3 == 0, filtered=seed % 2)
         kinds = {*draw_kinds(seed), UNCLEAN} - MOVES
-        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
+        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)), seconds=STRUCK_S)
         assert not report.violations, explain(report)
         elections += report.effects.get(UNCLEAN, 0)
         stopped += sum(1 for _ in report.history.of("stopped"))
@@ -172,11 +176,12 @@ def test_every_kind_of_fault_of_copies_has_an_effect_and_is_survived(kind: str) 
 def test_a_seed_replays_whatever_the_hash_seed_of_the_interpreter() -> None:
     """Same seed, same history, event by event; another seed gives another history."""
     runs = ((3, False), (4, False), (3, True))  # the last one with copies
-    here = [run.simulate(seed, copied=copied).hash for seed, copied in runs]
+    here = [run.simulate(seed, copied=copied, seconds=REPLAYED_S).hash for seed, copied in runs]
     assert len(set(here)) == len(runs)
     program = (
         "from support.simulation.run import simulate\n"
-        f"print(*(simulate(seed, copied=copied).hash for seed, copied in {runs}))"
+        f"print(*(simulate(seed, copied=copied, seconds={REPLAYED_S}).hash"
+        f" for seed, copied in {runs}))"
     )
     tests = Path(__file__).parents[1]
     for hash_seed in ("0", "4711"):

@@ -131,6 +131,6 @@ def test_commands_take_expressions(cluster: ProcessCluster, topic: str) -> None:
     both = cluster.vq("consume", topic, "--where", "a = 1", "--tag", "a")
     assert (both.returncode, b"--tag and --where exclude one another" in both.stderr) == (2, True)
     wrong = cluster.vq("consume", topic, "--where", "price > ", "--json")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     said = json.loads(wrong.stdout or wrong.stderr)
     assert "is wrong at character 9: expected a value, found the end" in json.dumps(said)

@@ -152,8 +152,10 @@ class Broker:
 
     def seen(self, now: float) -> PartitionLoad:
         """Return the load that a reader finds."""
-        old = [load for at, load in self.published if at <= now - STALE_S]
-        return old[-1] if old else PartitionLoad(broker="?")
+        for at, load in reversed(self.published):
+            if at <= now - STALE_S:
+                return load
+        return PartitionLoad(broker="?")
 
 
 @dataclass

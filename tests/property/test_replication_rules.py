@@ -15,7 +15,7 @@ one after the other. Two at once are a case of their own among those that lose s
 from dataclasses import replace
 
 import pytest
-from support.group_model import Bounds, Node, Rules, State, explore
+from support.group_model import Bounds, Node, Outcome, Rules, State, explore
 
 from vq.coordination.brokers.insync import Candidate
 from vq.coordination.tree.values.brokers import GroupState
@@ -93,17 +93,20 @@ TOLD = (
     ),
 )
 
-#: What the brokers rely on.
+#: What the brokers rely on. Two cases with less of one kind each take half the time of one that has
+#: all of them; that is in the long form.
 KEPT: dict[str, Case] = {
     "two changes of master": (Rules(), *TOLD),
-    "two nodes": (Rules(), Bounds(expiries=1, changes=2)),
-    "three nodes": (Rules(), THREE),
+    "two nodes": (Rules(), Bounds(expiries=1, changes=1)),
+    "two nodes, two changes of the set": (Rules(), Bounds(messages=1, expiries=1, changes=2)),
+    "three nodes, one loses power": (Rules(), replace(THREE, changes=0)),
+    "three nodes, two changes of the set": (Rules(), replace(THREE, crashes=0, changes=2)),
     "too few nodes acknowledge nothing, and show what they have": (
         Rules(min_insync=2),
-        Bounds(messages=2, expiries=1, changes=2),
+        Bounds(messages=1, expiries=1, changes=2),
     ),
     "acknowledged before the flush": (CACHED, Bounds(messages=1, expiries=1, changes=2)),
-    "acknowledged before the flush, two losses of power": (CACHED, APART),
+    "acknowledged before the flush, two losses of power": (CACHED, replace(APART, changes=1)),
     "acknowledged before the flush, three nodes": (
         CACHED,
         Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=0, changes=1),
@@ -114,19 +117,23 @@ KEPT: dict[str, Case] = {
     ),
     "a planned hand-over": (
         Rules(),
-        Bounds(messages=2, epochs=2, crashes=1, expiries=1, changes=1, hand_overs=1),
+        Bounds(messages=2, epochs=2, crashes=0, expiries=1, changes=1, hand_overs=1),
+    ),
+    "a planned hand-over, and a node loses power": (
+        Rules(),
+        Bounds(messages=1, epochs=2, crashes=1, expiries=1, changes=1, hand_overs=1),
     ),
     "a hand-over of a master that stops": (
         Rules(resigns=True),
         Bounds(messages=1, epochs=3, crashes=1, expiries=1, changes=1, hand_overs=1),
     ),
     "an operator has a node lead that lacks something": (Rules(), UNCLEAN),
-    "a master goes on that ZooKeeper gave up, and hears late what its copy says": (
-        Rules(),
-        DEPOSED,
-    ),
 }
 KEPT_LONG: dict[str, Case] = {
+    "too few nodes acknowledge nothing, and show what they have": (
+        Rules(min_insync=2),
+        Bounds(messages=2, expiries=1, changes=2),
+    ),
     "two nodes": (Rules(), Bounds(epochs=4, crashes=2, expiries=2, changes=2)),
     "three nodes": (
         Rules(),
@@ -266,10 +273,11 @@ BROKEN_LONG: dict[str, Case] = {
 }
 
 
-def nothing_breaks(rules: Rules, bounds: Bounds, begin: tuple[str, ...] = ()) -> None:
+def nothing_breaks(rules: Rules, bounds: Bounds, begin: tuple[str, ...] = ()) -> Outcome:
     outcome = explore(rules, bounds, begin)
     assert outcome.violation == "", "\n".join(outcome.way)
     assert outcome.states > 10_000  # something was explored
+    return outcome
 
 
 def something_breaks(rules: Rules, bounds: Bounds, begin: tuple[str, ...] = ()) -> None:
@@ -286,10 +294,11 @@ def test_nothing_that_was_shown_is_lost(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_master_acknowledges_rightly_after_another_one_was_elected() -> None:
-    """No clock keeps it from that: all of the set confirmed it before, its successor, too."""
-    outcome = explore(Rules(), DEPOSED)
-    assert outcome.violation == ""
-    assert outcome.deposed > 0
+    """No clock keeps it from that: all of the set confirmed it before, its successor, too.
+
+    Neither does it harm that the master hears late what its copy says.
+    """
+    assert nothing_breaks(Rules(), DEPOSED).deposed > 0
 
 
 @pytest.mark.slow

@@ -26,6 +26,15 @@ def test_the_coroutine_api_needs_no_import_of_its_own() -> None:
     assert "vq.aio" in imported_by("import vq; vq.aio.MessageFactory")
 
 
+@pytest.mark.parametrize("factory", ["vq.MessageFactory", "vq.aio.MessageFactory"])
+def test_who_sends_and_receives_loads_no_operations(factory: str) -> None:
+    """They are a third of what a client imports; only ``factory.admin`` needs them."""
+    modules = imported_by(f"import vq; {factory}")
+    assert "vq.client.producer.core" in modules
+    assert "vq.operations.table" not in modules
+    assert "vq.operations.table" in imported_by(f"import vq; vq.Admin; vq.aio.Admin; {factory}")
+
+
 def test_the_values_of_operators_need_no_import_of_their_own() -> None:
     assert "vq.operations.groups.resets" in imported_by("import vq; vq.admin.Goal")
     assert "vq.client" not in imported_by("import vq; vq.admin")

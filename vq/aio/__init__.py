@@ -14,9 +14,21 @@ to the loop on which the factory was opened: on another one, every coroutine rai
                 print(message.content)
 """
 
-from vq.aio.admin import Admin as Admin
+from typing import TYPE_CHECKING
+
 from vq.aio.consumer import MessageConsumer as MessageConsumer
 from vq.aio.factory import MessageFactory as MessageFactory
 from vq.aio.producer import MessageProducer as MessageProducer
 
 __all__ = ["Admin", "MessageConsumer", "MessageFactory", "MessageProducer"]
+
+if TYPE_CHECKING:
+    from vq.aio.admin import Admin as Admin
+else:
+
+    def __getattr__(name: str) -> type:
+        if name != "Admin":
+            raise AttributeError(f"module 'vq.aio' has no attribute {name!r}")
+        from vq.aio.admin import Admin
+
+        return Admin

@@ -5,9 +5,8 @@ import contextlib
 import os
 import weakref
 from types import TracebackType
-from typing import Self, overload
+from typing import TYPE_CHECKING, Self, overload
 
-from vq.aio.admin import Admin
 from vq.aio.consumer import MessageConsumer
 from vq.aio.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
@@ -27,6 +26,9 @@ from vq.model import Address, PartitionPlacement, StatusResult
 from vq.operations.brokers.brokers import all_statuses, broker_status
 from vq.operations.partitions.placements import partitions_of
 from vq.tasks import begin_task
+
+if TYPE_CHECKING:
+    from vq.aio.admin import Admin
 
 _MADE: "weakref.WeakSet[MessageFactory]" = weakref.WeakSet()
 
@@ -97,8 +99,10 @@ class MessageFactory:
         return consumer
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> "Admin":
         """The operator's functions: topics, placements, groups, offsets, brokers."""
+        from vq.aio.admin import Admin  # all operations: a third of what a client imports
+
         return Admin(self._opened())
 
     async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:

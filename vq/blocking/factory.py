@@ -3,9 +3,8 @@
 import contextlib
 import threading
 from types import TracebackType
-from typing import Self, overload
+from typing import TYPE_CHECKING, Self, overload
 
-from vq.blocking.admin import Admin
 from vq.blocking.consumer import MessageConsumer
 from vq.blocking.producer import MessageProducer
 from vq.client.cluster import ClusterClient, open_cluster
@@ -23,6 +22,9 @@ from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
 from vq.operations.brokers.brokers import all_statuses, broker_status
 from vq.operations.partitions.placements import partitions_of
+
+if TYPE_CHECKING:
+    from vq.blocking.admin import Admin
 
 _STOP_S = 30.0
 
@@ -112,8 +114,10 @@ class MessageFactory:
         return consumer
 
     @property
-    def admin(self) -> Admin:
+    def admin(self) -> "Admin":
         """The operator's functions: topics, placements, groups, offsets, brokers."""
+        from vq.blocking.admin import Admin  # all operations: a third of what a client imports
+
         runtime, cluster = self._opened()
         return Admin(cluster, runtime)
 

@@ -27,9 +27,9 @@ __all__ = [
     "KEY_NAME",
     "NO_NEEDLES",
     "TAG_NAME",
-    "Condition",
     "Needles",
     "Operand",
+    "Predicate",
     "Property",
     "Subject",
     "all_of",
@@ -97,7 +97,7 @@ NO_NEEDLES: Final = Needles(0, frozenset())
 Test: TypeAlias = Callable[[Subject], Verdict]
 
 
-class Condition(NamedTuple):
+class Predicate(NamedTuple):
     """A part of an expression that has a verdict."""
 
     test: Test
@@ -173,7 +173,7 @@ def number_of(text: str) -> float | None:
 
 
 # Comparisons ------------------------------------------------------------------------------------
-def compared(sign: str, left: Operand, right: Operand) -> Condition | str:
+def compared(sign: str, left: Operand, right: Operand) -> Predicate | str:
     """Return the condition that two operands compare; or what is wrong with them."""
     if not isinstance(left, Property):
         if not isinstance(right, Property):
@@ -189,7 +189,7 @@ def compared(sign: str, left: Operand, right: Operand) -> Condition | str:
     return _compared_number(_NUMERIC[sign], left, right)
 
 
-def _equals(left: Property, right: bool | str) -> Condition:
+def _equals(left: Property, right: bool | str) -> Predicate:
     text_of = left.text
     if isinstance(right, str):
 
@@ -197,19 +197,19 @@ def _equals(left: Property, right: bool | str) -> Condition:
             text = text_of(subject)
             return None if text is None else text == right
 
-        return Condition(is_text, left.holds(right))
+        return Predicate(is_text, left.holds(right))
 
     def is_truth(subject: Subject) -> Verdict:
         text = text_of(subject)
         truth = None if text is None else _TRUTHS.get(text.lower())
         return None if truth is None else truth is right
 
-    return Condition(is_truth, left.needles)
+    return Predicate(is_truth, left.needles)
 
 
 def _compared_number(
     holds: Callable[[float, float], bool], left: Property, right: float
-) -> Condition:
+) -> Predicate:
     text_of = left.text
 
     def test(subject: Subject) -> Verdict:
@@ -217,10 +217,10 @@ def _compared_number(
         number = None if text is None else number_of(text)
         return None if number is None else holds(number, right)
 
-    return Condition(test, left.needles)
+    return Predicate(test, left.needles)
 
 
-def _compared_properties(sign: str, left: Property, right: Property) -> Condition:
+def _compared_properties(sign: str, left: Property, right: Property) -> Predicate:
     left_of, right_of = left.text, right.text
     order = _ORDERS.get(sign)
 
@@ -233,10 +233,10 @@ def _compared_properties(sign: str, left: Property, right: Property) -> Conditio
         low, high = number_of(one), number_of(other)
         return None if low is None or high is None else order(low, high)
 
-    return Condition(test, _both(left.needles, right.needles))
+    return Predicate(test, _both(left.needles, right.needles))
 
 
-def one_of(left: Property, values: Sequence[str | float]) -> Condition:
+def one_of(left: Property, values: Sequence[str | float]) -> Predicate:
     """Return the condition that a property is one of some texts or numbers."""
     text_of = left.text
     texts = frozenset(each for each in values if isinstance(each, str))
@@ -252,10 +252,10 @@ def one_of(left: Property, values: Sequence[str | float]) -> Condition:
         return None if number is None else number in numbers
 
     found = NO_NEEDLES if numbers else _either([left.holds(each) for each in texts])
-    return Condition(test, found if found.rank > 1 else left.needles)
+    return Predicate(test, found if found.rank > 1 else left.needles)
 
 
-def text_related(word: str, left: Property, value: str) -> Condition:
+def text_related(word: str, left: Property, value: str) -> Predicate:
     """Return the condition that a property contains a text, or begins or ends with it."""
     text_of, holds = left.text, _TEXT_RELATIONS[word]
 
@@ -263,18 +263,18 @@ def text_related(word: str, left: Property, value: str) -> Condition:
         text = text_of(subject)
         return None if text is None else holds(text, value)
 
-    return Condition(test, left.holds(value))
+    return Predicate(test, left.holds(value))
 
 
-def is_missing(left: Property, *, expected: bool) -> Condition:
+def is_missing(left: Property, *, expected: bool) -> Predicate:
     """Return the condition that a property is missing, or that it is not; never unknown."""
     text_of = left.text
     needles = NO_NEEDLES if expected else left.needles
-    return Condition(lambda subject: (text_of(subject) is None) is expected, needles)
+    return Predicate(lambda subject: (text_of(subject) is None) is expected, needles)
 
 
 # Logic ------------------------------------------------------------------------------------------
-def negated(condition: Condition, needles: Needles = NO_NEEDLES) -> Condition:
+def negated(condition: Predicate, needles: Needles = NO_NEEDLES) -> Predicate:
     """Return NOT: of unknown it is unknown. ``needles``: what is known of it all the same."""
     test_one = condition.test
 
@@ -282,20 +282,20 @@ def negated(condition: Condition, needles: Needles = NO_NEEDLES) -> Condition:
         found = test_one(subject)
         return None if found is None else not found
 
-    return Condition(test, needles)
+    return Predicate(test, needles)
 
 
-def all_of(conditions: Sequence[Condition]) -> Condition:
+def all_of(conditions: Sequence[Predicate]) -> Predicate:
     """Return AND: False if one is False, else unknown if one is."""
-    return Condition(
+    return Predicate(
         _until(False, [each.test for each in conditions]),
         max((each.needles for each in conditions), key=_worth),
     )
 
 
-def any_of(conditions: Sequence[Condition]) -> Condition:
+def any_of(conditions: Sequence[Predicate]) -> Predicate:
     """Return OR: True if one is True, else unknown if one is."""
-    return Condition(
+    return Predicate(
         _until(True, [each.test for each in conditions]),
         _either([each.needles for each in conditions]),
     )

@@ -24,8 +24,8 @@ from vq import limits
 from vq.errors import InvalidArgument
 from vq.message_filter.conditions import (
     KEY_NAME,
-    Condition,
     Operand,
+    Predicate,
     Property,
     Subject,
     all_of,
@@ -179,7 +179,7 @@ class _Parser:
         )
 
     # Conditions -------------------------------------------------------------------------------
-    def _condition(self, power: int) -> Condition:
+    def _condition(self, power: int) -> Predicate:
         """Return the condition up to a word that binds no stronger than ``power``."""
         found = self._first()
         for word, binds, combine in (("AND", _AND_POWER, all_of), ("OR", _OR_POWER, any_of)):
@@ -190,7 +190,7 @@ class _Parser:
                 found = combine(several)
         return found
 
-    def _first(self) -> Condition:
+    def _first(self) -> Predicate:
         if self._now.kind not in {"NOT", "("}:
             return self._comparison()
         self._depth += 1
@@ -204,7 +204,7 @@ class _Parser:
         self._depth -= 1
         return found
 
-    def _comparison(self) -> Condition:
+    def _comparison(self) -> Predicate:
         at = self._now.at
         left = self._operand(_OPERAND)
         if self._now.kind in _SIGNS:
@@ -229,13 +229,13 @@ class _Parser:
             self._wrong(f"expected a comparison: {_COMPARISON}")
         return negated(found) if is_not else found
 
-    def _compared(self, sign: str, left: Operand, right: Operand, at: int) -> Condition:
+    def _compared(self, sign: str, left: Operand, right: Operand, at: int) -> Predicate:
         found = compared(sign, left, right)
         if isinstance(found, str):
             self._wrong(found, at)
         return found
 
-    def _between(self, value: Operand, at: int) -> Condition:
+    def _between(self, value: Operand, at: int) -> Predicate:
         low_at = self._now.at
         low = self._operand("a number")
         self._expect("AND", "AND and the upper bound")
@@ -244,7 +244,7 @@ class _Parser:
             self._wrong(f"nothing is between {low} and {high}: give the lower bound first", low_at)
         return all_of([self._compared(">=", value, low, at), self._compared("<=", value, high, at)])
 
-    def _in(self, left: Property) -> Condition:
+    def _in(self, left: Property) -> Predicate:
         self._expect("(", "( and values")
         values: list[str | float] = []
         while not values or self._took(","):

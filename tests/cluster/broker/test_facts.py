@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.broker import memory_cluster
 
-from vq.broker.base.facts import Kind
+from vq.broker.base.facts import FactKind
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.remoting import wire_pb2 as wire
 
@@ -68,7 +68,7 @@ async def test_a_metric_has_one_name_a_meaning_and_its_unit(parts) -> None:
     ] == []
     for fact in metrics:
         assert fact.meaning.endswith("."), fact.metric
-        assert (fact.kind is Kind.HISTOGRAM) <= fact.metric.endswith("_seconds")
+        assert (fact.kind is FactKind.HISTOGRAM) <= fact.metric.endswith("_seconds")
         if fact.ms:
             assert fact.metric.endswith("_seconds")
         if fact.status:

@@ -280,7 +280,7 @@ class BrokerHost(Host):
         super().__init__(world, group if node_name == "n1" else f"{group}-{node_name}")
         self.group = group
         self.node_name = node_name
-        self.disk = MemoryDisk()
+        self.disk = MemoryDisk(record=False)
         self.disks = 1  # so far
         self.flush_s = 0.000_5
         self._filled: float | None = None
@@ -374,7 +374,7 @@ class BrokerHost(Host):
     def empty_disk(self) -> None:
         """Give it a new disk; the process must be dead."""
         assert not self.alive
-        self.disk, self.disks = MemoryDisk(), self.disks + 1
+        self.disk, self.disks = MemoryDisk(record=False), self.disks + 1
         self._fill()
 
     def start_second(self) -> None:

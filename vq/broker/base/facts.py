@@ -18,12 +18,12 @@ from typing import Any, Generic, TypeVar
 
 from vq.broker.base.histogram import Histogram
 
-__all__ = ["Fact", "Facts", "Kind", "Table", "counter", "gauge", "histogram", "table"]
+__all__ = ["Fact", "FactKind", "Facts", "Table", "counter", "gauge", "histogram", "table"]
 
 T = TypeVar("T")
 
 
-class Kind(enum.Enum):
+class FactKind(enum.Enum):
     """How the value of a fact changes."""
 
     GAUGE = enum.auto()
@@ -48,7 +48,7 @@ class Fact(Generic[T]):
     read: Callable[[T], float | str | Histogram | None]
     metric: str = ""
     meaning: str = ""
-    kind: Kind = Kind.GAUGE
+    kind: FactKind = FactKind.GAUGE
     status: str = ""
     load: str = ""
     ms: bool = False
@@ -68,12 +68,12 @@ def gauge(
 
 def counter(metric: str, meaning: str, read: Callable[[T], float], *, status: str = "") -> Fact[T]:
     """Return a fact that only rises; Prometheus adds ``_total`` to its name."""
-    return Fact(read=read, metric=metric, meaning=meaning, kind=Kind.COUNTER, status=status)
+    return Fact(read=read, metric=metric, meaning=meaning, kind=FactKind.COUNTER, status=status)
 
 
 def histogram(metric: str, meaning: str, read: Callable[[T], Histogram]) -> Fact[T]:
     """Return a fact that is a histogram."""
-    return Fact(read=read, metric=metric, meaning=meaning, kind=Kind.HISTOGRAM)
+    return Fact(read=read, metric=metric, meaning=meaning, kind=FactKind.HISTOGRAM)
 
 
 @dataclass(frozen=True, kw_only=True)  # with slots, Python 3.11 cannot make a ``Facts[Lag](…)``

@@ -12,13 +12,13 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from vq.broker.base.facts import Fact, Kind, Table
+from vq.broker.base.facts import Fact, FactKind, Table
 from vq.broker.base.histogram import Histogram
 
-_FAMILIES: Final[dict[Kind, Any]] = {
-    Kind.GAUGE: GaugeMetricFamily,
-    Kind.COUNTER: CounterMetricFamily,
-    Kind.HISTOGRAM: HistogramMetricFamily,
+_FAMILIES: Final[dict[FactKind, Any]] = {
+    FactKind.GAUGE: GaugeMetricFamily,
+    FactKind.COUNTER: CounterMetricFamily,
+    FactKind.HISTOGRAM: HistogramMetricFamily,
 }
 
 

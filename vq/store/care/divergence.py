@@ -31,7 +31,7 @@ from vq.store.archive.archive_writer import BlockWriter
 from vq.store.archive.archived_file import open_stored, read_archive, stored_length
 from vq.store.disk.disk import Disk
 from vq.store.log.checkpoint import Checkpoint
-from vq.store.log.manifest import Kind, ManifestEntry
+from vq.store.log.manifest import HeldAs, ManifestEntry
 from vq.store.records.batches import read_headers
 from vq.store.records.format import (
     ARCHIVE_SUFFIX,
@@ -162,7 +162,7 @@ class _Cut:
         # From here on, recovery needs nothing at or behind the offset.
         self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
         for start in self.starts:
-            if self.kinds.get(start) is not Kind.ARCHIVE:  # perhaps left over from a crash
+            if self.kinds.get(start) is not HeldAs.ARCHIVE:  # perhaps left over from a crash
                 self._drop_archive(start)
         kept = [start for start in self.starts if start < offset]
         files: list[tuple[Path, int]] = []
@@ -234,14 +234,14 @@ class _Cut:
     def _manifest(self, offset: int) -> tuple[ManifestEntry, ...]:
         kinds = self.kinds
         return tuple(
-            ManifestEntry(start, kinds.get(start, Kind.BLOCK))
+            ManifestEntry(start, kinds.get(start, HeldAs.BLOCK))
             for start in self.starts
             if start < offset
         )
 
     # Archives -----------------------------------------------------------------------------------
     def _archives(self) -> list[int]:
-        return [start for start, kind in self.kinds.items() if kind is Kind.ARCHIVE]
+        return [start for start, kind in self.kinds.items() if kind is HeldAs.ARCHIVE]
 
     def _end(self, start: int) -> int:
         return start + stored_length(self.disk, self._path(start))
@@ -256,7 +256,7 @@ class _Cut:
             CorruptData: It does not reach to the next block.
             OSError: The stub cannot be read.
         """
-        if self.kinds.get(start) is not Kind.ARCHIVE:
+        if self.kinds.get(start) is not HeldAs.ARCHIVE:
             return None
         archive = read_archive(self.disk, ArchiveFiles.of(self._path(start)).stub)
         if archive.end_offset > offset:
@@ -280,7 +280,7 @@ class _Cut:
                 writer.place()
             finally:
                 writer.close()
-        self.kinds[start] = Kind.BLOCK
+        self.kinds[start] = HeldAs.BLOCK
 
     def _drop_archive(self, start: int) -> None:
         drop_archive(self.disk, ArchiveFiles.of(self._path(start)).stub)

@@ -37,8 +37,8 @@ from vq.store.records.format import DAMAGED_MARK
 __all__ = ["DataDirectories"]
 
 
-class Condition(Protocol):
-    """How a data directory is; in practice a broker's ``Place``.
+class DirectoryState(Protocol):
+    """How a data directory is; in practice a broker's ``DataPlace``.
 
     Attributes:
         refusal: Why it takes no new logs now, None: it does.
@@ -70,7 +70,7 @@ class DataDirectories:
         self,
         directories: Sequence[DataDirectory],
         disk: Disk,
-        conditions: Mapping[Path, Condition] = MappingProxyType({}),
+        conditions: Mapping[Path, DirectoryState] = MappingProxyType({}),
     ) -> None:
         """Use ``DataDirectories.open``."""
         self._directories = tuple(directories)
@@ -94,7 +94,7 @@ class DataDirectories:
         without: Collection[str] = (),
         adopt: bool = False,
         spend: Callable[[Callable[[], None], str], None] = lambda write, _: write(),
-        conditions: Mapping[Path, Condition] = MappingProxyType({}),
+        conditions: Mapping[Path, DirectoryState] = MappingProxyType({}),
     ) -> "DataDirectories":
         """Lock all ``paths``, making them if needed, and check that they belong together.
 

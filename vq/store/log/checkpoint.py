@@ -35,7 +35,7 @@ from typing import Final
 import google_crc32c
 
 from vq.errors import CorruptData
-from vq.store.log.manifest import Kind, ManifestEntry, pack_manifest, unpack_manifest
+from vq.store.log.manifest import HeldAs, ManifestEntry, pack_manifest, unpack_manifest
 
 __all__ = ["Checkpoint"]
 
@@ -96,7 +96,7 @@ class Checkpoint:
         version, number = _VERSION, b""
         if self.start_offset and self.first_number is not None:
             version, number = _WITH_NUMBER, _NUMBER.pack(self.first_number)
-        elif any(entry.kind is not Kind.BLOCK for entry in entries):
+        elif any(entry.kind is not HeldAs.BLOCK for entry in entries):
             version = _WITH_ARCHIVES
         head = _HEAD.pack(
             _MAGIC,

@@ -46,7 +46,7 @@ from vq.store.archive.archive_place import drop_archive, end_upload
 from vq.store.archive.archived_file import read_archive
 from vq.store.disk.disk import Disk
 from vq.store.log.block import PASSING_ERRNOS
-from vq.store.log.manifest import Kind
+from vq.store.log.manifest import HeldAs
 from vq.store.records.format import (
     ARCHIVE_SUFFIX,
     BLOCK_SUFFIX,
@@ -75,7 +75,7 @@ class Holder(enum.Enum):
 
 
 def holder(
-    named: Kind | None, *, has_block: bool, has_archive: bool, only_block: bool = False
+    named: HeldAs | None, *, has_block: bool, has_archive: bool, only_block: bool = False
 ) -> Holder:
     """Return what holds a block, by the module's table.
 
@@ -85,7 +85,7 @@ def holder(
         has_archive: There is a whole archive.
         only_block: The block file is known to be right, and the archive is not.
     """
-    if has_archive and not only_block and (named is Kind.ARCHIVE or not has_block):
+    if has_archive and not only_block and (named is HeldAs.ARCHIVE or not has_block):
         return Holder.ARCHIVE
     return Holder.BLOCK if has_block else Holder.NOTHING
 
@@ -116,7 +116,7 @@ class Holdings:
         self.discards = [directory / name for name in names if name.endswith(DISCARD_SUFFIX)]
         self.changed = False
 
-    def settle(self, named: Mapping[int, Kind] | None) -> None:
+    def settle(self, named: Mapping[int, HeldAs] | None) -> None:
         """Decide what holds each block; remove what is superfluous.
 
         Args:
@@ -132,12 +132,12 @@ class Holdings:
                 has_block=has_block,
                 has_archive=archive is not None,
                 only_block=is_right
-                and kind is Kind.ARCHIVE
+                and kind is HeldAs.ARCHIVE
                 and not self._has_right_zip(start, archive),
             )
             if found is Holder.ARCHIVE and archive is not None:
                 self.archives[start] = archive
-                if start in self._blocks and kind is Kind.ARCHIVE:
+                if start in self._blocks and kind is HeldAs.ARCHIVE:
                     block = self._files(start).block
                     if is_right:
                         self._disk.unlink(block)
@@ -145,7 +145,7 @@ class Holdings:
                         self._put_aside(block)
             elif found is Holder.NOTHING:
                 self._blocks.discard(start)
-            elif kind is Kind.BLOCK:
+            elif kind is HeldAs.BLOCK:
                 if archive is not None and not is_right:
                     files = self._files(start)
                     self._put_aside(files.stub)
@@ -154,7 +154,7 @@ class Holdings:
                 self.remove_archive(start)
             self.changed |= kind is not None and found is not _EXPECTED[kind]
         for start, kind in (named or {}).items():
-            if kind is Kind.ARCHIVE and start not in self._stubs:
+            if kind is HeldAs.ARCHIVE and start not in self._stubs:
                 self.changed |= start in self._blocks
                 self.why_gone[start] = self._files(start).stub.name
         for start in self._zips - self._stubs:
@@ -260,7 +260,7 @@ class Holdings:
         return ArchiveFiles.of(self._directory / block_name(start))
 
 
-_EXPECTED = {Kind.BLOCK: Holder.BLOCK, Kind.ARCHIVE: Holder.ARCHIVE}
+_EXPECTED = {HeldAs.BLOCK: Holder.BLOCK, HeldAs.ARCHIVE: Holder.ARCHIVE}
 
 
 def put_aside(disk: Disk, path: Path) -> Path:

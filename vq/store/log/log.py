@@ -37,7 +37,7 @@ from vq.store.log.log_config import FROM_THE_FIRST, LogBegin, LogConfig, LogStat
 from vq.store.log.log_reader import LogReader
 from vq.store.log.log_status import LogStatus
 from vq.store.log.log_tail import LogTail
-from vq.store.log.manifest import Kind, ManifestEntry
+from vq.store.log.manifest import HeldAs, ManifestEntry
 from vq.store.log.recovery import Case, Recovered, RecoveryReport, recover
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, records_mark
@@ -409,7 +409,7 @@ class Log:
         """
         last = self.blocks.last
         manifest = [
-            ManifestEntry(block.start_offset, Kind.ARCHIVE if block.is_archived else Kind.BLOCK)
+            ManifestEntry(block.start_offset, HeldAs.ARCHIVE if block.is_archived else HeldAs.BLOCK)
             for block in self.blocks
             if block.length
         ]

@@ -21,13 +21,13 @@ from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 
-__all__ = ["MANIFEST_ENTRY_BYTES", "Kind", "ManifestEntry", "pack_manifest", "unpack_manifest"]
+__all__ = ["MANIFEST_ENTRY_BYTES", "HeldAs", "ManifestEntry", "pack_manifest", "unpack_manifest"]
 
 _ENTRY: Final = struct.Struct(">BQ")
 MANIFEST_ENTRY_BYTES: Final = _ENTRY.size
 
 
-class Kind(enum.IntEnum):
+class HeldAs(enum.IntEnum):
     """What holds the bytes of a place."""
 
     BLOCK = 0
@@ -38,7 +38,7 @@ class ManifestEntry(NamedTuple):
     """One place: it holds the bytes from ``start_offset`` to that of the next entry."""
 
     start_offset: int
-    kind: Kind = Kind.BLOCK
+    kind: HeldAs = HeldAs.BLOCK
 
 
 def pack_manifest(entries: Iterable[ManifestEntry]) -> bytes:
@@ -54,7 +54,7 @@ def unpack_manifest(data: bytes) -> tuple[ManifestEntry, ...]:
     """
     try:
         fields = _ENTRY.iter_unpack(data)
-        entries = tuple(ManifestEntry(start, Kind(kind)) for kind, start in fields)
+        entries = tuple(ManifestEntry(start, HeldAs(kind)) for kind, start in fields)
     except (struct.error, ValueError) as error:
         raise CorruptData(f"a manifest cannot be read: {error}") from error
     for (before, _), (after, _) in itertools.pairwise(entries):

@@ -90,10 +90,10 @@ async def test_get_reads_again_what_was_damaged_on_the_way(
     await until(lambda: cluster.network.connections == connections)
 
 
-async def test_get_reports_every_flipped_bit(
+async def test_get_reports_a_flipped_bit_of_any_byte(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the control record and of the message, its header included."""
+    """Of the control record and of the message, its header included; unit tests flip each bit."""
     (result,) = await send(factory, Message("t", b"content", "tag", "key"))
     consumer = await factory.create_consumer()
     (message,) = await consumer.get("t", 0, 0, 1_000)
@@ -107,7 +107,7 @@ async def test_get_reports_every_flipped_bit(
         return chunk_of(response, body)
 
     monkeypatch.setattr(forward, "chunk_of", damaged)
-    for start, step in ((0, 1), (result.offset, 7)):
+    for start, step in ((0, 5), (result.offset, 7)):
         for flipped[0] in range(start * 8, message.next_offset * 8, step):
             with pytest.raises(CorruptData):
                 await consumer.get("t", 0, start, 1_000)

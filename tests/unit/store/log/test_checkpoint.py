@@ -7,7 +7,7 @@ import pytest
 
 from vq.errors import CorruptData
 from vq.store.log.checkpoint import Checkpoint
-from vq.store.log.manifest import Kind, ManifestEntry
+from vq.store.log.manifest import HeldAs, ManifestEntry
 
 FULL = Checkpoint(
     topic_id="täpic",
@@ -48,7 +48,7 @@ def test_bytes_come_back() -> None:
 
 def test_a_checkpoint_that_names_an_archive_has_a_version_of_its_own() -> None:
     """An older vq does not take the archive for a block; without one it reads all it is given."""
-    archived = replace(FULL, manifest=(ManifestEntry(10, Kind.ARCHIVE), ManifestEntry(2**62)))
+    archived = replace(FULL, manifest=(ManifestEntry(10, HeldAs.ARCHIVE), ManifestEntry(2**62)))
     assert Checkpoint.from_bytes(archived.to_bytes()) == archived
     assert (archived.to_bytes()[4], FULL.to_bytes()[4]) == (3, 2)
 
@@ -58,7 +58,7 @@ def test_a_number_that_must_be_told_raises_the_version() -> None:
     numbered = replace(FULL, first_number=12345678)
     assert Checkpoint.from_bytes(numbered.to_bytes()) == numbered
     assert numbered.to_bytes().hex().startswith(FOURTH)
-    archived = replace(numbered, manifest=(ManifestEntry(10, Kind.ARCHIVE),))
+    archived = replace(numbered, manifest=(ManifestEntry(10, HeldAs.ARCHIVE),))
     assert Checkpoint.from_bytes(archived.to_bytes()) == archived
     assert (numbered.to_bytes()[4], archived.to_bytes()[4]) == (4, 4)
     from_the_first = Checkpoint(topic_id="t", start_offset=0, offset=5, first_number=0)

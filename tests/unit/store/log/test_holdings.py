@@ -25,18 +25,18 @@ from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_n
 from vq.store.log.block import BlockCache
 from vq.store.log.holdings import Holder, holder
 from vq.store.log.log import Log, LogState
-from vq.store.log.manifest import Kind
+from vq.store.log.manifest import HeldAs
 from vq.store.log.recovery import Case
 
 ROWS = [
-    (Kind.BLOCK, True, True, Holder.BLOCK),
-    (Kind.BLOCK, True, False, Holder.BLOCK),
-    (Kind.BLOCK, False, True, Holder.ARCHIVE),
-    (Kind.BLOCK, False, False, Holder.NOTHING),
-    (Kind.ARCHIVE, True, True, Holder.ARCHIVE),
-    (Kind.ARCHIVE, False, True, Holder.ARCHIVE),
-    (Kind.ARCHIVE, True, False, Holder.BLOCK),
-    (Kind.ARCHIVE, False, False, Holder.NOTHING),
+    (HeldAs.BLOCK, True, True, Holder.BLOCK),
+    (HeldAs.BLOCK, True, False, Holder.BLOCK),
+    (HeldAs.BLOCK, False, True, Holder.ARCHIVE),
+    (HeldAs.BLOCK, False, False, Holder.NOTHING),
+    (HeldAs.ARCHIVE, True, True, Holder.ARCHIVE),
+    (HeldAs.ARCHIVE, False, True, Holder.ARCHIVE),
+    (HeldAs.ARCHIVE, True, False, Holder.BLOCK),
+    (HeldAs.ARCHIVE, False, False, Holder.NOTHING),
     (None, True, True, Holder.BLOCK),
     (None, True, False, Holder.BLOCK),
     (None, False, True, Holder.ARCHIVE),
@@ -46,7 +46,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("named", "has_block", "has_archive", "expected"), ROWS)
 def test_the_table(
-    named: Kind | None, has_block: bool, has_archive: bool, expected: Holder
+    named: HeldAs | None, has_block: bool, has_archive: bool, expected: Holder
 ) -> None:
     """Each row, as a function of plain values."""
     assert holder(named, has_block=has_block, has_archive=has_archive) is expected
@@ -83,7 +83,7 @@ def kinds(log: Log) -> str:
     return "".join("a" if block.is_archived else "b" for block in blocks_of(log))
 
 
-def as_row(disk: MemoryDisk, number: int, row: tuple[Kind | None, bool, bool]) -> ArchiveFiles:
+def as_row(disk: MemoryDisk, number: int, row: tuple[HeldAs | None, bool, bool]) -> ArchiveFiles:
     """Bring a closed log's directory into the state of one row for one block."""
     named, has_block, has_archive = row
     log = three_blocks(disk)
@@ -91,7 +91,7 @@ def as_row(disk: MemoryDisk, number: int, row: tuple[Kind | None, bool, bool]) -
     files = ArchiveFiles.of(block.path)
     raw = disk.read_bytes(files.block)
     stub = write_archive(disk, block)
-    if named is Kind.ARCHIVE:
+    if named is HeldAs.ARCHIVE:
         log.use_archive(block, stub.archive)
     log.close()
     if named is None:
@@ -108,7 +108,7 @@ def as_row(disk: MemoryDisk, number: int, row: tuple[Kind | None, bool, bool]) -
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize(("named", "has_block", "has_archive", "expected"), ROWS)
 def test_a_log_opens_as_the_row_says(
-    number: int, named: Kind | None, has_block: bool, has_archive: bool, expected: Holder
+    number: int, named: HeldAs | None, has_block: bool, has_archive: bool, expected: Holder
 ) -> None:
     """For the first, a middle and the last block. What is gone is damage, and is told."""
     disk = memory_disk()
@@ -152,7 +152,7 @@ def change_byte(disk: MemoryDisk, path: Path) -> bytes:
 def test_a_block_file_that_was_put_back_for_a_damaged_zip_is_used(number: int) -> None:
     """The zip has its size still, and the manifest names it; what is right is kept."""
     disk = memory_disk()
-    files = as_row(disk, number, (Kind.ARCHIVE, True, True))
+    files = as_row(disk, number, (HeldAs.ARCHIVE, True, True))
     change_byte(disk, files.zip)
     log = reopened(disk)
     assert (log.state, kinds(log), payloads(log)) == (LogState.OK, "bbb", PAYLOADS)
@@ -166,7 +166,7 @@ def test_a_block_file_that_was_put_back_for_a_damaged_zip_is_used(number: int) -
 
 def test_retention_takes_an_archive_that_a_start_has_not_used_with_its_block() -> None:
     disk = memory_disk()
-    files = as_row(disk, 0, (Kind.ARCHIVE, True, True))
+    files = as_row(disk, 0, (HeldAs.ARCHIVE, True, True))
     change_byte(disk, files.zip)
     log = reopened(disk)
     assert disk.exists(files.stub), "the manifest does not name the block file yet"
@@ -177,8 +177,8 @@ def test_retention_takes_an_archive_that_a_start_has_not_used_with_its_block() -
 
 
 @pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("named", [Kind.ARCHIVE, Kind.BLOCK])
-def test_what_is_not_right_is_put_aside_and_not_deleted(number: int, named: Kind) -> None:
+@pytest.mark.parametrize("named", [HeldAs.ARCHIVE, HeldAs.BLOCK])
+def test_what_is_not_right_is_put_aside_and_not_deleted(number: int, named: HeldAs) -> None:
     """A block file with other bytes than its archive: one of them is damaged. An operator looks."""
     disk = memory_disk()
     files = as_row(disk, number, (named, True, True))
@@ -186,7 +186,7 @@ def test_what_is_not_right_is_put_aside_and_not_deleted(number: int, named: Kind
     zipped, stub = disk.read_bytes(files.zip), disk.read_bytes(files.stub)
     log = reopened(disk)
     notes = "\n".join(log.recovery.notes)
-    if named is Kind.ARCHIVE:
+    if named is HeldAs.ARCHIVE:
         assert (log.state, payloads(log)) == (LogState.OK, PAYLOADS)
         assert disk.read_bytes(Path(f"{files.block}.damaged")) == changed
         assert f"{files.block.name}.damaged" in notes
@@ -231,7 +231,7 @@ def test_an_archive_that_is_not_whole_is_damage_that_is_told(change: str) -> Non
     """As a block file that is gone is; with the block file there, that is used."""
     for has_block in (False, True):
         disk = memory_disk()
-        files = as_row(disk, 1, (Kind.ARCHIVE, has_block, True))
+        files = as_row(disk, 1, (HeldAs.ARCHIVE, has_block, True))
         if change in ("cut", "longer"):
             size = disk.size(files.zip)
             disk.open(files.zip).truncate(size + (1 if change == "longer" else -1))
@@ -442,7 +442,7 @@ def test_a_zip_that_nothing_refers_to_is_removed() -> None:
 def test_a_block_file_that_was_cut_is_not_preferred_to_its_archive() -> None:
     """A kill came between stub and checkpoint, and the medium lost the end of the file."""
     disk = memory_disk()
-    files = as_row(disk, 1, (Kind.BLOCK, True, True))
+    files = as_row(disk, 1, (HeldAs.BLOCK, True, True))
     disk.open(files.block).truncate(900)
     for _ in range(2):
         log = reopened(disk)
@@ -455,7 +455,7 @@ def test_a_block_file_that_was_cut_is_not_preferred_to_its_archive() -> None:
 def test_the_only_bytes_of_a_block_are_not_removed() -> None:
     """The stub is gone, and so is the block file: the zip stays for whoever can use it."""
     disk = memory_disk()
-    files = as_row(disk, 1, (Kind.ARCHIVE, False, True))
+    files = as_row(disk, 1, (HeldAs.ARCHIVE, False, True))
     disk.unlink(files.stub)
     log = reopened(disk)
     assert log.state is LogState.QUARANTINED

@@ -5,7 +5,7 @@ import pytest
 from vq.errors import CorruptData
 from vq.store.log.manifest import (
     MANIFEST_ENTRY_BYTES,
-    Kind,
+    HeldAs,
     ManifestEntry,
     pack_manifest,
     unpack_manifest,
@@ -14,7 +14,7 @@ from vq.store.log.manifest import (
 
 def test_both_ways() -> None:
     """The bytes are fixed: such files exist."""
-    entries = (ManifestEntry(0), ManifestEntry(4064, Kind.BLOCK))
+    entries = (ManifestEntry(0), ManifestEntry(4064, HeldAs.BLOCK))
     data = pack_manifest(entries)
     assert data.hex() == "00" + "00" * 8 + "00" + "0000000000000fe0"
     assert len(data) == 2 * MANIFEST_ENTRY_BYTES
