@@ -80,7 +80,10 @@ if TYPE_CHECKING:
         ProducerEdge,
         sequence_fault,
     )
+    from vq.operations.messages.dead_letters import DeadLetter, DeadLetters
+    from vq.operations.messages.resending import Resending
     from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
+    from vq.operations.messages.settling import LetterState, Settled
     from vq.operations.messages.stored import StoredBytes, StoredRange
     from vq.operations.messages.writes import WriteAttempt, WrittenRange
     from vq.operations.partitions.offsets import PartitionEnds
@@ -136,6 +139,9 @@ _HOMES = {
     "vq.operations.brokers.diverged": ("CutFile", "CutMessages"),
     "vq.operations.brokers.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
     "vq.operations.topics.emptying": ("GroupDrain", "TopicDrain"),
+    "vq.operations.messages.dead_letters": ("DeadLetter", "DeadLetters"),
+    "vq.operations.messages.resending": ("Resending",),
+    "vq.operations.messages.settling": ("LetterState", "Settled"),
     "vq.operations.messages.searched": (
         "FoundMessages",
         "GapKind",
@@ -218,6 +224,8 @@ __all__ = [
     "CutFile",
     "CutMessages",
     "Damage",
+    "DeadLetter",
+    "DeadLetters",
     "DeletedTopic",
     "Deletion",
     "DiskState",
@@ -249,6 +257,7 @@ __all__ = [
     "LagFacts",
     "LagThresholds",
     "LagVerdict",
+    "LetterState",
     "Level",
     "MeasuredRange",
     "MessageRange",
@@ -266,11 +275,13 @@ __all__ = [
     "ProducerEdge",
     "ReadPlacement",
     "Removal",
+    "Resending",
     "Reset",
     "ResetUnknown",
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
+    "Settled",
     "SilentNode",
     "StoredBytes",
     "StoredColumns",

@@ -84,7 +84,8 @@ def check_own_name(topic: str) -> str:
     if isinstance(given, str) and is_reserved(given):
         raise InvalidArgument(
             f"topic {shown(topic)}: names that begin with {PREFIX!r} are reserved for topics that "
-            "vq makes for itself, and only vq sends to them; choose another name"
+            "vq makes for itself, and only vq sends to them; choose another name. `vq dlq resend` "
+            "sends dead letters again"
         )
     return topic
 

@@ -7,6 +7,7 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.deliver.giving_up import awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
 from vq.client.consumer.deliver.time_limit import limited
@@ -122,8 +123,11 @@ class MessageConsumer:
             self._core.subscribe(topic, length, message_filter, self._inbox)
         else:
             check_listener(listener)
-            limit_s = self.config.listener_timeout_s
-            called = listener if limit_s is None else limited(listener, limit_s)
+            core, limit_s = self._core, self.config.listener_timeout_s
+            called: AsyncListener = listener
+            if core.failing is not None:
+                called = awaiting(listener, core.failing, core.give_up)
+            called = called if limit_s is None else limited(called, limit_s)
             self._core.subscribe(topic, length, message_filter, self._listening, called)
         self._is_pulled = listener is None
         return self

@@ -6,6 +6,7 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.deliver.giving_up import calling
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.pull import ThreadPull
@@ -22,6 +23,7 @@ from vq.model import (
     TopicPartition,
     check_timeout,
 )
+from vq.reserved import DeliveryFailure
 
 _GET_S = 30.0  # added to the caller's time-out: connecting, a move, ZooKeeper
 _WORKERS_S = 5.0
@@ -149,10 +151,16 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            called = listener if self.config.listener_timeout_s is None else Watched(listener)
+            failing = self._core.failing
+            called = listener if failing is None else calling(listener, failing, self._give_up)
+            called = called if self.config.listener_timeout_s is None else Watched(called)
             self._core.subscribe(topic, length, message_filter, self._workers, called)
         self._pull.subscribed(listener)
         return self
+
+    def _give_up(self, message: Message, failure: DeliveryFailure) -> None:
+        """Have a message copied; a thread of a listener waits for it."""
+        self._runtime.run(self._core.give_up(message, failure))
 
     def start(self) -> Self:
         """Join the group and begin to receive.

@@ -57,6 +57,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "write": Entry(
         "vq.cli.messages.write", "write", "List repeatable writes of Spark, and end one."
     ),
+    "dlq": Entry(
+        "vq.cli.messages.dlq",
+        "dlq",
+        "List, read, resend and delete the dead letters of consumer groups.",
+    ),
     "message": Entry(
         "vq.cli.messages.message", "message", "Look at single messages, and find them."
     ),

@@ -23,6 +23,7 @@ from vq.model import (
     check_name,
     choice_of,
 )
+from vq.reserved import Purpose, topic_of
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -337,8 +338,8 @@ class ConsumerConfig:
         window_bytes: A second bound of the same: their contents together, but for the last one.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
             counted by this member, so a message that moves on with its partition begins anew.
-        on_failure: ``hold``, ``skip`` or ``stop``, see ``OnFailure``. ``subscribe`` refuses the
-            others: members do not copy messages yet.
+        on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``. ``subscribe``
+            refuses ``retry-topic``: members have no retry topic yet.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -395,6 +396,8 @@ class ConsumerConfig:
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
         object.__setattr__(self, "on_failure", on_failure)
+        if on_failure is OnFailure.DEAD_LETTER and self.group:
+            topic_of(Purpose.DEAD_LETTERS, self.group)  # raises if the name is too long
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)

@@ -18,7 +18,14 @@ from vq.operations.brokers import (
 )
 from vq.operations.cluster import bulk, cluster, settings
 from vq.operations.groups import balance, groups, making, progress, resets, terms
-from vq.operations.messages import columns, finding, stored, writes
+from vq.operations.messages import (
+    columns,
+    dead_letters,
+    finding,
+    resending,
+    stored,
+    writes,
+)
 from vq.operations.operation import Effect, Resource, Right, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
@@ -87,6 +94,12 @@ class Operations:
     read_columns = yielding_row(columns.read_columns, ASK, READ, TOPIC)
     read_bytes = row(stored.read_bytes, ASK, READ, TOPIC)
     find_messages = row(finding.find_messages, ASK, READ, TOPIC, "message find")
+
+    # Dead letters
+    list_dead_letters = row(dead_letters.list_dead_letters, ASK, DESCRIBE, GROUP, "dlq list")
+    read_dead_letters = yielding_row(dead_letters.read_dead_letters, ASK, READ, GROUP, "dlq read")
+    resend_dead_letters = row(resending.resend_dead_letters, ACT, MANAGE, GROUP, "dlq resend")
+    delete_dead_letters = row(resending.delete_dead_letters, ACT, MANAGE, GROUP, "dlq delete")
 
     # Repeatable writes
     begin_write = row(writes.begin_write, ACT, WRITE, CLUSTER)

@@ -11,7 +11,13 @@ tool = load_tool("json_schemas")
 #: They run until they are stopped and print nothing.
 WITHOUT = {"broker", "lag-exporter"}
 #: Lines of standard error, and a command with another result.
-MORE = {"error", "remark", "cluster diverged --delete", "topic list --deleted"}
+MORE = {
+    "error",
+    "remark",
+    "cluster diverged --delete",
+    "dlq read --content",
+    "topic list --deleted",
+}
 
 
 def test_every_command_has_a_schema() -> None:

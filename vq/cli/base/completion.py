@@ -54,6 +54,18 @@ def group_names(ctx: click.Context, _param: click.Parameter, incomplete: str) ->
     return _found(ctx, incomplete, list_groups)
 
 
+def dead_letter_groups(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the groups with dead letters that begin with what was typed."""
+    from vq.coordination.topics.topics import list_topics
+    from vq.reserved import Purpose, group_of
+
+    async def names(coordinator: "Coordinator") -> list[str]:
+        known = await list_topics(coordinator)
+        return [g for each in known if (g := group_of(each, Purpose.DEAD_LETTERS)) is not None]
+
+    return _found(ctx, incomplete, names)
+
+
 def write_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the repeatable writes that begin with what was typed."""
     from vq.coordination.leases.writes import names

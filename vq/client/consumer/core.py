@@ -22,6 +22,7 @@ from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
+from vq.client.consumer.deliver.giving_up import Failing
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
@@ -33,10 +34,12 @@ from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
+from vq.client.copies import DeadLetterCopies
 from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
+from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import (
     CoordinationError,
     FilterFailed,
@@ -48,12 +51,15 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.message_filter import Filter, Wanting
-from vq.model import PartitionTrouble, TopicPartition, check_name
+from vq.model import Message, PartitionTrouble, TopicPartition, check_name
+from vq.reserved import DeliveryFailure, Purpose, group_of
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
+#: How long one try to copy a message waits for the broker.
+_COPY_S = 10.0
 #: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
@@ -78,6 +84,7 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
+        failing: What listeners failed for; None: nothing is copied.
         steering: Seeks, pauses and resumes.
     """
 
@@ -103,6 +110,9 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
+        gives_up = config.on_failure is OnFailure.DEAD_LETTER
+        self.failing = Failing(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
+        self._copies = DeadLetterCopies(cluster, config.group)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -124,9 +134,18 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        if self.failing is not None and group_of(topic, Purpose.DEAD_LETTERS) == self.config.group:
+            raise InvalidArgument(
+                f"group {self.config.group!r} would copy its dead letters into topic {topic!r}, "
+                "which it reads; read them with another group, or with another on_failure"
+            )
         check_listener_for(self.config, listener)
         wanted = Filter.of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
+
+    async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
+        """Copy a message into the group's topic of dead letters; return once that is stored."""
+        await self._copies.give_up(message, failure, timeout=_COPY_S)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""

@@ -25,12 +25,12 @@ def check_listener_for(config: ConsumerConfig, listener: object) -> None:
 
     Raises:
         InvalidArgument: There is no listener, and the settings say how many messages it is at; or
-            they ask for copies.
+            they ask for a retry topic.
     """
-    if config.on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
+    if config.on_failure is OnFailure.RETRY_TOPIC:
         raise InvalidArgument(
-            f"on_failure = {str(config.on_failure)!r}: members do not copy messages yet; give "
-            "'hold', 'skip' or 'stop'"
+            f"on_failure = {str(config.on_failure)!r}: members have no retry topic yet; give "
+            "'hold', 'dead-letter', 'skip' or 'stop'"
         )
     if listener is None and not is_in_turn(config):
         raise InvalidArgument(

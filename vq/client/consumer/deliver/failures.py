@@ -156,6 +156,7 @@ class Failures:
 
 _VERDICTS: Final = {
     OnFailure.HOLD: Verdict.HOLD,
+    OnFailure.DEAD_LETTER: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
     OnFailure.SKIP: Verdict.SKIP,
     OnFailure.STOP: Verdict.STOP,
 }

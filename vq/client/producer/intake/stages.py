@@ -195,7 +195,7 @@ def _check_own_headers(headers: Mapping[str, str]) -> None:
         if is_reserved(name):
             raise InvalidArgument(
                 f"header {_shown(name)}: names that begin with {PREFIX!r} are reserved for what vq "
-                "tells of copies; leave it out"
+                "tells of copies; leave it out. `vq dlq resend` sends dead letters again"
             )
 
 

@@ -1,0 +1,343 @@
+"""``vq dlq``: the dead letters of consumer groups: listed, read, sent again, given up for good."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from vq.cli.base import text
+from vq.cli.base.completion import dead_letter_groups, topic_names
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
+from vq.cli.base.moments import Moment, check_span
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    yes_option,
+)
+from vq.cli.messages.message_format import MESSAGE_SCHEMA
+from vq.client.cluster import ClusterClient
+from vq.operations.messages.dead_letters import (
+    DeadLetter,
+    DeadLetters,
+    list_dead_letters,
+    read_dead_letters,
+)
+from vq.operations.messages.resending import (
+    RATE,
+    RATE_MAX,
+    delete_dead_letters,
+    resend_dead_letters,
+)
+from vq.operations.messages.settling import LetterState
+
+LIMIT: Final = 1_000
+_GROUP: Final = click.argument("group", shell_complete=dead_letter_groups)
+
+
+@click.group(cls=Commands)
+def dlq() -> None:
+    """List, read, resend and delete the dead letters of consumer groups."""
+
+
+def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose letters."""
+    for option in (
+        click.option("--until", "until_ms", type=Moment(), help="Given up before this time."),
+        click.option(
+            "--since",
+            "since_ms",
+            type=Moment(),
+            help="Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
+        ),
+        click.option("--reason", metavar="TEXT", help="Whose reason has this text, in any case."),
+    ):
+        function = option(function)
+    return function
+
+
+# list, read -----------------------------------------------------------------------------------
+_COUNTS: Final = tuple(str(each) for each in LetterState)
+_LETTER: Final = record(
+    group=TEXT,
+    partition=WHOLE,
+    offset=WHOLE,
+    state=TEXT,
+    given_up_s=maybe(NUMBER),
+    origin=maybe(TEXT),
+    origin_number=maybe(WHOLE),
+    attempts=maybe(WHOLE),
+    first_failed_s=maybe(NUMBER),
+    reason=maybe(TEXT),
+    settled_by=maybe(TEXT),
+    settled_s=maybe(NUMBER),
+)
+
+
+@dlq.command(name="list")
+@shows(
+    some(
+        record(
+            group=TEXT,
+            topic=TEXT,
+            oldest_s=maybe(NUMBER),
+            **dict.fromkeys(_COUNTS, WHOLE),
+        )
+    )
+)
+@command_options
+def list_(invocation: Invocation) -> None:
+    """List the groups with dead letters, and how many are in which state.
+
+    `open`: nothing was done about them; `resending`: `vq dlq resend` was interrupted, and finishes
+    them when it is repeated. All letters are read for that.
+    """
+    found = invocation.call(list_dead_letters)
+    if invocation.output.as_json:
+        invocation.output.document(
+            [{**_counts(each), "oldest_s": text.in_seconds(each.oldest_ms)} for each in found]
+        )
+        return
+    rows = [
+        {**_counts(each), "oldest": None if each.oldest_ms is None else text.utc(each.oldest_ms)}
+        for each in found
+    ]
+    invocation.output.table(rows, columns=("group", *_COUNTS, "oldest"), optional=("oldest",))
+    if not rows:
+        invocation.output.remark("no group has dead letters")
+
+
+def _counts(found: DeadLetters) -> dict[str, Any]:
+    counts = {str(state): found.letters[state] for state in LetterState}
+    return {"group": found.group, "topic": found.topic, **counts}
+
+
+@dlq.command()
+@_GROUP
+@_choice
+@click.option("--settled", is_flag=True, help="Also those that were sent again or deleted.")
+@click.option("--content", is_flag=True, help="The whole message, too.")
+@click.option(
+    "--limit",
+    type=WholeNumber(min=1),
+    default=LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Stop after so many.",
+)
+@shows(_LETTER, content=having(_LETTER, message=MESSAGE_SCHEMA))
+@command_options
+def read(
+    invocation: Invocation,
+    group: str,
+    reason: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    settled: bool,
+    content: bool,
+    limit: int,
+) -> None:
+    """Print dead letters of a group: from where, why, how often tried, and what became of them.
+
+    With --json it prints a line for each.
+    """
+    check_span(since_ms, until_ms)
+    output = invocation.output
+    rows: list[dict[str, Any]] = []
+
+    async def work(cluster: ClusterClient) -> None:
+        found = read_dead_letters(
+            cluster, group, reason=reason, since_ms=since_ms, until_ms=until_ms, settled=settled
+        )
+        count = 0
+        async with contextlib.aclosing(found):
+            async for letter in found:
+                count += 1
+                if output.as_json:
+                    line = {**_as_json(letter), **_whole(letter, content)}
+                    sys.stdout.write(text.json_text(line, ascii_only=True) + "\n")
+                elif content:
+                    output.record({**_as_row(letter), **text.as_record(letter.message)})
+                    output.line("")
+                else:
+                    rows.append(_as_row(letter))
+                if count >= limit:
+                    output.remark(f"stopped after {limit} letters (--limit)")
+                    return
+
+    invocation.call(work)
+    if not (output.as_json or content):
+        output.table(rows, columns=_READ_COLUMNS, optional=_OPTIONAL)
+    sys.stdout.flush()
+
+
+_READ_COLUMNS: Final = ("letter", "state", "given_up", "origin", "attempts", "reason")
+_OPTIONAL: Final = ("given_up", "origin", "attempts", "reason")
+
+
+def _as_row(letter: DeadLetter) -> dict[str, Any]:
+    message, failure = letter.message, letter.failure
+    given_up = message.append_time_ms
+    return {
+        "letter": f"{message.partition}:{message.offset}",
+        "state": str(letter.state),
+        "given_up": None if given_up is None else text.utc(given_up),
+        "origin": None if letter.origin is None else str(letter.origin),
+        "attempts": None if failure is None else failure.attempts,
+        "reason": None if failure is None else failure.reason,
+    }
+
+
+def _as_json(letter: DeadLetter) -> dict[str, Any]:
+    message, failure, origin = letter.message, letter.failure, letter.origin
+    settled, given_up = letter.settled, message.append_time_ms
+    return {
+        "group": letter.group,
+        "partition": message.partition,
+        "offset": message.offset,
+        "state": str(letter.state),
+        "given_up_s": text.in_seconds(given_up),
+        "origin": None if origin is None else str(origin),
+        "origin_number": None if origin is None else origin.number,
+        "attempts": None if failure is None else failure.attempts,
+        "first_failed_s": None if failure is None else text.in_seconds(failure.first_ms),
+        "reason": None if failure is None else failure.reason,
+        "settled_by": None if settled is None else settled.by,
+        "settled_s": None if settled is None else text.in_seconds(settled.time_ms),
+    }
+
+
+def _whole(letter: DeadLetter, content: bool) -> dict[str, Any]:
+    return {"message": text.as_fields(letter.message)} if content else {}
+
+
+# resend, delete -------------------------------------------------------------------------------
+async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int, int]:
+    """Return how many of the chosen letters are open, and how many are being sent."""
+    counts = dict.fromkeys(LetterState, 0)
+    async for letter in read_dead_letters(cluster, group, **chosen):
+        counts[letter.state] += 1
+    return counts[LetterState.OPEN], counts[LetterState.RESENDING]
+
+
+@dlq.command()
+@_GROUP
+@_choice
+@click.option(
+    "--to",
+    metavar="TOPIC",
+    shell_complete=topic_names,
+    help="Send them to this topic.  [where they come from]",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, RATE_MAX, min_open=True),
+    default=RATE,
+    show_default=True,
+    metavar="N",
+    help="At most so many letters a second.",
+)
+@yes_option
+@shows(
+    record(
+        done=TRUTH,
+        group=TEXT,
+        open=WHOLE,
+        resending=WHOLE,
+        resent=WHOLE,
+        finished=WHOLE,
+        homeless=WHOLE,
+    )
+)
+@command_options
+def resend(
+    invocation: Invocation,
+    group: str,
+    reason: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    to: str | None,
+    rate: float,
+    yes: bool,
+) -> None:
+    """Send open dead letters of a group again, each once, however often this is repeated.
+
+    They go where they come from: every group that reads that topic gets them. After an interrupt or
+    an error repeat the command: it first finishes what was begun.
+    """
+    check_span(since_ms, until_ms)
+    chosen: dict[str, Any] = {"reason": reason, "since_ms": since_ms, "until_ms": until_ms}
+
+    async def work(cluster: ClusterClient) -> dict[str, Any]:
+        is_open, resending = await _count(cluster, group, **chosen)
+        values = {"done": yes, "group": group, "open": is_open, "resending": resending}
+        if not yes:
+            return {**values, "resent": 0, "finished": 0, "homeless": 0}
+        done = await resend_dead_letters(cluster, group, **chosen, to=to, rate=rate)
+        told = {"resent": done.resent, "finished": done.finished, "homeless": done.homeless}
+        return {**values, **told}
+
+    found = invocation.call(work)
+    output = invocation.output
+    if output.as_json:
+        output.document(found)
+    elif yes:
+        output.remark(
+            f"sent {found['resent']} dead letter(s) of {group} again, and finished "
+            f"{found['finished']} that were begun before"
+        )
+        if found["homeless"]:
+            output.remark(
+                f"left {found['homeless']}: their topic or partition is not there, takes no "
+                "messages, or none so large; --to TOPIC sends them elsewhere"
+            )
+    else:
+        output.remark(
+            f"plan: send {found['open']} dead letter(s) of {group} to "
+            f"{to or 'where they come from'}, and finish {found['resending']} begun before"
+        )
+    if not yes:
+        invocation.only_planned()
+
+
+@dlq.command()
+@_GROUP
+@_choice
+@yes_option
+@shows(record(done=TRUTH, group=TEXT, letters=WHOLE))
+@command_options
+def delete(
+    invocation: Invocation,
+    group: str,
+    reason: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    yes: bool,
+) -> None:
+    """Give up dead letters of a group for good: they are not listed, and never sent again.
+
+    Their bytes stay, and `vq dlq read --settled` shows them. `vq topic alter --retention-hours`, or
+    `vq topic delete`, of the topic that `vq dlq list --json` names, takes them away.
+    """
+    check_span(since_ms, until_ms)
+    chosen: dict[str, Any] = {"reason": reason, "since_ms": since_ms, "until_ms": until_ms}
+
+    async def work(cluster: ClusterClient) -> int:
+        if yes:
+            return await delete_dead_letters(cluster, group, **chosen)
+        return sum(await _count(cluster, group, **chosen))
+
+    letters = invocation.call(work)
+    if invocation.output.as_json:
+        invocation.output.document({"done": yes, "group": group, "letters": letters})
+    elif yes:
+        invocation.output.remark(f"deleted {letters} dead letter(s) of {group}")
+    else:
+        invocation.output.remark(
+            f"plan: delete {letters} dead letter(s) of {group}; this cannot be undone"
+        )
+    if not yes:
+        invocation.only_planned()
