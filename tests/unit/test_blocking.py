@@ -56,6 +56,10 @@ class Core:
         """Publish a topic that exists, which takes a moment."""
         time.sleep(0.001)
 
+    def missing(self, message: Message) -> list[str]:
+        """Return the topic, which is not published."""
+        return [message.topic]
+
     publishing = ProducerCore.publishing
     check = ProducerCore.check  # only a topic that is missing needs it
 

@@ -339,6 +339,7 @@ class ConsumerConfig:
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
             counted by this member, so a message that moves on with its partition begins anew.
         on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``.
+            ``subscribe`` refuses ``retry-topic``: members have no retry topic yet.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -374,7 +375,9 @@ class ConsumerConfig:
     window_messages: int = 10_000
     window_bytes: int = 16 * limits.MIB
     max_attempts: int = 3
-    on_failure: OnFailure | Literal["hold", "dead-letter", "skip", "stop"] = OnFailure.HOLD
+    on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] = (
+        OnFailure.HOLD
+    )
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] = (0.1, 30.0)
     audit_interval_s: float = 30.0
@@ -393,11 +396,6 @@ class ConsumerConfig:
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
         object.__setattr__(self, "on_failure", on_failure)
-        if on_failure is OnFailure.RETRY_TOPIC:
-            raise InvalidArgument(
-                f"on_failure = {str(on_failure)!r}: members have no retry topic yet; give 'hold', "
-                "'dead-letter', 'skip' or 'stop'"
-            )
         if on_failure is OnFailure.DEAD_LETTER and self.group:
             topic_of(Purpose.DEAD_LETTERS, self.group)  # raises if the name is too long
         read_from = choice_of(ReadFrom, "read_from", self.read_from)

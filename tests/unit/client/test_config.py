@@ -130,8 +130,6 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 def test_words_are_those_of_the_tree_and_the_command_line() -> None:
     assert [str(each) for each in StartPosition] == ["earliest", "latest"]
-    with pytest.raises(InvalidArgument, match="no retry topic yet"):
-        ConsumerConfig(on_failure=OnFailure.RETRY_TOPIC)  # type: ignore[arg-type]
     assert [str(each) for each in WorkingMode] == ["orderly", "keyed", "concurrent"]
 
 

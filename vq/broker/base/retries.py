@@ -5,12 +5,12 @@ from typing import Generic, TypeVar
 
 from vq.backoff import Backoff, Draws
 
-__all__ = ["Retries", "Retry"]
+__all__ = ["NextTry", "Retries"]
 
 K = TypeVar("K", bound=Hashable)
 
 
-class Retry:
+class NextTry:
     """The failures of one thing, in a row.
 
     Attributes:
@@ -43,7 +43,7 @@ class Retries(Generic[K]):
     """
 
     def __init__(self, backoff: Backoff, rng: Draws) -> None:
-        self.failed: dict[K, Retry] = {}
+        self.failed: dict[K, NextTry] = {}
         self._backoff = backoff
         self._rng = rng
 
@@ -52,9 +52,9 @@ class Retries(Generic[K]):
         retry = self.failed.get(about)
         return retry is None or now >= retry.at
 
-    def note(self, about: K, error: BaseException, now: float) -> tuple[Retry, bool]:
+    def note(self, about: K, error: BaseException, now: float) -> tuple[NextTry, bool]:
         """Note a failure; return also whether it is to be told: another one than the last."""
-        retry = self.failed.setdefault(about, Retry())
+        retry = self.failed.setdefault(about, NextTry())
         retry.failures += 1
         retry.pause_s = self._backoff.pause_s(retry.failures, self._rng)
         retry.at = now + retry.pause_s

@@ -273,6 +273,17 @@ async def test_a_coroutine_may_get_lists(factory: aio.MessageFactory, mode: str)
     assert max(map(len, calls)) == 4
 
 
+@pytest.mark.parametrize("choice", ["retry-topic"])
+async def test_what_a_member_cannot_do_after_a_failure_is_refused(
+    factory: aio.MessageFactory, choice: Any
+) -> None:
+    async def listener(message: Message) -> None: ...
+
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", on_failure=choice))
+    with pytest.raises(InvalidArgument, match="no retry topic yet"):
+        consumer.subscribe("t", listener=listener)
+
+
 @pytest.mark.parametrize("settings", [{"mode": "keyed"}, {"mode": "concurrent"}, {"batch_size": 2}])
 async def test_without_a_listener_messages_come_one_by_one_in_order(
     factory: aio.MessageFactory, settings: dict[str, Any]

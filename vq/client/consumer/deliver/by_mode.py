@@ -9,7 +9,7 @@ from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.sliding import Sliding
-from vq.coordination.tree.values.group_terms import WorkingMode
+from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
@@ -21,11 +21,17 @@ def is_in_turn(config: ConsumerConfig) -> bool:
 
 
 def check_listener_for(config: ConsumerConfig, listener: object) -> None:
-    """Refuse settings of listeners without one.
+    """Refuse settings that nothing acts on.
 
     Raises:
-        InvalidArgument: There is none, and the settings say how many messages it is at.
+        InvalidArgument: There is no listener, and the settings say how many messages it is at; or
+            they ask for a retry topic.
     """
+    if config.on_failure is OnFailure.RETRY_TOPIC:
+        raise InvalidArgument(
+            f"on_failure = {str(config.on_failure)!r}: members have no retry topic yet; give "
+            "'hold', 'dead-letter', 'skip' or 'stop'"
+        )
     if listener is None and not is_in_turn(config):
         raise InvalidArgument(
             f"mode = {str(config.mode)!r} and batch_size = {config.batch_size} are for listeners, "

@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, final
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
@@ -50,6 +50,7 @@ _LANES: Final[dict[WorkingMode, Callable[[Message], Hashable]]] = {
 }
 
 
+@final
 class Sliding(Delivery):
     """One held partition, several of whose messages may be in hand.
 

@@ -88,7 +88,7 @@ class Workers(Executor):
             self._at_work.add(delivery)
             try:
                 context = self._context.copy()
-                if isinstance(delivery, Sliding):
+                if type(delivery) is Sliding:  # an instance check of an ABC is a call
                     context.run(self._handle_some, delivery)
                 else:
                     context.run(self._handle, delivery)
