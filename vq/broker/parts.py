@@ -300,7 +300,6 @@ class Parts:
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
         self.timers = Timers(
-            jobs,
             self.partitions,
             Outbox(
                 coordinator,

@@ -338,8 +338,8 @@ class ConsumerConfig:
         window_bytes: A second bound of the same: their contents together, but for the last one.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
             counted by this member, so a message that moves on with its partition begins anew.
-        on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``. ``subscribe``
-            refuses ``retry-topic``: members have no retry topic yet.
+        on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``.
+            ``subscribe`` refuses ``retry-topic``: members have no retry topic yet.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.virtual_time
 
 JOBS = {
     *("archives elsewhere", "daily archive", "disk /data", "early archives", "key indexes"),
-    *("lags", "load", "relief", "repair", "retention", "scrub", "soundness", "tidying", "timers"),
+    *("lags", "load", "relief", "repair", "retention", "scrub", "soundness", "tidying"),
     *("topic removal", "trash"),
 }
 #: Tasks that an idle node may have for as long as it runs.

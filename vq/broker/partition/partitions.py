@@ -84,6 +84,7 @@ class Partitions:
         logs: Changes their logs.
         view: What ZooKeeper says.
         added: Told when there is one more channel.
+        applied: Told with a topic whose channels follow what ZooKeeper says now.
         unsealing: Told with a channel that is to take appends again after a move that ended.
     """
 
@@ -111,6 +112,7 @@ class Partitions:
         self._kept_trash: set[Path] = set()  # told once
         self.unsealing = Notice[[Channel]]()
         self.added = Notice[[]]()
+        self.applied = Notice[[str]]()
         self.view = TopicsView(coordinator, follower=self, interval_s=refresh_interval_s)
 
     def highest_epoch(self) -> int:
@@ -322,6 +324,7 @@ class Partitions:
                 raise
             except (OSError, VqError) as error:
                 problem = problem or error
+        self.applied.tell(view.name)
         if problem is not None:
             raise problem
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from vq import limits
 from vq.broker.base.facts import Facts, counter, gauge
-from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import BACKOFF
@@ -27,8 +26,6 @@ __all__ = ["Timers"]
 
 logger = get_logger(__name__)
 
-#: How often it is looked whether a partition has come, or was moved away.
-LOOK_S: Final = 2.0
 #: A range of a partition that was moved away is kept for so long: longer than anything waits.
 KEPT_MS: Final = (limits.DELAY_S_MAX + 86_400) * 1_000
 
@@ -37,7 +34,6 @@ class Timers:
     """A duty of the master. Loop-bound.
 
     Args:
-        jobs: Has it looked which partitions there are.
         partitions: Those of the node.
         outbox: Sends what is due.
         gate: Says whether anything may be appended.
@@ -49,7 +45,6 @@ class Timers:
 
     def __init__(
         self,
-        jobs: Jobs,
         partitions: Partitions,
         outbox: Outbox,
         gate: Gate,
@@ -65,8 +60,7 @@ class Timers:
         self._runner = runner
         self._epoch = 0
         self._timers: dict[Channel, tuple[Timer, asyncio.Task[None]]] = {}
-        partitions.added.listen(self.look)
-        jobs.add("timers", self._look_again, Every(LOOK_S), While.LEADING)
+        partitions.applied.listen(self._applied)
 
     def start(self, epoch: int) -> None:
         """See ``mastership.Duty``: what an epoch before read is read again."""
@@ -91,8 +85,9 @@ class Timers:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._outbox.close()
 
-    async def _look_again(self) -> None:
-        self.look()
+    def _applied(self, topic: str) -> None:
+        if topic == DELAYED_TOPIC:
+            self.look()
 
     def look(self) -> None:
         """Begin the timers that are missing, and end those whose partition is not here any more."""
