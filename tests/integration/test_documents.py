@@ -17,6 +17,7 @@ from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.cli.main import COMMANDS
+from vq.client.consumer.deliver.by_mode import check_listener_for
 
 README = ROOT / "README.md"
 CHINESE = ROOT / "README.zh-CN.md"
@@ -120,9 +121,7 @@ ABSENT = {
     "transaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "beginTransaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "tx.select": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
-    "dead letter": lambda: "max_attempts" not in FIELDS,
-    "dead-letter": lambda: "max_attempts" not in FIELDS,
-    "delayed": lambda: not {"deliver_at", "delay_s"} & {*vq.Message._fields},
+    "retry topic": lambda: is_refused(vq.ConsumerConfig(on_failure="retry-topic")),
     "broadcasting": lambda: "model" not in FIELDS,
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
     "console": lambda: "console" not in COMMANDS,
@@ -132,6 +131,17 @@ ABSENT = {
     "compact": lambda: "compact" not in vq.TopicSettings.__dataclass_fields__,
     "index": lambda: (ROOT / "docs" / "howto" / "install.md").is_file(),
 }
+
+
+def is_refused(config: vq.ConsumerConfig) -> bool:
+    """Whether a consumer with such settings takes no subscription."""
+    try:
+        check_listener_for(config, print)
+    except vq.InvalidArgument:
+        return True
+    return False
+
+
 FIELDS = {*vq.ConsumerConfig.__dataclass_fields__}
 CONFIG = {*vq.MessageFactoryConfig.__dataclass_fields__}
 _MISSING = re.compile(r"\bnot yet\b|does not (?:exist|have) yet|There is no [^.]* yet")

@@ -186,8 +186,10 @@ class MessageProducer:
             bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
             deadline = loop.time() + bound
             takes = functools.partial(core.check, message)
+            left = bound
             for topic in core.missing(message):
-                await self._publish_for(topic, max(0.0, deadline - loop.time()), takes)
+                await self._publish_for(topic, left, takes)
+                left = max(0.0, deadline - loop.time())
             if may_wait:
                 await core.space_line.wait(deadline - loop.time())
             left = deadline - loop.time()

@@ -261,7 +261,7 @@ async def test_settings_of_another_class_are_refused_in_a_coroutine(
         (MessageFactoryConfig, "cluster"),
         (MessageFactoryConfig, "client_id"),
         (ConsumerConfig, "group"),
-        (ConsumerConfig, "member"),
+        (ConsumerConfig, "member_id"),
     ],
 )
 def test_a_name_is_text(kind: Any, name: str) -> None:

@@ -22,7 +22,7 @@ from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
-from vq.client.consumer.deliver.giving_up import Failing
+from vq.client.consumer.deliver.giving_up import FailedTries
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
@@ -111,7 +111,7 @@ class ConsumerCore:
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         gives_up = config.on_failure is OnFailure.DEAD_LETTER
-        self.failing = Failing(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
+        self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
         self._copies = DeadLetterCopies(cluster, config.group)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)

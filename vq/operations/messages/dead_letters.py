@@ -67,7 +67,7 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedLetters:
     """Which letters somebody means; see ``read_dead_letters``."""
 
     reason: str | None = None
@@ -128,7 +128,7 @@ async def list_dead_letters(cluster: ClusterClient) -> list[DeadLetters]:
 async def _counted(cluster: ClusterClient, group: str) -> DeadLetters:
     counts = dict.fromkeys(LetterState, 0)
     oldest: int | None = None
-    async for letter in _letters(cluster, group, Wanted()):
+    async for letter in _letters(cluster, group, WantedLetters()):
         counts[letter.state] += 1
         stored_ms = letter.message.append_time_ms
         if letter.state is LetterState.OPEN and stored_ms is not None:
@@ -159,18 +159,20 @@ async def read_dead_letters(
         CorruptData: A record is damaged.
     """
     states = frozenset(LetterState) if settled else UNSETTLED
-    wanted = Wanted(reason, since_ms, until_ms, states)
+    wanted = WantedLetters(reason, since_ms, until_ms, states)
     async for letter in _letters(cluster, group, wanted):
         yield letter
 
 
-async def _letters(cluster: ClusterClient, group: str, wanted: Wanted) -> AsyncIterator[DeadLetter]:
+async def _letters(
+    cluster: ClusterClient, group: str, wanted: WantedLetters
+) -> AsyncIterator[DeadLetter]:
     async for log in logs(cluster, group):
         async for letter in log.letters(wanted):
             yield letter
 
 
-async def logs(cluster: ClusterClient, group: str) -> "AsyncIterator[Log]":
+async def logs(cluster: ClusterClient, group: str) -> "AsyncIterator[LetterLog]":
     """Yield the partitions of a group's dead letters, each with its notes read.
 
     Raises:
@@ -184,7 +186,7 @@ async def logs(cluster: ClusterClient, group: str) -> "AsyncIterator[Log]":
                 f"dead letters of group {group!r}: no broker tells which offsets "
                 f"{TopicPartition(view.name, number)} has; try again when it answers"
             )
-        log = Log(cluster, group, view, number, found.earliest, found.earliest)
+        log = LetterLog(cluster, group, view, number, found.earliest, found.earliest)
         await log.read_on(found.earliest - 1)
         yield log
 
@@ -201,7 +203,7 @@ async def _view(cluster: ClusterClient, group: str) -> TopicView:
 
 
 @dataclass(slots=True)
-class Log:
+class LetterLog:
     """One partition of a topic of dead letters: what its notes say, and how far they are read."""
 
     cluster: ClusterClient
@@ -246,7 +248,7 @@ class Log:
             if not found.data or (end is not None and start >= end):
                 return
 
-    async def letters(self, wanted: Wanted) -> AsyncIterator[DeadLetter]:
+    async def letters(self, wanted: WantedLetters) -> AsyncIterator[DeadLetter]:
         """Yield the letters that somebody means, as far as the notes are read."""
         if self.earliest >= self.end:
             return

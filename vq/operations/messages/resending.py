@@ -19,7 +19,13 @@ from vq.coordination.tree.reading import TopicView
 from vq.errors import InvalidArgument, InvalidState, UnknownTopic
 from vq.model import Message, ProducerStamp, TopicPartition, check_timeout
 from vq.operations.base.who import who
-from vq.operations.messages.dead_letters import UNSETTLED, DeadLetter, Log, Wanted, logs
+from vq.operations.messages.dead_letters import (
+    UNSETTLED,
+    DeadLetter,
+    LetterLog,
+    WantedLetters,
+    logs,
+)
 from vq.operations.messages.settling import LetterState, Note, NoteKind
 from vq.reserved import RESENT, MessageOrigin, check_own_name
 from vq.store.records.copies import encode_copy
@@ -94,7 +100,7 @@ async def resend_dead_letters(
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= RATE_MAX:
         raise InvalidArgument(f"rate = {rate!r} is not in (0, {RATE_MAX:.0f}] letters a second")
     run = _Run(cluster, to, float(rate), check_timeout(timeout))
-    wanted = Wanted(reason, since_ms, until_ms, frozenset({LetterState.OPEN}))
+    wanted = WantedLetters(reason, since_ms, until_ms, frozenset({LetterState.OPEN}))
     if to is not None and await run.topic(to) is None:
         raise UnknownTopic(f"there is no topic {to!r}, or it takes no messages")
     finished = resent = 0
@@ -126,7 +132,7 @@ async def delete_dead_letters(
         OutcomeUnknown, VqError: As ``resend_dead_letters``; repeat the call.
     """
     run = _Run(cluster, None, RATE_MAX, check_timeout(timeout))
-    wanted = Wanted(reason, since_ms, until_ms, UNSETTLED)
+    wanted = WantedLetters(reason, since_ms, until_ms, UNSETTLED)
     count = 0
     async for log in logs(cluster, group):
         found = [each.message.offset async for each in log.letters(wanted)]
@@ -178,7 +184,7 @@ class _Run:
         return self._topics[name]
 
     # Notes ------------------------------------------------------------------------------------
-    async def note(self, log: Log, note: Note) -> int:
+    async def note(self, log: LetterLog, note: Note) -> int:
         """Store a note beside the letters that it is about; return its offset."""
         await self.cluster.lease_slot()
         await self.cluster.track(log.view.name)
@@ -221,7 +227,7 @@ class _Run:
         )
 
     # Letters ----------------------------------------------------------------------------------
-    async def finish(self, log: Log) -> int:
+    async def finish(self, log: LetterLog) -> int:
         """Send the batches that somebody began and did not finish; return how many letters."""
         count = 0
         for at, begun in list(log.ledger.unfinished.items()):
@@ -260,7 +266,7 @@ class _Run:
         await self.cluster.track(begun.target.topic)
         return view
 
-    async def resend(self, log: Log, wanted: Wanted) -> int:
+    async def resend(self, log: LetterLog, wanted: WantedLetters) -> int:
         """Send the open letters of one partition that somebody means; return how many."""
         count = held = 0
         waiting: dict[TopicPartition, list[Message]] = {}
@@ -278,7 +284,7 @@ class _Run:
                 held = 0
         return count + await self._send_all(log, waiting)
 
-    async def _send_all(self, log: Log, waiting: dict[TopicPartition, list[Message]]) -> int:
+    async def _send_all(self, log: LetterLog, waiting: dict[TopicPartition, list[Message]]) -> int:
         count = 0
         while waiting:
             count += await self._send(log, *waiting.popitem())
@@ -301,7 +307,9 @@ class _Run:
             number = message.partition % len(view.partitions)
         return TopicPartition(view.name, number) if number < len(view.partitions) else None
 
-    async def _send(self, log: Log, target: TopicPartition, letters: Sequence[Message]) -> int:
+    async def _send(
+        self, log: LetterLog, target: TopicPartition, letters: Sequence[Message]
+    ) -> int:
         """Send letters to one partition, those that nobody else has begun to send."""
         view = self._topics[target.topic]
         assert view is not None

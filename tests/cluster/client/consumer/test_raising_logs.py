@@ -106,7 +106,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
             await send(b"4")
             await until(lambda: b"4" in found)
             core = core_of(consumers[1])
-            for task in (core._membership._task, core._commit_task, core._publish_task):
+            for task in (core._membership._task, *core._tasks):
                 assert not task.done()
             async with asyncio.timeout(WAIT_S):
                 await consumers[1].close()

@@ -24,7 +24,7 @@ Copy = Callable[[Message, DeliveryFailure], Awaitable[None]]
 """Returns once a copy is stored; raises what it is not, or may not be, stored for."""
 
 
-class Failing:
+class FailedTries:
     """What the listener made of messages, until they are handled or copied. Any thread."""
 
     def __init__(self, max_attempts: int, now_ms: Callable[[], int]) -> None:
@@ -81,7 +81,7 @@ def _not_copied(error: Exception, message: Message) -> None:
 
 def calling(
     listener: Callable[[Any], Any],
-    failing: Failing,
+    failing: FailedTries,
     copy: Callable[[Message, DeliveryFailure], None],
 ) -> Callable[[Any], Any]:
     """Return a listener that gives up what has used up its attempts; ``copy`` waits in its thread.
@@ -124,7 +124,7 @@ def calling(
 
 
 def awaiting(
-    listener: Callable[[Any], Awaitable[Any]], failing: Failing, copy: Copy
+    listener: Callable[[Any], Awaitable[Any]], failing: FailedTries, copy: Copy
 ) -> Callable[[Any], Awaitable[Any]]:
     """Return what ``calling`` does, for a coroutine function."""
 
