@@ -8,6 +8,7 @@ of a client: the loops below bind what they call to local names and build no obj
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import google_crc32c
@@ -286,6 +287,8 @@ KEY_INT_FIELD = 0x38
 KEY_BYTES_SHORT = 127
 _VARINT_BYTES_MAX = 10
 _PARTITION_DIGITS_MAX = 9
+#: Messages that wait go to few partitions, and a broker that starts reads all of them.
+_PARTITIONS_REMEMBERED = 1_024
 _U64_MAX = 2**64 - 1
 
 
@@ -424,6 +427,7 @@ def read_delivery(data: bytes) -> tuple[int, TopicPartition] | None:
     return None if to is None else (message.delivery_time_ms, to)
 
 
+@lru_cache(maxsize=_PARTITIONS_REMEMBERED)
 def _partition_of(text: str) -> TopicPartition | None:
     """Return the partition that ``str`` of it names; None: it names none."""
     topic, _, number = text.rpartition("-")
