@@ -40,14 +40,19 @@ class Tasks:
         task.add_done_callback(self._done)
         return task
 
-    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
+    def keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], what: str
+    ) -> asyncio.Task[Any] | None:
         """Do what goes on for ever; after an error that nobody expected, begin it again.
 
         Args:
             work: Begins it.
             what: Its name, for the log.
+
+        Returns:
+            Its task; see ``start``.
         """
-        self.start(self._keep(work, what))
+        return self.start(self._keep(work, what))
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], what: str) -> None:
         loop, failures = asyncio.get_running_loop(), 0

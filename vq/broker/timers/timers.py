@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from vq import limits
 from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
-from vq.broker.base.tasks import BACKOFF
+from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.gate import Gate
 from vq.broker.partition.partitions import Partitions
@@ -17,14 +18,12 @@ from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timer import Counts, Timer
 from vq.clock import Clock
 from vq.errors import Busy, InvalidRequest, NotMaster
-from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.reserved import DELAYED_TOPIC
 
 __all__ = ["Timers"]
 
-logger = get_logger(__name__)
 
 #: A range of a partition that was moved away is kept for so long: longer than anything waits.
 KEPT_MS: Final = (limits.DELAY_S_MAX + 86_400) * 1_000
@@ -59,7 +58,9 @@ class Timers:
         self._clock = clock
         self._runner = runner
         self._epoch = 0
-        self._timers: dict[Channel, tuple[Timer, asyncio.Task[None]]] = {}
+        self._tasks = Tasks()
+        self._running: dict[Channel, asyncio.Task[Any] | None] = {}
+        self._timers: dict[Channel, Timer] = {}
         partitions.applied.listen(self._applied)
 
     def start(self, epoch: int) -> None:
@@ -71,18 +72,20 @@ class Timers:
     def stop(self) -> None:
         """See ``mastership.Duty``."""
         self._epoch = 0
-        for channel in list(self._timers):
+        for channel in list(self._running):
             self._end(channel)
 
     def _end(self, channel: Channel) -> None:
-        self._timers.pop(channel)[1].cancel()
+        task = self._running.pop(channel)
+        if task is not None:
+            task.cancel()
+        self._timers.pop(channel, None)
         channel.needed = channel.own_tag = None
 
     async def close(self) -> None:
         """End all timers, and the connections."""
-        tasks = [task for _, task in self._timers.values()]
         self.stop()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._outbox.close()
 
     def _applied(self, topic: str) -> None:
@@ -101,22 +104,22 @@ class Timers:
                 mine.add(each)
             else:  # the group that has the rest of it delivers these, too
                 each.needed = each.earliest if self._may_wait(each) else None
-        for channel in [each for each in self._timers if each not in mine]:
+        for channel in [each for each in self._running if each not in mine]:
             self._end(channel)
-        for channel in mine - self._timers.keys():
+        for channel in mine - self._running.keys():
             channel.needed = channel.earliest  # until it is known better
             channel.own_tag = NOTE_TAG
-            timer = self._make(channel)
-            task = asyncio.get_running_loop().create_task(self._keep(channel, timer))
-            self._timers[channel] = timer, task
+            work = partial(self._run, channel)
+            self._running[channel] = self._tasks.keep(work, f"timer of {channel}")
 
     def _may_wait(self, channel: Channel) -> bool:
         """Whether something may wait in a range that gets nothing more."""
         last_ms = 0 if channel.log is None else channel.log.last_append_time_ms
         return self._clock.wall_ms() <= last_ms + KEPT_MS
 
-    def _make(self, channel: Channel) -> Timer:
-        return Timer(
+    async def _run(self, channel: Channel) -> None:
+        """Have a partition's timer go on; after an error a new one reads its log again."""
+        timer = self._timers[channel] = Timer(
             channel,
             self._outbox,
             self._gate,
@@ -124,22 +127,7 @@ class Timers:
             runner=self._runner,
             counts=self.counts,
         )
-
-    async def _keep(self, channel: Channel, timer: Timer) -> None:
-        """Have a partition's timer go on; after an error that nobody expected it begins anew."""
-        failures = 0
-        while True:
-            try:
-                await timer.run()
-            except Exception:
-                failures += 1
-                pause_s = BACKOFF.pause_s(failures)
-                logger.exception(
-                    "timer failed, beginning again", partition=channel, retry_s=pause_s
-                )
-                await asyncio.sleep(pause_s)
-                timer = self._make(channel)
-                self._timers[channel] = timer, self._timers[channel][1]
+        await timer.run()
 
     # What others ask ----------------------------------------------------------------------------
     async def cancel(
@@ -161,7 +149,7 @@ class Timers:
             raise NotMaster(f"this node does not lead {channel}")
         if not self._gate.serves:
             raise Busy(f"{channel} takes no messages now")
-        outcome = await found[0].cancel(header.offset, header.message_id)
+        outcome = await found.cancel(header.offset, header.message_id)
         return wire.CancelResponse(outcome=outcome)
 
     def facts(self) -> Iterator[Facts[Any]]:
@@ -171,7 +159,7 @@ class Timers:
             gauge(
                 "vq_delayed_messages",
                 "Delayed messages that wait on this node, or are due and not delivered yet.",
-                lambda _: sum(len(timer) for timer, _ in self._timers.values()),
+                lambda _: sum(map(len, self._timers.values())),
             ),
             counter(
                 "vq_delayed_delivered",
@@ -192,4 +180,4 @@ class Timers:
 
     def told_problems(self) -> list[str]:
         """Return why messages wait that are due."""
-        return [why for timer, _ in self._timers.values() for why in timer.problems]
+        return [why for timer in self._timers.values() for why in timer.problems]
