@@ -24,6 +24,7 @@ from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import FailedTries
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
@@ -39,7 +40,7 @@ from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import OnFailure
+from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure
 from vq.errors import (
     CoordinationError,
     FilterFailed,
@@ -72,7 +73,8 @@ class Subscription:
     length: int
     wanted: Filter
     executor: Executor
-    listener: Any  # the executor's
+    listener: Any  # the executor's,
+    giving_up: Any  # and its twin that has messages copied which have used up their attempts
 
 
 class ConsumerCore:
@@ -84,7 +86,8 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
-        failing: What listeners failed for; None: nothing is copied.
+        policy: What follows a failed message.
+        failing: What listeners failed for while messages are copied.
         steering: Seeks, pauses and resumes.
     """
 
@@ -110,8 +113,8 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-        gives_up = config.on_failure is OnFailure.DEAD_LETTER
-        self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
+        self.policy = PolicyInForce(config)
+        self.failing = FailedTries(self.policy, cluster.clock.wall_ms)
         self._copies = DeadLetterCopies(cluster, config.group)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
@@ -124,8 +127,12 @@ class ConsumerCore:
         message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
+        giving_up: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+
+        ``giving_up`` is a listener, too: what ``calling`` or ``awaiting`` made of it.
+        """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         check_name("topic", topic)
@@ -134,14 +141,16 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        if self.failing is not None and group_of(topic, Purpose.DEAD_LETTERS) == self.config.group:
+        if self.config.group and group_of(topic, Purpose.DEAD_LETTERS) == self.config.group:
             raise InvalidArgument(
                 f"group {self.config.group!r} would copy its dead letters into topic {topic!r}, "
-                "which it reads; read them with another group, or with another on_failure"
+                "which it reads; read them with another group"
             )
         check_listener_for(self.config, listener)
         wanted = Filter.of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
+        self._subscriptions[topic] = Subscription(
+            topic, length, wanted, executor, listener, giving_up
+        )
 
     async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
         """Copy a message into the group's topic of dead letters; return once that is stored."""
@@ -185,7 +194,8 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.listener for each in self._subscriptions.values()]
+            each_topic = self._subscriptions.values()
+            listeners = [one for each in each_topic for one in (each.listener, each.giving_up)]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -201,6 +211,21 @@ class ConsumerCore:
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
+    def follow(self, failure: FailurePolicy) -> None:
+        """See ``GroupConsumer``."""
+        if not self.policy.follow(failure):
+            return
+        for reading in self.holds.readings():
+            reading.delivery.listener = self._listener(reading.hold.partition.topic)
+        for each in self._subscriptions.values():
+            each.executor.end_pauses()
+
+    def _listener(self, topic: str) -> Any:
+        """Return what the executor calls for messages of a topic, by the policy in force."""
+        subscription = self._subscriptions[topic]
+        copies = self.policy.now.on_failure == OnFailure.DEAD_LETTER
+        return subscription.giving_up if copies else subscription.listener
+
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
@@ -238,8 +263,9 @@ class ConsumerCore:
         delivery = delivery_for(
             partition,
             position,
-            subscription.listener,
+            self._listener(partition.topic),
             self.config,
+            self.policy,
             self._cluster.rng,
             executor=subscription.executor,
             permit=self._permit,
