@@ -128,11 +128,12 @@ class MessageConsumer:
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called: AsyncListener = listener
-            if core.failing is not None:
-                called = awaiting(listener, core.failing, core.give_up)
-            called = called if limit_s is None else limited(called, limit_s)
-            self._core.subscribe(topic_or_pattern, length, message_filter, self._listening, called)
+            called, giving_up = listener, awaiting(listener, core.failing, core.give_up)
+            if limit_s is not None:
+                called, giving_up = limited(called, limit_s), limited(giving_up, limit_s)
+            core.subscribe(
+                topic_or_pattern, length, message_filter, self._listening, called, giving_up
+            )
         self._is_pulled = listener is None
         return self
 
