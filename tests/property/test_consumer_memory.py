@@ -195,7 +195,9 @@ class Held:
             self.partition,
             position,
             None,
-            Failures(self.partition, "g", PolicyInForce(ConsumerConfig()), random.Random(0)),
+            Failures(
+                self.partition, "g", PolicyInForce(ConsumerConfig()), random.Random(0), lambda: 0
+            ),
             executor=Nobody(),
             permit=Permit(loop.time),
             hooks=hooks,

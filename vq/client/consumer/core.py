@@ -252,6 +252,7 @@ class ConsumerCore:
             self.config,
             self.policy,
             self._cluster.rng,
+            self._cluster.clock.wall_ms,
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
