@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from vq.backoff import Backoff, Draws
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.tries import Retry
-from vq.coordination.tree.values.group_terms import OnFailure
-from vq.errors import ListenerFailed, VqError
+from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
+from vq.errors import ContentUnreadable, ListenerFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown_raised
@@ -85,8 +85,8 @@ class Failures:
         self.tell(decided, before)
         return decided
 
-    def decide(self, failed: Failed) -> Decided:
-        """Decide about a message."""
+    def decide(self, failed: Failed, *, is_alone: bool = True) -> Decided:
+        """Decide about a message; ``is_alone``: the listener was given no other one with it."""
         offset, attempts, error, retry = failed
         said = "asked for another try of" if error is None else "raised for"
         why = "" if error is None else f": {shown_raised(error)}"
@@ -96,7 +96,9 @@ class Failures:
         )
         told.__cause__ = error
         verdict = Verdict.AGAIN
-        if attempts >= self._config.max_attempts:
+        if is_alone and isinstance(error, ContentUnreadable):  # no further try reads it
+            verdict = _VERDICTS_ON_BAD[OnBadRecord(self._config.on_bad_record)]
+        elif attempts >= self._config.max_attempts:
             verdict = _VERDICTS[OnFailure(self._config.on_failure)]
         return Decided(verdict, told, self._pause_s(attempts, retry))
 
@@ -159,4 +161,9 @@ _VERDICTS: Final = {
     OnFailure.DEAD_LETTER: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
     OnFailure.SKIP: Verdict.SKIP,
     OnFailure.STOP: Verdict.STOP,
+}
+_VERDICTS_ON_BAD: Final = {
+    OnBadRecord.STOP: Verdict.STOP,
+    OnBadRecord.SKIP: Verdict.SKIP,
+    OnBadRecord.DEAD_LETTER: Verdict.HOLD,  # as above
 }

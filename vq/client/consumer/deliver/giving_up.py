@@ -10,7 +10,10 @@ committed only then, and it holds up what must follow it until then.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.tries import Retry
+from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, OnBadRecord, OnFailure
+from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -25,10 +28,17 @@ Copy = Callable[[Message, DeliveryFailure], Awaitable[None]]
 
 
 class FailedTries:
-    """What the listener made of messages, until they are handled or copied. Any thread."""
+    """What the listener made of messages, until they are handled or copied. Any thread.
 
-    def __init__(self, max_attempts: int, now_ms: Callable[[], int]) -> None:
-        self._most = max_attempts
+    Args:
+        config: After how many tries a message is copied; or at once, because nothing can read it.
+        now_ms: The time.
+    """
+
+    def __init__(self, config: ConsumerConfig, now_ms: Callable[[], int]) -> None:
+        is_last = config.on_failure is OnFailure.DEAD_LETTER
+        self._most = config.max_attempts if is_last else MAX_ATTEMPTS_MAX + 1
+        self._copies_bad = config.on_bad_record is OnBadRecord.DEAD_LETTER
         self._now_ms = now_ms
         self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
 
@@ -50,10 +60,11 @@ class FailedTries:
         """Note that the listener failed; return those to copy, with why. None: they have tries."""
         why = shown_raised(result) if isinstance(result, BaseException) else "vq.Retry"
         found = []
+        is_bad = self._copies_bad and len(messages) == 1 and isinstance(result, ContentUnreadable)
         for message in messages:
             since, _ = self._since.get(_place(message), (self._now_ms(), ""))
             self._since[_place(message)] = since, why
-            if message.attempts >= self._most:
+            if message.attempts >= self._most or is_bad:
                 found.append((message, DeliveryFailure(message.attempts, since, why)))
         while len(self._since) > _REMEMBERED:
             self._since.pop(next(iter(self._since)), None)

@@ -141,7 +141,7 @@ class Sliding(Delivery):
             with self._lock:
                 is_ready, chunk = self._look()
             if self.error is not None:
-                self._goes_on()
+                self._went_on()
             if chunk is None:
                 return is_ready
             try:
@@ -190,7 +190,7 @@ class Sliding(Delivery):
         decoder.end_chunk()
         if self._is_damaged and self.window.end > self._damaged_at:
             self._is_damaged = False
-            self._goes_on()
+            self._went_on()
         self._hooks.consumed(chunk.size, decoder.rest)
 
     def take(self) -> tuple[list[Message], float]:
@@ -247,7 +247,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in messages}:
                 self._release(lane)
         if self.error is not None:
-            self._goes_on()
+            self._went_on()
 
     def failed(
         self, messages: Sequence[Message], result: BaseException | Retry
@@ -264,10 +264,11 @@ class Sliding(Delivery):
         later: list[tuple[Message, float]] = []
         behind: dict[Hashable, list[Message]] = {}  # by lane, behind the one that is tried first
         handled: list[Message] = []
+        is_alone = len(messages) == 1
         for message in messages:
             failed = failed_try(message, result)
             before = self._failing.get(message.offset)
-            decided = self.failures.decide(failed)
+            decided = self.failures.decide(failed, is_alone=is_alone)
             with contextlib.suppress(BaseException):  # of the application's logging
                 self.failures.tell(decided, before)
             if decided.verdict is Verdict.STOP:
@@ -294,7 +295,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in handled} - behind.keys():
                 self._release(lane)
         if self.error is not None:
-            self._goes_on()
+            self._went_on()
         return later
 
     def finished_part(self, messages: Sequence[Message], count: int) -> None:
@@ -325,6 +326,10 @@ class Sliding(Delivery):
         self.ready.clear()
         self.lanes.clear()
         self._decoded, self._admitted = (), 0
+
+    def _passed_over(self, offset: int) -> None:
+        self.window.pass_over(offset)
+        self._is_damaged = False
 
     def _forget_fetched(self) -> int:
         self._decoded, self._admitted = (), 0
@@ -415,7 +420,7 @@ class Sliding(Delivery):
         else:
             forget_locals(error)  # it is kept until the message is finished
 
-    def _goes_on(self) -> None:
+    def _went_on(self) -> None:
         """Tell that nothing is held up any more."""
         if not self._held and not self._is_damaged:
-            self._went_on()
+            super()._went_on()
