@@ -23,7 +23,7 @@ import google_crc32c
 from bench.contents import KINDS
 from bench.figures import markdown_table
 from vq.broker.base.runner import Lane, ThreadRunner
-from vq.broker.partition.archiving import PAUSE_SHARE
+from vq.broker.logs.archiving import PAUSE_SHARE
 from vq.clock import ManualClock
 from vq.limits import MIB
 from vq.store.archive.archive import CHUNK_BYTES, ArchiveFiles

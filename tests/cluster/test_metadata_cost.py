@@ -12,7 +12,7 @@ import pytest
 from support.coordination import LeadingBroker, client_of
 from support.waiting import WAIT_S
 
-from vq.broker.partition.topics_view import TopicsView
+from vq.broker.logs.topics_view import TopicsView
 from vq.coordination.topics import topics
 from vq.coordination.topics.placement import move
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble

@@ -29,8 +29,8 @@ from support.store import (
     records,
 )
 
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.reserve import Reserve
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.reserve import Reserve
 from vq.clock import ManualClock
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.directory.directories import DataDirectories

@@ -10,8 +10,8 @@ from support.roles import new_role
 from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.partition.gate import Gate
 from vq.broker.serving.server import Server
+from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity

@@ -9,7 +9,7 @@ from support.archive_places import URL, Failing
 from support.broker import DATA, Client, message
 from support.node_pair import settled
 
-from vq.broker.partition import archiving
+from vq.broker.logs import archiving
 from vq.broker.partition.channel import Channel
 from vq.store.archive import archive_writer
 from vq.store.log.block import Block

@@ -32,10 +32,10 @@ from vq.broker.history.key_indexing import KeyIndexer
 from vq.broker.history.relief import Relief
 from vq.broker.history.retaining import Retainer
 from vq.broker.history.topic_remover import TopicRemover
-from vq.broker.partition import archiving
+from vq.broker.logs import archiving
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.context import Context
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.partitions import Partitions
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import VqError

@@ -11,8 +11,8 @@ from support.node_pair import settled, whole
 from support.waiting import until, until_true
 
 from vq.broker.history import archive_runs
+from vq.broker.logs.archiving import PlaceAway
 from vq.broker.node import Stage
-from vq.broker.partition.archiving import PlaceAway
 from vq.broker.partition.channel import Channel
 from vq.clock import ManualClock
 from vq.coordination.leases.runs import make_run, read_result, read_results, write_result

@@ -13,11 +13,11 @@ from support.node_pair import NodePair, settled
 from support.waiting import WAIT_S, until
 
 from vq.broker.base.runner import ThreadRunner
+from vq.broker.logs import archiving
+from vq.broker.logs.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
-from vq.broker.partition.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.client.config import ConsumerConfig
 from vq.clock import ManualClock
 from vq.errors import (

@@ -11,8 +11,8 @@ from support.node_pair import settled
 from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
+from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
 from vq.broker.partition.channel import Channel
 from vq.coordination.topics.topics import delete_topic
 from vq.coordination.tree.coordinator import Delete

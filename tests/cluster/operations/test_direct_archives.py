@@ -21,8 +21,8 @@ from support.node_pair import settled
 from support.waiting import until
 
 from vq import aio
+from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
 from vq.broker.partition.channel import Channel
 from vq.client.reading import zips
 from vq.columns import Selection

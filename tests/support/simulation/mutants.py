@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 import pytest
 from support.simulation.world import Size
 
-from vq.broker.partition import partitions
+from vq.broker.logs import partitions
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.logs import Logs
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.copies import Copies
-from vq.broker.partition.logs import Logs
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
 from vq.client.consumer.deliver.delivery import Delivery

@@ -28,10 +28,10 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.health.verifying import Verifier, is_broken
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
 from vq.broker.replication.following import Follower
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret

@@ -16,11 +16,11 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.steps import NO_PAUSES, StepPace, take_steps
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire

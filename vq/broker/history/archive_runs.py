@@ -19,12 +19,12 @@ from vq.backoff import Backoff
 from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
-from vq.broker.partition.archiving import Archived, PlaceAway
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.archiving import Archived, PlaceAway
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.coordination.leases.runs import read_result, read_run, write_result
 from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch

@@ -31,11 +31,11 @@ from vq.broker.base.runner import Lane, Runner, wait_at_most
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch
 from vq.broker.history.archive_runs import ArchivesBlocks
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, VqError
 from vq.log_lines import get_logger

@@ -36,7 +36,7 @@ from vq.broker.partition.partition_state import (
     placed,
 )
 from vq.broker.partition.replica_rules import acknowledges, committed, counts_flushed, may_shrink
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.errors import (
     Busy,
     DiskFull,

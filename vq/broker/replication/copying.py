@@ -15,8 +15,8 @@ from typing import Any, Final
 from vq import limits
 from vq.broker.base.pace import Pace
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.coordination.brokers.leadership import Following
 from vq.errors import (
     ConnectionCut,

@@ -20,10 +20,10 @@ from vq.backoff import Backoff, Draws
 from vq.broker.base.retries import Retries
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries
 from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import common_end
 from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession, ask_begin
 from vq.broker.replication.refusals import REFUSALS, REFUSED_PAUSE_S

@@ -25,12 +25,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.partitions import Partitions
 from vq.broker.partition.replica_rules import may_join
-from vq.broker.partition.role import Role
 from vq.broker.replication.catching_up import ARRIVAL_S, LAG_MAX_S, Pursuit
 from vq.broker.replication.refusals import is_dead
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, joined, left
 from vq.coordination.brokers.registry import read_node

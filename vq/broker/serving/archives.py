@@ -9,8 +9,8 @@ from typing import Final
 
 from vq import limits
 from vq.broker.base.session import Session
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.serving.under_way import UnderWay
 from vq.errors import InvalidRequest, InvalidState
 from vq.log_lines import get_logger

@@ -22,9 +22,9 @@ from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.gate import Gate
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.shares import WAITED_PER_TURN
+from vq.broker.standing.gate import Gate
 from vq.errors import (
     DiskFull,
     InternalError,

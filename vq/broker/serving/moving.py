@@ -22,10 +22,10 @@ from functools import partial
 
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel, check_placement_version
 from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
 from vq.coordination.topics.topics import touch_partition
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, NoNode
 from vq.coordination.tree.values.topics import READY

@@ -10,7 +10,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries, read_again
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import check_place
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.errors import (
     Busy,
     CorruptData,

@@ -26,7 +26,7 @@ from vq import limits
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.gate import Gate
+from vq.broker.standing.gate import Gate
 from vq.broker.timers.log_records import LogRecords
 from vq.broker.timers.notes import (
     NOTE_TAG,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.roles import leading
 
-from vq.broker.partition.gate import Gate
 from vq.broker.serving.dispatcher import Dispatcher, Route
 from vq.broker.serving.reasons import Reasons
+from vq.broker.standing.gate import Gate
 from vq.clock import ManualClock
 from vq.errors import InternalError, ShuttingDown, UnknownTopic
 from vq.model import TopicPartition

@@ -18,14 +18,14 @@ from pathlib import Path
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.tasks import Tasks
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.old_blocks import ahead_ms_of
+from vq.broker.logs.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.broker.partition.channel import Channel, check_placement_version
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.context import Context
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.old_blocks import ahead_ms_of
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import lost_at_start
-from vq.broker.partition.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.topics import was_deleted
 from vq.coordination.tree.coordinator import ConnectionLost, Coordinator, SessionExpired

@@ -15,11 +15,11 @@ from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.start_story import StartStory
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.archiving import Archived, Archiving, CheckedArchive
+from vq.broker.logs.archiving import Archived, Archiving, CheckedArchive
+from vq.broker.logs.file_changes import FileChanges
+from vq.broker.logs.logs import Logs, start_of
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
-from vq.broker.partition.file_changes import FileChanges
-from vq.broker.partition.logs import Logs, start_of
 from vq.broker.partition.partition_state import ChannelState
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from vq.broker.base.flusher_share import is_done
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
+from vq.broker.logs.file_changes import FileChanges
+from vq.broker.logs.logs import Logs
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.file_changes import FileChanges
-from vq.broker.partition.logs import Logs
 from vq.broker.partition.partition_state import ChannelState
 from vq.clock import Clock
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
