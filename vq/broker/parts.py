@@ -33,7 +33,7 @@ from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.survey import Survey
 from vq.broker.observe.vitals import Vitals
-from vq.broker.partition.channel import Channel
+from vq.broker.partition import puts
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
 from vq.broker.replication.doubt import Doubt
@@ -451,7 +451,7 @@ class Parts:
                 Command.PING: Route(self.status.ping),
                 Command.STATUS: Route(self.status.answer),
                 Command.PUT: Route(
-                    Channel.put,
+                    puts.put,
                     why.appends,
                     of_partition=True,
                     opens=attrgetter("takes_puts"),

@@ -23,6 +23,7 @@ from support.node_pair import settled, whole
 from support.store import blocks_of
 from support.waiting import until
 
+from vq.broker.partition.copied import show_copied
 from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -276,7 +277,7 @@ async def test_a_zip_whose_bytes_are_lost_is_repaired_from_the_other_node(
     for name, node in node_pair.nodes.items():
         channel = node_pair.channel(name)
         channel.copies.told = node_pair.channel("n1").high_watermark
-        channel.show_copied()  # an idle copy may not know the last one
+        show_copied(channel)  # an idle copy may not know the last one
         node_pair.log(name).roll()
         await settled(channel)
         (block,) = node_pair.log(name).closed_blocks

@@ -18,6 +18,7 @@ from vq.broker.logs.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
 from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
+from vq.broker.partition.copied import show_copied
 from vq.client.config import ConsumerConfig
 from vq.clock import ManualClock
 from vq.errors import (
@@ -456,7 +457,7 @@ async def pair_with_archives(node_pair: NodePair, *who: str) -> None:
     for name in who:
         channel = node_pair.channel(name)
         channel.copies.told = max(channel.copies.told, node_pair.channel("n1").high_watermark)
-        channel.show_copied()
+        show_copied(channel)
         node_pair.log(name).roll()
         await settled(channel)
         for block in list(node_pair.log(name).closed_blocks):

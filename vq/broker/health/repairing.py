@@ -32,6 +32,7 @@ from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import ChannelState
+from vq.broker.partition.ranges import holding
 from vq.broker.replication.following import Follower
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
@@ -252,7 +253,7 @@ class Repairer:
         header: wire.RepairRequest,
     ) -> tuple[wire.RepairResponse, bytes]:
         """Answer a REPAIR."""
-        log = channel.holding(header.start).log
+        log = holding(channel, header.start).log
         try:
             if log is None or not log.status.readable:
                 raise PartitionQuarantined(f"the log of {channel} is not open here")

@@ -20,7 +20,8 @@ from vq.broker.logs.file_changes import FileChanges
 from vq.broker.logs.logs import Logs, start_of
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.cold_reads import threads_of
-from vq.broker.partition.partition_state import ChannelState
+from vq.broker.partition.partition_state import ChannelState, check_placement_version
+from vq.broker.partition.ranges import add_older, is_cut_short, log_begin, take_logs
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archived_file import NotInMemory
@@ -126,7 +127,7 @@ class ChannelLogs:
         lane: Lane = Lane.LOGS,
     ) -> None:
         """Open the usual log; a new one begins at ``begin`` (None: where the span does)."""
-        new = channel.begin if begin is None else begin
+        new = log_begin(channel) if begin is None else begin
         now = channel.context.clock.monotonic
 
         def open_log() -> tuple[Log, list[Diverged], float]:
@@ -168,9 +169,9 @@ class ChannelLogs:
             logger.error(
                 "earlier range of a log cannot be opened", partition=channel, path=path, error=error
             )
-            channel.add_older(start_of(path), error)
+            add_older(channel, start_of(path), error)
         else:
-            channel.add_older(start_of(path), log, cut)
+            add_older(channel, start_of(path), log, cut)
             older = channel.older[-1]
             if _has_nothing(older, log):  # bytes beside it are an operator's
                 channel.older.remove(older)
@@ -281,7 +282,7 @@ class ChannelLogs:
     def _check_current(self, channel: Channel, version: int) -> None:
         if channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
-        channel.check_version(version)
+        check_placement_version(channel.partition, channel.placement_version, version)
 
     # Copying ------------------------------------------------------------------------------------
     async def begin_log(self, channel: Channel, begin: LogBegin) -> None:
@@ -645,7 +646,7 @@ class ChannelLogs:
         channel.close(error)
         async with self.changes.lock(channel.partition):
             await self.settle(channel)
-            for log in channel.take_logs():
+            for log in take_logs(channel):
                 self.closed_unflushed |= log.state is LogState.FAILED
                 try:
                     await self._runner.run(lambda log=log: log.close(saves=saves()))  # type: ignore[misc]
@@ -674,7 +675,7 @@ def _drop(part: Channel, offset: int) -> Freed:
 def _has_nothing(older: Channel, log: Log) -> bool:
     """Whether nothing is left of an earlier range, and nothing of it was lost."""
     has_bytes = bool(log.size_bytes or log.flushing.discards)
-    return log.status.can_flush and not has_bytes and not older.is_cut_short
+    return log.status.can_flush and not has_bytes and not is_cut_short(older)
 
 
 def _tell_cut(channel: Channel, file: Diverged) -> None:

@@ -22,10 +22,11 @@ from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.logs.logs import Logs
 from vq.broker.logs.old_blocks import ahead_ms_of
 from vq.broker.logs.topics_view import PROBLEMS_TOLD_MAX, TopicsView
-from vq.broker.partition.channel import Channel, check_placement_version
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import ChannelState
+from vq.broker.partition.partition_state import ChannelState, check_placement_version
 from vq.broker.partition.places import lost_at_start
+from vq.broker.partition.ranges import end_of_range, is_cut_short, lost
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.topics import was_deleted
 from vq.coordination.tree.coordinator import ConnectionLost, Coordinator, SessionExpired
@@ -131,12 +132,12 @@ class Partitions:
         ]
         damaged += [
             f"an earlier range of partition {channel} ends at {older.log.end_offset}, not "
-            f"{older.end_of_range}"
+            f"{end_of_range(older)}"
             for channel in self.channels.values()
             for older in channel.older
             if older.log is not None
             and older.state is not ChannelState.QUARANTINED
-            and older.is_cut_short
+            and is_cut_short(older)
         ]
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
@@ -167,7 +168,7 @@ class Partitions:
 
     def _told_losses(self) -> list[str]:
         """Return what was lost in take-overs, until the files with it are deleted; bounded."""
-        lost = [(each, file) for each in self._ranges() for file in each.lost]
+        lost = [(each, file) for each in self._ranges() for file in lost(each)]
         told = [
             f"a take-over lost up to {file.messages} acknowledged messages of partition {each}, "
             f"whose topic has replication = async: the new master had nothing of offsets "

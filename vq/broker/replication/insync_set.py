@@ -27,7 +27,7 @@ from typing import Final
 
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.replica_rules import may_join
+from vq.broker.partition.replica_rules import may_join, may_shrink
 from vq.broker.replication.catching_up import ARRIVAL_S, LAG_MAX_S, Pursuit
 from vq.broker.replication.refusals import is_dead
 from vq.broker.standing.role import Role
@@ -353,7 +353,7 @@ class InSyncSet:
         for channel in self._channels.values():
             if channel.counts_flushed():
                 for each in (*channel.older, channel):
-                    if each.log is not None and not each.may_shrink(each.log.end_offset):
+                    if each.log is not None and not _may_shrink(each, each.log.end_offset):
                         each.flush_now()
                         unflushed.append(each)
         return unflushed
@@ -369,7 +369,7 @@ class InSyncSet:
 
     def _owes(self, channel: Channel) -> bool:
         """Whether a log has something that counts and is not flushed."""
-        return not channel.may_shrink(channel.epoch_start)
+        return not _may_shrink(channel, channel.epoch_start)
 
     async def _join(self, epoch: int, node: str, incarnation: int) -> bool:
         """Have the record name a node; False: it is not registered so, and nothing was asked."""
@@ -469,6 +469,23 @@ def _ends(channels: Collection[Channel]) -> dict[Channel, int]:
         and channel.tells_end
         and not channel.failed
     }
+
+
+def _may_shrink(channel: Channel, epoch_start: int) -> bool:
+    """See ``replica_rules.may_shrink``; what can be flushed no more is not waited for.
+
+    Without a log there is nothing on disk, or it is flushed and being changed.
+    """
+    log = channel.log
+    return (
+        log is None
+        or not log.status.can_flush
+        or may_shrink(
+            log.flushing.synced_offset,
+            high_watermark=channel.high_watermark,
+            epoch_start=epoch_start,
+        )
+    )
 
 
 def _position(node: str, channel: Channel) -> int:
