@@ -45,7 +45,7 @@ async def fill(served: Any, blocks: int = 3) -> list[Block]:
 
 
 async def archive(served: Any, block: Block, to: str = URL) -> None:
-    await served.node.parts.partitions.logs.archive(channel_of(served), block, to)
+    await served.node.parts.partitions.logs.archiving.archive(channel_of(served), block, to)
 
 
 async def read_all(client: Client, begin: int = 0) -> bytes:

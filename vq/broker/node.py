@@ -172,7 +172,7 @@ class BrokerNode:
         await parts.secret.start()
         await parts.partitions.view.refresh()
         parts.partitions.logs.story.end()
-        await parts.partitions.look_for_strangers()
+        await parts.partitions.leftovers.look_for_strangers()
         in_logs = parts.partitions.highest_epoch()
         await parts.runner.run(lambda: parts.epoch_file.check(in_logs))
         await parts.server.listen(

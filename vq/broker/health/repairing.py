@@ -483,7 +483,7 @@ class Repairer:
                 await run(new.discard, Lane.VERIFY)
                 return
             if new is not None and block is not None:
-                await self._partitions.logs.put_back(
+                await self._partitions.logs.archiving.put_back(
                     channel, block, new.finish, lambda: block.is_archived
                 )
             elif new is not None:

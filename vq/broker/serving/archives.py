@@ -84,10 +84,10 @@ class Archives:
     async def _do(self, header: wire.ArchiveRequest, asked: _Asked) -> wire.ArchiveResponse:
         channel, block = self._find(header)
         if header.action == Action.VERIFY:
-            found = await self._logs.verify_archive(channel, block, lambda: asked.is_wanted)
+            found = await self._logs.archiving.verify(channel, block, lambda: asked.is_wanted)
             return wire.ArchiveResponse(batches=found.batches, problem=found.problem)
         if header.action == Action.RESTORE:
-            await self._logs.restore(channel, block)
+            await self._logs.archiving.restore(channel, block)
             logger.info(
                 "archive restored on request of an operator", partition=channel, file=block.path
             )
