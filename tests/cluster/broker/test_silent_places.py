@@ -25,7 +25,8 @@ from vq.broker import upkeep
 from vq.broker.base import steps
 from vq.broker.base.runner import Lane, ThreadRunner
 from vq.broker.history import key_indexing
-from vq.broker.logs import archiving, cold_reads
+from vq.broker.logs import archiving
+from vq.broker.partition import cold_reads
 from vq.broker.serving import finding
 from vq.errors import Busy
 from vq.remoting import wire_pb2 as wire

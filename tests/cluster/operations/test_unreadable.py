@@ -19,7 +19,7 @@ from vq.message_filter import ALL
 from vq.model import TopicSettings
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.groups import groups
-from vq.operations.topics import topics
+from vq.operations.topics import deletion, topics
 
 #: What ZooKeeper's shell stores of JSON without quotes.
 HALF = b'{"v":'
@@ -119,10 +119,10 @@ async def test_an_unreadable_topic_is_deleted(
         await client.coordinator.delete(path)
     else:
         await client.coordinator.set(path, data.replace(b"%s", view.id.encode()))
-    planned = await topics.plan_delete(client, "t", now=True)
+    planned = await deletion.plan_delete(client, "t", now=True)
     assert planned.unreadable
     assert (planned.exact, planned.keeps_data) == (False, keeps_data)
-    await topics.delete_topic(client, "t", now=True)
+    await deletion.delete_topic(client, "t", now=True)
     assert await topic_tree.was_deleted(client.coordinator, view.id) is not keeps_data
     assert await topic_tree.list_topics(client.coordinator) == []
     await cluster.create_topic("t", partitions=2)
@@ -134,10 +134,10 @@ async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClien
     await client.coordinator.set(TopicNode.path("t"), found.topic.encode())
     with pytest.raises(UnknownTopic, match="it is deleting"):
         await topics.describe_topic(client, "t")
-    assert (await topics.plan_delete(client, "t", now=True)).partitions == 2
-    await topics.delete_topic(client, "t", now=True)
+    assert (await deletion.plan_delete(client, "t", now=True)).partitions == 2
+    await deletion.delete_topic(client, "t", now=True)
     with pytest.raises(UnknownTopic):
-        await topics.plan_delete(client, "t", now=True)
+        await deletion.plan_delete(client, "t", now=True)
 
 
 async def test_a_node_that_may_not_be_read_counts_as_unreadable(

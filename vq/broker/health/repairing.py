@@ -27,7 +27,8 @@ from vq.broker.base.retries import Retries
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.health.verifying import Verifier, is_broken
+from vq.broker.health.known_damage import is_broken
+from vq.broker.health.verifying import Verifier
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
