@@ -29,7 +29,7 @@ from vq.limits import MIB
 from vq.store.archive.archive import CHUNK_BYTES, ArchiveFiles
 from vq.store.archive.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.archive.archived_file import ArchivedFile
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.log import Log, LogConfig
 from vq.store.records.record import encode_record
 
