@@ -68,8 +68,8 @@ from vq.clock import Clock
 from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import NotMaster
-from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
 from vq.store.commit.flusher import Flusher

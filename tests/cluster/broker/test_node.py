@@ -14,7 +14,8 @@ from support.waiting import WAIT_S, until
 from vq.broker.base.runner import Lane, ThreadRunner
 from vq.broker.node import Stage
 from vq.broker.replication.epoch_file import read_epoch
-from vq.coordination.brokers.registry import groups, read_state
+from vq.coordination.brokers.group_views import groups
+from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import ConnectionLost, NoNode, SessionState
 from vq.coordination.tree.values.brokers import BrokerLoad, GroupState, Registration
 from vq.errors import (

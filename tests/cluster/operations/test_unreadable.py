@@ -5,7 +5,7 @@ from support.broker import MemoryCluster
 from support.coordination import deny_reading
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views
 from vq.coordination.groups.groups import ensure_group
 from vq.coordination.topics import topics as topic_tree
 from vq.coordination.topics.remains import read_remains
@@ -79,7 +79,7 @@ async def test_a_topic_is_placed_while_a_broker_group_cannot_be_read(
     view = await topic_tree.create_topic(client.coordinator, "new", TopicSettings(partitions=2))
     assert {each.writer_group for each in view.partitions} == {"b1"}
     assert kind.path("b2") in caplog.text
-    assert [each.alive for each in await registry.groups(client.coordinator)] == [True, False]
+    assert [each.alive for each in await group_views.groups(client.coordinator)] == [True, False]
 
 
 @pytest.mark.parametrize("kind", [BrokerGroup, GroupState])

@@ -16,7 +16,7 @@ from vq.broker.serving.server import Server
 from vq.broker.standing.gate import Gate, Stage
 from vq.broker.timers.timers import Timers
 from vq.coordination.tree.coordinator import Coordinator, SessionState
-from vq.remoting.connection import ServerIdentity
+from vq.remoting.hello import ServerIdentity
 
 __all__ = ["LOOK_S", "Vitals"]
 

@@ -14,7 +14,7 @@ from enum import Enum
 from vq.broker.base.notice import Notice
 from vq.broker.standing.role import Role
 from vq.errors import Busy, ShuttingDown, VqError
-from vq.remoting.connection import ServerIdentity
+from vq.remoting.hello import ServerIdentity
 
 __all__ = ["Gate", "Stage"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.topics import grace, topics
+from vq.coordination.topics import grace, summaries, topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.topics.remains import read_remains
 from vq.coordination.tree.reading import TopicView, gather_all
@@ -185,7 +185,7 @@ async def readable_deleted_topics(
     Raises:
         Unreadable: Nobody knows how long: the count of the time cannot be read.
     """
-    found, unreadable = await topics.read_summaries(cluster.coordinator)
+    found, unreadable = await summaries.read_summaries(cluster.coordinator)
     count = await grace.read_count(cluster.coordinator)
     deleted = [
         DeletedTopic(

@@ -10,7 +10,7 @@ from typing import Any
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
-from vq.coordination.topics import topics
+from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.reading import TopicView, gather_all
@@ -293,14 +293,14 @@ async def readable_topics(
     For programs to which a topic that is missing in the list would mean that there is none.
     ``reserved``: also topics that vq made for itself.
     """
-    found, unreadable = await topics.summarize_readable(cluster.coordinator)
-    summaries = [
+    found, unreadable = await summaries.summarize_readable(cluster.coordinator)
+    told = [
         TopicSummary(each.name, each.id, each.settings, each.open, each.origin)
         for each in found
         if reserved or not is_reserved(each.name)
     ]
     errors = {name: unreadable[name] for name in sorted(unreadable)}
-    return summaries, {name: e for name, e in errors.items() if reserved or not is_reserved(name)}
+    return told, {name: e for name, e in errors.items() if reserved or not is_reserved(name)}
 
 
 @dataclass(frozen=True, slots=True)

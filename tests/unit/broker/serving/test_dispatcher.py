@@ -17,8 +17,9 @@ from vq.clock import ManualClock
 from vq.errors import InternalError, ShuttingDown, UnknownTopic
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import RequestId, ServerIdentity
+from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 
 KEY = TopicPartition("t", 0)
 
