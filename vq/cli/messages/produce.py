@@ -19,6 +19,7 @@ from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.base.completion import topic_names
 from vq.cli.base.input import interruptible
 from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows
+from vq.cli.base.moments import LaterMoment
 from vq.cli.base.options import (
     Invocation,
     Seconds,
@@ -47,6 +48,7 @@ from vq.client.producer.spread.partitioner import (
     strategy_of,
 )
 from vq.errors import InvalidArgument, NotSent, UnknownTopic, VqError
+from vq.limits import DELAY_S_MAX
 from vq.model import Compression
 from vq.operations.cluster.settings import read_settings
 
@@ -218,6 +220,18 @@ def _one_of(names: Iterable[str]) -> str:
     help="Deadline of each message, all tries included, and of what comes before the first.  [30]",
 )
 @click.option(
+    "--delay",
+    type=Seconds(min=0, min_open=True, max=DELAY_S_MAX),
+    metavar="SECONDS",
+    help="Deliver each message so long after it was sent, at most 40 days.",
+)
+@click.option(
+    "--deliver-at",
+    type=LaterMoment(),
+    metavar="TIME",
+    help="Deliver each message at this time, such as 2026-11-22T09:30, at most 40 days ahead.",
+)
+@click.option(
     "--rate",
     type=Seconds(min=0, min_open=True, max=RATE_MAX),
     metavar="N",
@@ -272,6 +286,8 @@ def produce(
     compression_threshold: int | None,
     on_unavailable: str | None,
     timeout: float | None,
+    delay: float | None,
+    deliver_at: float | None,
     rate: float | None,
     limit: int | None,
     unacknowledged: str | None,
@@ -292,7 +308,14 @@ def produce(
 
     A missing topic is created if `vq cluster settings` allows it, by the first line that the new
     topic can take. Without such a line no topic is created.
+
+    With --delay or --deliver-at an acknowledged message waits, and is delivered then; `vq delayed
+    list` shows what waits, `vq delayed cancel` recalls it.
     """
+    if delay is not None and deliver_at is not None:
+        raise click.UsageError("--delay and --deliver-at exclude one another")
+    given = {"delay_s": delay, "deliver_at": deliver_at}
+    later = {name: value for name, value in given.items() if value is not None}
     is_json = input_format != INPUTS[0]
     of_all = {
         "--tag": tag is not None,
@@ -361,7 +384,11 @@ def produce(
             if partition is not None:
                 check_partition(topic, partition, count)
             run = ProduceRun(
-                producer, form, tally, None if pace_of is None else pace_of(time.monotonic())
+                producer,
+                form,
+                tally,
+                None if pace_of is None else pace_of(time.monotonic()),
+                later,
             )
             try:
                 with (

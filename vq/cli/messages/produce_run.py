@@ -1,7 +1,9 @@
 """One run of `vq produce`: its lines become messages, at the rate that was asked for."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from vq.blocking import MessageProducer
 from vq.cli.messages.lines import (
@@ -63,15 +65,22 @@ class ProduceRun:
         form: What a line means.
         tally: Counts.
         pace: When the next line is sent; None: at once.
+        delay: When messages are delivered; empty: at once.
     """
 
     def __init__(
-        self, producer: MessageProducer, form: InputFormat, tally: Tally, pace: LineRate | None
+        self,
+        producer: MessageProducer,
+        form: InputFormat,
+        tally: Tally,
+        pace: LineRate | None,
+        delay: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._producer = producer
         self._form = form
         self._tally = tally
         self._pace = pace
+        self._delay = delay
 
     def send_all(self, lines: Iterable[bytes | LongLine]) -> None:
         """Send every line; return once each has its outcome."""
@@ -97,7 +106,7 @@ class ProduceRun:
             raise
         self._tally.size += len(message.content)
         self._tally.keyless += message.key is None and self._form.tells_keyless
-        return message
+        return message._replace(**self._delay) if self._delay else message
 
     def _send(self, message: Message, number: int) -> None:
         ended = self._tally.ended
