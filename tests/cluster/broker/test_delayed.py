@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.broker import Client, MemoryCluster, message
+from support.broker import DATA, Client, MemoryCluster, message
 from support.client import factory_of
 from support.late_clock import later
 from support.waiting import until
 
 from vq import aio
+from vq.broker.node import BrokerNode
 from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
 from vq.broker.timers.pending import Delayed
 from vq.client.config import ConsumerConfig, ProducerConfig
@@ -160,6 +161,13 @@ async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
             await producer.cancel(wrong._replace(partition=waits.partition))
     with pytest.raises(InvalidArgument, match="result"):
         await producer.cancel(5)  # type: ignore[arg-type]
+
+
+def waiting(node: BrokerNode) -> int:
+    """Return how many delayed messages wait on a node, as its metrics say."""
+    (facts,) = node.parts.timers.facts()
+    (fact,) = [each for each in facts.facts if each.metric == "vq_delayed_messages"]
+    return int(fact.read(node.parts.timers))
 
 
 async def crash(cluster: MemoryCluster, keep: object, key: str = "b1") -> None:
@@ -326,3 +334,102 @@ async def test_a_topic_that_was_made_again_takes_what_is_due(
     await cluster.create_topic("t", partitions=1)
     await asyncio.sleep(40)
     assert await stored(cluster) == [b"30"]
+
+
+async def test_what_was_noted_twice_is_counted_once(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The broker of a topic that was made again forgot the stamp: a second note has the messages.
+
+    Who reads both notes later still knows what waits, and keeps its bytes.
+    """
+    clock = cluster.ensemble.clock
+    await asyncio.sleep(61 - clock.wall_ms() / 1_000 % 60)  # all of it is due in one minute
+    await delayed(factory, 1, 2)
+    await asyncio.sleep(5)
+    async with cluster.admin() as coordinator:
+        await delete_topic(coordinator, "t")
+    await asyncio.sleep(2)
+    await cluster.create_topic("t", partitions=1)
+    results = await delayed(factory, *[10] * 10, 45)
+    await asyncio.sleep(20)
+    await crash(cluster, keep_all)
+    node = await cluster.start()
+    await asyncio.sleep(5)
+    assert waiting(node) == 1
+    channel = node.parts.partitions.channels[DELAYED_TOPIC, results[-1].partition]
+    assert channel.needed <= results[-1].offset
+    await asyncio.sleep(30)
+    assert await stored(cluster) == [b"10"] * 10 + [b"45"]
+
+
+def change(cluster: MemoryCluster, number: int, at: int, new: bytes, key: str = "b1") -> bytes:
+    """Change bytes of a node's log of delayed messages, while it runs; return what was there."""
+    disk, directory = cluster.disks[key], DATA / DELAYED_TOPIC / str(number)
+    (name,) = [each for each in disk.listdir(directory) if each.endswith(".block")]
+    file = disk.open(directory / name)
+    before = bytes(file.pread(at, len(new)))
+    file.pwrite([new], at)
+    file.close()
+    return before
+
+
+def read_anew(cluster: MemoryCluster) -> None:
+    """Have the node forget what waits, as one that begins to lead, and read its log."""
+    node = cluster.nodes["b1"]
+    node.parts.timers.start(node.epoch)
+
+
+async def test_damaged_bytes_are_not_delivered(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """They wait until they are repaired, and are told; what is due beside them does not wait."""
+    bad, _ = await delayed(factory, 2, 2)
+    before = change(cluster, bad.partition, bad.offset + 21, b"\xff")
+    await asyncio.sleep(20)
+    assert await stored(cluster) == [b"2"]
+    client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    assert any("cannot be read" in why for why in (await client.status()).problems)
+    change(cluster, bad.partition, bad.offset + 21, before)
+    await asyncio.sleep(60)
+    assert await stored(cluster) == [b"2", b"2"]
+    assert waiting(cluster.nodes["b1"]) == 0
+
+
+@pytest.mark.parametrize("field", [b"\x7f\xff\xff\xff", b"\0\0\x01\0", b"\0\0\0\x05"])
+async def test_a_damaged_length_holds_up_no_other_batch(
+    cluster: MemoryCluster, factory: aio.MessageFactory, field: bytes
+) -> None:
+    """Where the record ends is not known then; the next batch is found by its own header."""
+    producer = await factory.create_producer()
+    first, *_ = await producer.send_batch(
+        [Message("t", b"%d" % each, key="k", delay_s=60) for each in range(3)]
+    )
+    await producer.send(Message("t", b"3", key="k", delay_s=60))
+    before = change(cluster, first.partition, first.offset, field)
+    read_anew(cluster)
+    await asyncio.sleep(80)
+    assert await stored(cluster) == [b"3"]
+    change(cluster, first.partition, first.offset, before)
+    await asyncio.sleep(60)
+    assert sorted(await stored(cluster)) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_what_was_settled_while_its_record_was_damaged_stays_so(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A node that cannot read a message reads that it was delivered, or cancelled; then it can."""
+    done, recalled, _ = await delayed(factory, 1, 200, 201)
+    await (await factory.create_producer()).cancel(recalled)
+    await asyncio.sleep(10)
+    before = [
+        change(cluster, each.partition, each.offset + 21, b"\xff") for each in (done, recalled)
+    ]
+    read_anew(cluster)
+    await asyncio.sleep(10)
+    for each, byte in zip((done, recalled), before, strict=True):
+        change(cluster, each.partition, each.offset + 21, byte)
+    await asyncio.sleep(60)
+    assert waiting(cluster.nodes["b1"]) == 1
+    await asyncio.sleep(200)
+    assert await stored(cluster) == [b"1", b"201"]

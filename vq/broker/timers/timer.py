@@ -14,6 +14,7 @@ been sent before is sent again under the same stamp, and the broker recognises i
 """
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.gate import Gate
-from vq.broker.timers.log_records import LogRecords
+from vq.broker.timers.log_records import TRIES, LogRecords
 from vq.broker.timers.notes import (
     NOTE_TAG,
     Cancelled,
@@ -48,6 +49,7 @@ from vq.remoting.connection import RequestId
 from vq.remoting.format import Command, Header
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import Principal
+from vq.store.records.codec import intact
 from vq.store.records.record import Record, read_delivery
 
 __all__ = ["Timer"]
@@ -246,7 +248,7 @@ class Timer:
         if log.unread and self._clock.monotonic() >= self._read_again_at:
             self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
             for record in await log.read_again():
-                self._take(record)
+                self._take_late(record)
         self._tell("records", log.problem)
 
     def _take(self, record: Record) -> None:
@@ -264,12 +266,16 @@ class Timer:
             self._leave_out(record, "it has no time, or no partition to go to")
             return
         due_ms, to = delivery
+        length = record.next_offset - record.offset
+        self._pending.add(Delayed(due_ms, record.offset, length, self._number(to)))
+
+    def _number(self, to: TopicPartition) -> int:
+        """Return the number of a target."""
         number = self._numbers.get(to)
         if number is None:
             number = self._numbers[to] = len(self._targets)
             self._targets.append(to)
-        length = record.next_offset - record.offset
-        self._pending.add(Delayed(due_ms, record.offset, length, number))
+        return number
 
     def _leave_out(self, record: Record, why: str) -> None:
         logger.warning(
@@ -286,21 +292,52 @@ class Timer:
                 batch.committed = True
                 self._start(batch, resend=False)
                 return
-            self._finish(note.to)  # the one before it was stored
-            if any(each.offset < self._log.begin for each in note.messages):
-                known = [each for each in note.messages if each.offset >= self._log.begin]
-                for each in known:  # it is stored: otherwise all of it would still be there
-                    self._drop(each)
-                return
-            for each in note.messages:
-                self._pending.remove(each.due_ms, each.offset)
-            self._batches[note.to] = _Batch(note)
+            self._take_earlier(note)
         elif isinstance(note, Done):
             for to in note.to:
                 if not self.is_live:
                     self._finish(to)
         else:
             self._take_cancelled(note.message)
+
+    def _take_earlier(self, note: Sent) -> None:
+        """Take the note of a batch of which it is not known whether it is stored."""
+        number = self._number(note.to)
+        for each in note.messages if self._log.unread else ():
+            if self._log.was_passed(each.offset):
+                self._log.settled.add(each.offset)
+                self._pending.add(each._replace(target=number))
+        before = self._batches.get(note.to)
+        old = () if before is None else before.sent.messages
+        again = {each.offset for each in old} & {each.offset for each in note.messages}
+        if again:  # the one before it got no outcome, and this one takes its place
+            del self._batches[note.to]
+            for each in old:
+                if each.offset not in again:
+                    self._pending.put_back(each._replace(target=number))
+        else:
+            self._finish(note.to)  # the one before it was stored
+        known = [each for each in note.messages if each.offset >= self._log.begin]
+        for each in known:
+            if each.offset not in again:
+                self._pending.remove(each.due_ms, each.offset)
+        if len(known) == len(note.messages):
+            self._batches[note.to] = _Batch(note)
+        else:  # it is stored: otherwise all of it would still be there
+            for each in known:
+                self._pending.free(each.offset)
+
+    def _take_late(self, record: Record) -> None:
+        """Take a record that could not be read when it was its turn."""
+        if record.tag != NOTE_TAG:
+            self._take(record)
+            return
+        with suppress(CorruptData):
+            note = decode_note(record.payload)
+            if isinstance(note, Cancelled):  # what others say is over by now
+                due_ms, offset = note.message[:2]
+                if self._pending.holds(due_ms, offset):
+                    self._take_cancelled(note.message)
 
     def _drop(self, message: Delayed) -> None:
         self._pending.remove(message.due_ms, message.offset)
@@ -313,7 +350,9 @@ class Timer:
         if len(self._cancelled) > CANCELLED_MAX:
             self._cancelled.popitem(last=False)
         committed = self._cancels.pop(message.offset, None)
-        if committed is None:
+        if self._log.was_passed(message.offset):
+            self._log.settled.add(message.offset)
+        elif committed is None:
             self._drop(message)
         else:
             self._pending.free(message.offset)
@@ -343,12 +382,19 @@ class Timer:
         """Send a batch whose note is committed, until it has an outcome."""
         sent = batch.sent
         to, messages = sent.to, sent.messages
-        while True:
+        for tries in itertools.count(1):
             try:
                 parts = [
                     bytes(await self._log.bytes_at(each.offset, each.length)) for each in messages
                 ]
+                bad = self._damaged(messages, parts)
+                if bad and not resend and tries >= TRIES:
+                    self._set_aside(batch, bad)
+                    return
+                if bad:
+                    raise CorruptData(f"the record at offset {bad[0].offset} fails its checksum")
                 parcel = Parcel(to, sent.stamp, b"".join(parts), len(parts), resend)
+                resend = True
                 await self._outbox.send(parcel, lambda why: self._tell(to, why))
                 self._counts.delivered += len(messages)
             except Gone as error:
@@ -368,7 +414,7 @@ class Timer:
                     messages=len(messages),
                     error=error,
                 )
-                self._again(batch)
+                self._again(sent)
                 return
             except (VqError, OSError) as error:
                 self._tell(to, f"messages that are due for {to} cannot be read: {error}")
@@ -380,13 +426,40 @@ class Timer:
         self._stored[to] = self._clock.monotonic()
         self.wake()
 
-    def _again(self, batch: _Batch) -> None:
+    def _again(self, sent: Sent) -> None:
         """Have the messages of a batch sent under a new stamp."""
-        to = batch.sent.to
-        del self._batches[to]
-        self._stamps.pop(to, None)  # with another producer
-        self._put_first(batch.sent)
+        del self._batches[sent.to]
+        self._stamps.pop(sent.to, None)  # with another producer
+        if sent.messages:
+            self._put_first(sent)
         self.wake()
+
+    def _damaged(self, messages: Sequence[Delayed], parts: Sequence[bytes]) -> list[Delayed]:
+        """Return the messages whose records are not as their producers sent them."""
+        data = b"".join(parts)
+        if intact(data, 0) == len(data) == sum(each.length for each in messages):
+            return []
+        bad = [
+            each
+            for each, part in zip(messages, parts, strict=True)
+            if not intact(part, 0) == len(part) == each.length
+        ]
+        for each in bad:
+            self.channel.context.suspect(self.channel, each.offset)
+        return bad
+
+    def _set_aside(self, batch: _Batch, bad: Sequence[Delayed]) -> None:
+        """Leave messages out of a batch that was never sent; they are read again later."""
+        for each in bad:
+            logger.error(
+                "record of a delayed message cannot be read, delivering others without it",
+                partition=self.channel,
+                offset=each.offset,
+            )
+            self._log.unread[each.offset] = each.offset + each.length
+            self._pending.free(each.offset)
+        good = [each for each in batch.sent.messages if each not in bad]
+        self._again(batch.sent._replace(messages=good))
 
     # Writing notes --------------------------------------------------------------------------------
     def _write(self) -> None:
