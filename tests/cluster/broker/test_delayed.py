@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,12 +11,13 @@ from support.client import factory_of
 from support.late_clock import later
 from support.waiting import until
 
-from vq import aio
+from vq import aio, limits
 from vq.broker.node import BrokerNode
+from vq.broker.timers import timer
 from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
 from vq.broker.timers.pending import Delayed
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.coordination.topics.topics import delete_topic, describe_topic
+from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.errors import BatchFailed, InvalidArgument, InvalidRequest
 from vq.limits import DELAY_S_MAX, MIB
 from vq.model import (
@@ -29,7 +31,7 @@ from vq.model import (
 from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.log import LogConfig
-from vq.store.records.record import encode_record
+from vq.store.records.record import Properties, encode_properties, encode_record
 
 pytestmark = pytest.mark.virtual_time
 
@@ -433,3 +435,38 @@ async def test_what_was_settled_while_its_record_was_damaged_stays_so(
     assert waiting(cluster.nodes["b1"]) == 1
     await asyncio.sleep(200)
     assert await stored(cluster) == [b"1", b"201"]
+
+
+@pytest.mark.slow
+async def test_what_became_due_while_nothing_could_be_noted_is_delivered(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much that is: the notes of all of it would be larger than a batch may be."""
+    monkeypatch.setattr(timer, "NOTED_MAX", 2_000)
+    targets, each = 8, timer.BATCH_MESSAGES
+    await cluster.start()
+    await cluster.create_topic("t", partitions=targets)
+    node = await cluster.start(node="n2")
+    await cluster.until_in_sync("n1", "n2")
+    async with factory_of(cluster) as factory:
+        (waits,) = await delayed(factory, 30)
+        due_ms = cluster.ensemble.clock.wall_ms() + 30_000
+        client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+        for number in range(targets):
+            to = Properties(delivery_time_ms=due_ms, destination=TopicPartition("t", number))
+            record = encode_record(1, b"", None, encode_properties(to))
+            await client.put(DELAYED_TOPIC, waits.partition, [record] * (each // 2))
+            await client.put(DELAYED_TOPIC, waits.partition, [record] * (each // 2))
+        async with cluster.admin() as coordinator:
+            settings = (await describe_topic(coordinator, DELAYED_TOPIC)).settings
+            await change_settings(coordinator, DELAYED_TOPIC, replace(settings, min_insync=2))
+        # 4 MiB would take 210,000 messages.
+        monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 100_000)
+        await node.stop()
+        await cluster.until_in_sync("n1")
+        await asyncio.sleep(33)
+        assert waiting(cluster.nodes["b1"]) == targets * each + 1
+        await cluster.start(node="n2")
+        await cluster.until_in_sync("n1", "n2")
+        await asyncio.sleep(10)
+        assert waiting(cluster.nodes["b1"]) == 0

@@ -59,6 +59,9 @@ logger = get_logger(__name__)
 #: A batch of messages that are due has at most so many bytes and messages.
 BATCH_BYTES: Final = 512 * limits.KIB
 BATCH_MESSAGES: Final = 1_000
+#: One batch of the log has at most so many notes, of about so many messages: a batch has a bound.
+NOTES_MAX: Final = 1_000
+NOTED_MAX: Final = 50_000
 #: The clock is looked at so often at least: it may be set.
 LOOK_S: Final = 1.0
 #: What cannot be written or read is tried again after so long.
@@ -468,13 +471,17 @@ class Timer:
             room = self._ready.setdefault(self._targets[delayed.target], bytearray())
             room += packed((delayed,))
         notes: list[Note] = []
+        count = 0
         for to in [each for each in self._ready if each not in self._batches]:
             sent = self._batch_of(to)
             self._batches[to] = _Batch(sent)
             notes.append(sent)
             self._stored.pop(to, None)
+            count += len(sent.messages)
+            if len(notes) >= NOTES_MAX or count >= NOTED_MAX:
+                break  # the others follow once these are committed
         before = self._clock.monotonic() - DONE_S
-        done = sorted(to for to, since in self._stored.items() if since <= before)
+        done = sorted(to for to, since in self._stored.items() if since <= before)[:NOTES_MAX]
         if done:
             notes.append(Done(done))
         if not notes:
