@@ -113,17 +113,22 @@ class MessageConsumer:
 
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int = limits.MIB,
         listener: Listener | None = None,
         message_filter: Wanting = None,
     ) -> Self:
-        """Add a topic to consume and the listener of its messages. Call it before ``start``.
+        """Add a topic, or those of a pattern, and the listener of their messages, before ``start``.
 
         All topics of a consumer have listeners, or none has and ``get_many`` returns the messages.
 
         Args:
-            topic: Must exist when ``start`` is called.
+            topic_or_pattern: A topic, which must exist when ``start`` is called. Or a pattern of
+                names, such as ``"orders.*"``: ``*`` stands for any characters, ``?`` for one. The
+                consumer follows topics that come and go: a new one is read from its start, within a
+                second; if a hint of ZooKeeper is lost, within ``config.audit_interval_s``.
+                ``message.topic`` tells which one it is. Topics of vq's own never match, and no two
+                subscriptions may be of one topic. All members of a group have the same patterns.
             length: Bytes fetched at a time, 1 to 8 MiB.
             listener: Called on a thread of this consumer for each message, or with
                 ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
@@ -144,7 +149,7 @@ class MessageConsumer:
         """
         self._pull.check_subscription(listener)
         if listener is None:
-            self._core.subscribe(topic, length, message_filter, self._pull.inbox)
+            self._core.subscribe(topic_or_pattern, length, message_filter, self._pull.inbox)
         else:
             check_function(
                 "listener",
@@ -154,7 +159,7 @@ class MessageConsumer:
             failing = self._core.failing
             called = listener if failing is None else calling(listener, failing, self._give_up)
             called = called if self.config.listener_timeout_s is None else Watched(called)
-            self._core.subscribe(topic, length, message_filter, self._workers, called)
+            self._core.subscribe(topic_or_pattern, length, message_filter, self._workers, called)
         self._pull.subscribed(listener)
         return self
 

@@ -12,15 +12,13 @@ import math
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
-from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
+from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import FailedTries
 from vq.client.consumer.deliver.permit import Permit
@@ -32,10 +30,10 @@ from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.steering import Steering
+from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import DeadLetterCopies
-from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
@@ -44,16 +42,16 @@ from vq.errors import (
     CoordinationError,
     FilterFailed,
     GenerationStale,
-    InvalidArgument,
     InvalidState,
     ListenerFailed,
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.message_filter import Filter, Wanting
+from vq.message_filter import Wanting
 from vq.model import Message, PartitionTrouble, TopicPartition, check_name
-from vq.reserved import DeliveryFailure, Purpose, group_of
+from vq.reserved import DeliveryFailure
 from vq.tasks import begin_task
+from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
@@ -62,17 +60,6 @@ _CLOSE_S = 30.0
 _COPY_S = 10.0
 #: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """One topic of a consumer: how much to fetch at a time, what, and for whom."""
-
-    topic: str
-    length: int
-    wanted: Filter
-    executor: Executor
-    listener: Any  # the executor's
 
 
 class ConsumerCore:
@@ -101,7 +88,7 @@ class ConsumerCore:
             buffer_bytes=config.buffer_bytes,
             nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
         )
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions = Subscriptions(config)
         self._membership: Membership | None = None
         self._starting = False
         self._start_is_over = asyncio.Event()
@@ -119,7 +106,7 @@ class ConsumerCore:
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int,
         message_filter: Wanting,
         executor: Executor,
@@ -128,20 +115,7 @@ class ConsumerCore:
         """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
-        check_name("topic", topic)
-        if topic in self._subscriptions:
-            raise InvalidArgument(f"topic {topic!r} is subscribed already")
-        check_whole("length", length)
-        if not 1 <= length <= limits.FETCH_BYTES_MAX:
-            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        if self.failing is not None and group_of(topic, Purpose.DEAD_LETTERS) == self.config.group:
-            raise InvalidArgument(
-                f"group {self.config.group!r} would copy its dead letters into topic {topic!r}, "
-                "which it reads; read them with another group, or with another on_failure"
-            )
-        check_listener_for(self.config, listener)
-        wanted = Filter.of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
+        self._subscriptions.add(topic_or_pattern, length, message_filter, executor, listener)
 
     async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
         """Copy a message into the group's topic of dead letters; return once that is stored."""
@@ -158,13 +132,15 @@ class ConsumerCore:
         self._starting = True
         self._start_is_over.clear()
         try:
-            for topic in self._subscriptions:
-                await self._cluster.track(topic)
+            wanted = self._subscriptions.filters()
+            for topic in wanted:
+                if not is_pattern(topic):
+                    await self._cluster.track(topic)
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
                 member=self.member,
-                filters={each.topic: each.wanted for each in self._subscriptions.values()},
+                filters=wanted,
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
@@ -185,7 +161,7 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.listener for each in self._subscriptions.values()]
+            listeners = [each.listener for each in self._subscriptions]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -204,18 +180,28 @@ class ConsumerCore:
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
+        by_pattern = not self._subscriptions.names(partition.topic)
+        elsewhere = ""
         self._expect_target()
         if committed is not None:
-            hold.stopped = await places.why_stopped(self._cluster, partition, committed)
-            begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
-            hold.has_sought = begin.position < committed.offset
-            self._begin(hold, begin)
-            return
+            elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
+            if not (by_pattern and elsewhere):
+                hold.stopped = committed.stopped or elsewhere
+                begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
+                hold.has_sought = begin.position < committed.offset
+                self._begin(hold, begin)
+                return
+            hold.has_sought = True  # the offset is one of a topic that is not there any more
+            self._handled.pop(partition, None)
         assert self._membership is not None
         hold.stopped = ""
         offsets = await self.reader.partition(partition).bounds()
-        latest = self._membership.contract.start == "latest" and not await claims.is_younger(
-            self._cluster.coordinator, self.config.group, partition
+        latest = (
+            self._membership.contract.start == "latest"
+            and not elsewhere
+            and not await claims.is_younger(
+                self._cluster.coordinator, self.config.group, partition, by_pattern=by_pattern
+            )
         )
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
@@ -227,7 +213,7 @@ class ConsumerCore:
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
         partition, position = hold.partition, begin.position
-        subscription = self._subscriptions[partition.topic]
+        subscription = self._subscriptions.of(partition.topic)
         hooks = DeliveryHooks(
             consumed=lambda size, rest: fetcher.finished(size, rest),
             stuck=lambda error: call_soon(self._loop, self._stuck, reading, error),
@@ -279,7 +265,7 @@ class ConsumerCore:
     async def _check_place(self, reading: Reading, begin: Progress) -> None:
         """Start to fetch unless the broker says that the log has other messages there."""
         partition = reading.hold.partition
-        wanted = self._subscriptions[partition.topic].wanted
+        wanted = self._subscriptions.of(partition.topic).wanted
         told_from = self._loop.time() + DELAY_TOLD_S
         for tries in itertools.count(1):
             try:
@@ -302,7 +288,7 @@ class ConsumerCore:
         progress, partition = reading.progress(), reading.hold.partition
         if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
             return reading.hold.stopped
-        wanted = self._subscriptions[partition.topic].wanted
+        wanted = self._subscriptions.of(partition.topic).wanted
         try:
             return await places.why_another(self.reader.partition(partition), progress, wanted)
         except VqError as error:
@@ -519,7 +505,7 @@ class ConsumerCore:
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
-        for each in self._subscriptions.values():
+        for each in self._subscriptions:
             each.executor.fail(error)
 
     def _expect_target(self) -> None:
