@@ -128,10 +128,9 @@ class MessageConsumer:
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called: AsyncListener = listener
+            called: AsyncListener = listener if limit_s is None else limited(listener, limit_s)
             if core.failing is not None:
-                called = awaiting(listener, core.failing, core.give_up)
-            called = called if limit_s is None else limited(called, limit_s)
+                called = awaiting(called, core.failing, core.give_up)
             self._core.subscribe(topic_or_pattern, length, message_filter, self._listening, called)
         self._is_pulled = listener is None
         return self
