@@ -13,12 +13,12 @@ from support.waiting import until
 
 from vq import aio, limits
 from vq.broker.node import BrokerNode
-from vq.broker.timers import timer
+from vq.broker.timers import timer, timers
 from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
 from vq.broker.timers.pending import Delayed
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
-from vq.errors import BatchFailed, InvalidArgument, InvalidRequest
+from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, VqError
 from vq.limits import DELAY_S_MAX, MIB
 from vq.model import (
     Cancellation,
@@ -165,6 +165,24 @@ async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
         await producer.cancel(5)  # type: ignore[arg-type]
 
 
+async def test_the_result_of_another_cluster_cancels_nothing(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Whatever offset it has: behind the end, at the end, inside of a record, at a note."""
+    producer = await factory.create_producer()
+    (waits,) = await delayed(factory, 50)
+    log = cluster.nodes["b1"].parts.partitions.channels[DELAYED_TOPIC, waits.partition].log
+    assert log is not None
+    offsets = (*range(waits.offset + 30), log.end_offset, log.end_offset + 1, 10**15)
+    for offset in offsets:
+        if offset != waits.offset:
+            with pytest.raises(InvalidArgument, match="delayed message"):
+                await producer.cancel(waits._replace(offset=offset))
+    with pytest.raises(VqError):
+        await producer.cancel(waits._replace(partition=99))
+    assert await producer.cancel(waits) is Cancellation.CANCELLED
+
+
 def waiting(node: BrokerNode) -> int:
     """Return how many delayed messages wait on a node, as its metrics say."""
     (facts,) = node.parts.timers.facts()
@@ -274,6 +292,30 @@ async def test_what_waits_follows_its_partition_to_another_group(cluster: Memory
         await cluster.start(new)
         await asyncio.sleep(50)
         assert await stored(cluster) == [b"20", b"35", b"40"]
+
+
+async def test_a_range_that_was_moved_away_is_needed_no_longer_than_anything_waits(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then retention takes it by age, without a restart or another move."""
+    monkeypatch.setattr(timers, "KEPT_MS", 60_000)
+    for group in ("b1", "b2"):
+        await cluster.start(group)
+    await cluster.create_topic("t", partitions=1)
+    async with factory_of(cluster) as factory:
+        (waits,) = await delayed(factory, 20)
+        number = waits.partition
+        async with cluster.admin() as coordinator:
+            view = await describe_topic(coordinator, DELAYED_TOPIC)
+        old = view.partitions[number].writer_group
+        assert old is not None
+        new = "b2" if old == "b1" else "b1"
+        await factory.admin.move(await factory.admin.plan_moves(DELAYED_TOPIC, [number], new))
+        await asyncio.sleep(30)
+        channel = cluster.nodes[old].parts.partitions.channels[DELAYED_TOPIC, number]
+        assert channel.needed == 0
+        await asyncio.sleep(60)
+        assert channel.needed is None
 
 
 async def test_the_log_is_kept_from_the_oldest_message_on_that_waits(

@@ -41,7 +41,7 @@ from vq.broker.timers.notes import (
 from vq.broker.timers.outbox import Gone, NotRemembered, Outbox, Parcel
 from vq.broker.timers.pending import PACKED_BYTES, Delayed, Pending, packed, unpacked
 from vq.clock import Clock
-from vq.errors import Busy, CorruptData, InvalidRequest, VqError
+from vq.errors import Busy, CorruptData, InvalidRequest, OffsetOutOfRange, VqError
 from vq.log_lines import get_logger
 from vq.model import Cancellation, ProducerStamp, TopicPartition
 from vq.remoting import wire_pb2 as wire
@@ -590,7 +590,7 @@ class Timer:
             InvalidRequest: It has another id, or there is none.
         """
         record, delivery = None, None
-        with suppress(CorruptData):
+        with suppress(CorruptData, OffsetOutOfRange):
             record = await self._log.record_at(offset)
             delivery = read_delivery(record.properties or b"")
         if (
