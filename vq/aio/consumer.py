@@ -128,10 +128,11 @@ class MessageConsumer:
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called: AsyncListener = listener if limit_s is None else limited(listener, limit_s)
-            if core.failing is not None:
-                called = awaiting(called, core.failing, core.give_up)
-            self._core.subscribe(topic_or_pattern, length, message_filter, self._listening, called)
+            called = listener if limit_s is None else limited(listener, limit_s)
+            giving_up = awaiting(called, core.failing, core.give_up)
+            core.subscribe(
+                topic_or_pattern, length, message_filter, self._listening, called, giving_up
+            )
         self._is_pulled = listener is None
         return self
 

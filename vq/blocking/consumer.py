@@ -156,10 +156,12 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            failing = self._core.failing
-            called = listener if failing is None else calling(listener, failing, self._give_up)
-            called = called if self.config.listener_timeout_s is None else Watched(called)
-            self._core.subscribe(topic_or_pattern, length, message_filter, self._workers, called)
+            called, giving_up = listener, calling(listener, self._core.failing, self._give_up)
+            if self.config.listener_timeout_s is not None:
+                called, giving_up = Watched(called), Watched(giving_up)
+            self._core.subscribe(
+                topic_or_pattern, length, message_filter, self._workers, called, giving_up
+            )
         self._pull.subscribed(listener)
         return self
 

@@ -22,6 +22,7 @@ from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import FailedTries
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
@@ -37,7 +38,7 @@ from vq.client.copies import DeadLetterCopies
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import OnFailure
+from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure
 from vq.errors import (
     CoordinationError,
     FilterFailed,
@@ -71,7 +72,8 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
-        failing: What listeners failed for; None: nothing is copied.
+        policy: What follows a failed message.
+        failing: What listeners failed for while messages are copied.
         steering: Seeks, pauses and resumes.
     """
 
@@ -97,8 +99,8 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-        gives_up = config.on_failure is OnFailure.DEAD_LETTER
-        self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
+        self.policy = PolicyInForce(config)
+        self.failing = FailedTries(self.policy, cluster.clock.wall_ms)
         self._copies = DeadLetterCopies(cluster, config.group)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
@@ -111,11 +113,17 @@ class ConsumerCore:
         message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
+        giving_up: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+
+        ``giving_up`` is a listener, too: what ``calling`` or ``awaiting`` made of it.
+        """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
-        self._subscriptions.add(topic_or_pattern, length, message_filter, executor, listener)
+        self._subscriptions.add(
+            topic_or_pattern, length, message_filter, executor, listener, giving_up
+        )
 
     async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
         """Copy a message into the group's topic of dead letters; return once that is stored."""
@@ -161,7 +169,8 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.listener for each in self._subscriptions]
+            each_topic = self._subscriptions
+            listeners = [one for each in each_topic for one in (each.listener, each.giving_up)]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -177,6 +186,21 @@ class ConsumerCore:
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
+    def follow(self, failure: FailurePolicy) -> None:
+        """See ``GroupConsumer``."""
+        if not self.policy.follow(failure):
+            return
+        for reading in self.holds.readings():
+            reading.delivery.listener = self._listener(reading.hold.partition.topic)
+        for each in self._subscriptions:
+            each.executor.end_pauses()
+
+    def _listener(self, topic: str) -> Any:
+        """Return what the executor calls for messages of a topic, by the policy in force."""
+        subscription = self._subscriptions.of(topic)
+        copies = self.policy.now.on_failure == OnFailure.DEAD_LETTER
+        return subscription.giving_up if copies else subscription.listener
+
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
@@ -224,9 +248,11 @@ class ConsumerCore:
         delivery = delivery_for(
             partition,
             position,
-            subscription.listener,
+            self._listener(partition.topic),
             self.config,
+            self.policy,
             self._cluster.rng,
+            self._cluster.clock.wall_ms,
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,

@@ -10,6 +10,7 @@ committed only then, and it holds up what must follow it until then.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -28,21 +29,21 @@ Copy = Callable[[Message, DeliveryFailure], Awaitable[None]]
 class FailedTries:
     """What the listener made of messages, until they are handled or copied. Any thread."""
 
-    def __init__(self, max_attempts: int, now_ms: Callable[[], int]) -> None:
-        self._most = max_attempts
+    def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
+        self._policy = policy
         self._now_ms = now_ms
-        self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._since: dict[tuple[str, int, int], DeliveryFailure] = {}
 
     def used_up(self, messages: Sequence[Message]) -> list[tuple[Message, DeliveryFailure]]:
         """Return messages of which only the copy is missing, with why; none: call the listener."""
-        if not self._since or messages[0].attempts <= self._most:
+        if not self._since or messages[0].attempts <= self._policy.now.max_attempts:
             return []
         found = []
         for message in messages:
             known = self._since.get(_place(message))
             if known is None:
                 return []
-            found.append((message, DeliveryFailure(self._most, *known)))
+            found.append((message, known))
         return found
 
     def failed(
@@ -52,10 +53,12 @@ class FailedTries:
         why = shown_raised(result) if isinstance(result, BaseException) else "vq.Retry"
         found = []
         for message in messages:
-            since, _ = self._since.get(_place(message), (self._now_ms(), ""))
-            self._since[_place(message)] = since, why
-            if message.attempts >= self._most:
-                found.append((message, DeliveryFailure(message.attempts, since, why)))
+            before = self._since.get(_place(message))
+            since = self._now_ms() if before is None else before.first_ms
+            failure = DeliveryFailure(message.attempts, since, why)
+            self._since[_place(message)] = failure
+            if message.attempts >= self._policy.now.max_attempts:
+                found.append((message, failure))
         while len(self._since) > _REMEMBERED:
             self._since.pop(next(iter(self._since)), None)
         return found

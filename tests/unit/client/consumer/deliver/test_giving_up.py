@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from support.cases import case
 
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.giving_up import FailedTries, awaiting, calling
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import RETRY, Retry, tried_again
 from vq.errors import OutcomeUnknown
 from vq.model import Message
@@ -28,7 +30,8 @@ class Case:
         self.copied: list[tuple[int, DeliveryFailure]] = []
         self.refuse_at: int | None = None
         self.now_ms = 1_000
-        failing = FailedTries(max_attempts, lambda: self.now_ms)
+        policy = PolicyInForce(ConsumerConfig(max_attempts=max_attempts))
+        failing = FailedTries(policy, lambda: self.now_ms)
         if is_async:
             self._call = awaiting(self._listen_async, failing, self._copy_async)
         else:
