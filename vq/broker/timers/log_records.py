@@ -5,6 +5,7 @@ network. A record that cannot be read is passed by after some tries, and read ag
 damaged, and repaired; or its producer has sent it so. The others must not wait for it.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -12,6 +13,7 @@ from vq import limits
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.partition.channel import Channel
 from vq.broker.timers.outbox import Outbox
+from vq.broker.timers.pending import Delayed
 from vq.errors import Busy, CorruptData, OffsetOutOfRange, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archived_file import NotInMemory
@@ -148,6 +150,20 @@ class LogRecords:
         if not self.unread:
             self.settled.clear()
         return found
+
+    def damaged(self, messages: Sequence[Delayed], parts: Sequence[bytes]) -> list[Delayed]:
+        """Return the messages whose records are not as their producers sent them."""
+        data = b"".join(parts)
+        if intact(data, 0) == len(data) == sum(each.length for each in messages):
+            return []
+        bad = [
+            each
+            for each, part in zip(messages, parts, strict=True)
+            if not intact(part, 0) == len(part) == each.length
+        ]
+        for each in bad:
+            self._channel.context.suspect(self._channel, each.offset)
+        return bad
 
     async def record_at(self, offset: int) -> Record:
         """Return one record.

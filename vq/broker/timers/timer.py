@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import google_crc32c
 
@@ -39,6 +39,7 @@ from vq.broker.timers.notes import (
     encode_note,
 )
 from vq.broker.timers.outbox import Gone, NotRemembered, Outbox, Parcel
+from vq.broker.timers.own_writes import OwnWrites
 from vq.broker.timers.pending import PACKED_BYTES, Delayed, Pending, packed, unpacked
 from vq.clock import Clock
 from vq.errors import Busy, CorruptData, InvalidRequest, OffsetOutOfRange, VqError
@@ -46,10 +47,7 @@ from vq.log_lines import get_logger
 from vq.model import Cancellation, ProducerStamp, TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.remoting.format import Command, Header
-from vq.remoting.frames import Buffer
-from vq.remoting.membership import Principal
-from vq.store.records.codec import intact
+from vq.remoting.format import Command
 from vq.store.records.record import Record, read_delivery
 
 __all__ = ["Timer"]
@@ -88,37 +86,6 @@ class _Batch:
     def __init__(self, sent: Sent) -> None:
         self.sent = sent
         self.committed = False
-
-
-class _Writes:
-    """What this node appends to its own log: a session without a peer."""
-
-    address = "this node"
-    congested = False
-
-    def __init__(self, group: str) -> None:
-        self._principal = Principal(group, "")
-        self.waiting: dict[Any, None] = {}
-        self.error: VqError | None = None
-
-    @property
-    def principal(self) -> Principal:
-        """This node."""
-        return self._principal
-
-    def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
-        """See ``Session``; that a note is committed is seen when it is read."""
-
-    def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
-        """See ``reply``."""
-
-    def defer(self, action: Any) -> None:
-        """See ``Session``; a PUT has no answers that wait."""
-        action()
-
-    def refuse(self, request_id: RequestId, error: VqError) -> None:
-        """Keep why nothing was appended."""
-        self.error = error
 
 
 class Timer:
@@ -390,7 +357,7 @@ class Timer:
                 parts = [
                     bytes(await self._log.bytes_at(each.offset, each.length)) for each in messages
                 ]
-                bad = self._damaged(messages, parts)
+                bad = self._log.damaged(messages, parts)
                 if bad and not resend and tries >= TRIES:
                     self._set_aside(batch, bad)
                     return
@@ -436,20 +403,6 @@ class Timer:
         if sent.messages:
             self._put_first(sent)
         self.wake()
-
-    def _damaged(self, messages: Sequence[Delayed], parts: Sequence[bytes]) -> list[Delayed]:
-        """Return the messages whose records are not as their producers sent them."""
-        data = b"".join(parts)
-        if intact(data, 0) == len(data) == sum(each.length for each in messages):
-            return []
-        bad = [
-            each
-            for each, part in zip(messages, parts, strict=True)
-            if not intact(part, 0) == len(part) == each.length
-        ]
-        for each in bad:
-            self.channel.context.suspect(self.channel, each.offset)
-        return bad
 
     def _set_aside(self, batch: _Batch, bad: Sequence[Delayed]) -> None:
         """Leave messages out of a batch that was never sent; they are read again later."""
@@ -535,7 +488,7 @@ class Timer:
             record_count=len(notes),
             crc=crc,
         )
-        writes = _Writes(role.group)
+        writes = OwnWrites(role.group)
         self.channel.put(writes, _NOTES, header, records)
         if writes.error is not None:
             return self._not_noted(writes.error)
