@@ -140,7 +140,7 @@ class Sliding(Delivery):
             with self._lock:
                 is_ready, chunk = self._look()
             if self.error is not None:
-                self._goes_on()
+                self._went_on()
             if chunk is None:
                 return is_ready
             try:
@@ -189,7 +189,7 @@ class Sliding(Delivery):
         decoder.end_chunk()
         if self._is_damaged and self.window.end > self._damaged_at:
             self._is_damaged = False
-            self._goes_on()
+            self._went_on()
         self._hooks.consumed(chunk.size, decoder.rest)
 
     def take(self) -> tuple[list[Message], float]:
@@ -246,7 +246,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in messages}:
                 self._release(lane)
         if self.error is not None:
-            self._goes_on()
+            self._went_on()
 
     def failed(
         self, messages: Sequence[Message], result: BaseException | Retry
@@ -263,10 +263,11 @@ class Sliding(Delivery):
         later: list[tuple[Message, float]] = []
         behind: dict[Hashable, list[Message]] = {}  # by lane, behind the one that is tried first
         handled: list[Message] = []
+        is_alone = len(messages) == 1
         for message in messages:
             failed = failed_try(message, result)
             before = self._failing.get(message.offset)
-            decided = self.failures.decide(failed, before)
+            decided = self.failures.decide(failed, before, is_alone=is_alone)
             with contextlib.suppress(BaseException):  # of the application's logging
                 self.failures.tell(decided, before)
             if decided.verdict is Verdict.STOP:
@@ -291,7 +292,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in handled} - behind.keys():
                 self._release(lane)
         if self.error is not None:
-            self._goes_on()
+            self._went_on()
         return later
 
     def finished_part(self, messages: Sequence[Message], count: int) -> None:
@@ -322,6 +323,10 @@ class Sliding(Delivery):
         self.ready.clear()
         self.lanes.clear()
         self._decoded, self._admitted = (), 0
+
+    def _passed_over(self, offset: int) -> None:
+        self.window.pass_over(offset)
+        self._is_damaged = False
 
     def _forget_fetched(self) -> int:
         self._decoded, self._admitted = (), 0
