@@ -10,9 +10,10 @@ from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.ranges import earliest
+from vq.broker.standing.gate import Gate
 from vq.broker.timers.notes import NOTE_TAG
 from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timer import LOOK_S, Counts, Timer
@@ -105,7 +106,7 @@ class Timers:
         for channel in mine:
             if channel in self._running:
                 continue
-            channel.needed = channel.earliest  # until it is known better
+            channel.needed = earliest(channel)  # until it is known better
             channel.own_tag = NOTE_TAG
             work = partial(self._run, channel)
             self._running[channel] = self._tasks.keep(work, f"timer of {channel}")
@@ -116,7 +117,7 @@ class Timers:
                 channel not in self._running
             ):  # the group that has the rest of it delivers these, too
                 end_ms = _kept_until(channel)
-                channel.needed = channel.earliest if now_ms <= end_ms else None
+                channel.needed = earliest(channel) if now_ms <= end_ms else None
                 ends_ms += [end_ms] if now_ms <= end_ms else []
         self._look_again(min(ends_ms, default=now_ms) - now_ms)
 
