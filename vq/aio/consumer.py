@@ -10,6 +10,7 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
+from vq.client.consumer.deliver.redelivered import redelivering_async
 from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
@@ -35,6 +36,8 @@ class MessageConsumer:
         self._is_pulled: bool | None = None  # None: nothing was subscribed
         self._pull = Pull(inbox, self._begin)
         self._started = False
+        self._listeners: dict[str, AsyncListener] = {}  # by topic
+        self._redelivered = redelivering_async(self._listeners, in_lists=core.config.batch_size > 1)
 
     @property
     def config(self) -> ConsumerConfig:
@@ -123,14 +126,25 @@ class MessageConsumer:
             self._core.subscribe(topic, length, message_filter, self._inbox)
         else:
             check_listener(listener)
-            core, limit_s = self._core, self.config.listener_timeout_s
-            called: AsyncListener = listener
-            if core.failing is not None:
-                called = awaiting(listener, core.failing, core.give_up)
-            called = called if limit_s is None else limited(called, limit_s)
-            self._core.subscribe(topic, length, message_filter, self._listening, called)
+            self._core.subscribe(
+                topic,
+                length,
+                message_filter,
+                self._listening,
+                self._called(listener),
+                self._called(self._redelivered),
+            )
+            self._listeners[topic] = listener
         self._is_pulled = listener is None
         return self
+
+    def _called(self, listener: AsyncListener) -> AsyncListener:
+        """Return what the executor calls for a listener."""
+        core, limit_s = self._core, self.config.listener_timeout_s
+        called = listener if limit_s is None else limited(listener, limit_s)
+        return (
+            called if core.failed.tries is None else awaiting(called, core.failed.tries, core.copy)
+        )
 
     def _check_pulled(self) -> None:
         if self._is_pulled is False:

@@ -12,7 +12,15 @@ from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
-from vq.coordination.tree.values.group_terms import STICKY, OnFailure, WorkingMode
+from vq.coordination.tree.values.group_terms import (
+    RETRY_SCHEDULE,
+    STICKY,
+    OnFailure,
+    Ordering,
+    WorkingMode,
+    check_order,
+    check_pauses,
+)
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -336,17 +344,26 @@ class ConsumerConfig:
             partition, from the lowest unfinished one on, are at hand at most. At the bound the
             partition is not fetched further. After a crash at most these are delivered again.
         window_bytes: A second bound of the same: their contents together, but for the last one.
+        order: ``strict`` or ``relaxed``: whether ``orderly`` and ``keyed`` keep the order of
+            messages after a failure, too. Only with ``relaxed`` may they have a retry topic, whose
+            messages come after later ones. All members of a group have the same.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
-            counted by this member, so a message that moves on with its partition begins anew.
-        on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``.
-            ``subscribe`` refuses ``retry-topic``: members have no retry topic yet.
+            counted by this member, so a message that moves on with its partition begins anew. Each
+            delivery from the retry topic has as many.
+        on_failure: ``hold``, ``retry-topic``, ``dead-letter``, ``skip`` or ``stop``, see
+            ``OnFailure``. None: ``retry-topic`` for ``concurrent``, ``hold`` for the others.
+        retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
+            that failed after the last of them, too, becomes a dead letter. As in RocketMQ there are
+            16: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
             member waits no longer for its listener; its message is then delivered again there.
             None: no limit.
         retry_backoff: The pause before the second try, and the longest one, in seconds; it doubles
-            in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it.
+            in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it. With
+            ``retry-topic``, a message that is to wait longer than the longest pause goes there at
+            once, and that is its delay.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
         read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
@@ -374,10 +391,12 @@ class ConsumerConfig:
     batch_wait_ms: float = 0.0
     window_messages: int = 10_000
     window_bytes: int = 16 * limits.MIB
+    order: Ordering | Literal["strict", "relaxed"] = Ordering.STRICT
     max_attempts: int = 3
-    on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] = (
-        OnFailure.HOLD
+    on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] | None = (
+        None
     )
+    retry_schedule: tuple[float, ...] = RETRY_SCHEDULE
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] = (0.1, 30.0)
     audit_interval_s: float = 30.0
@@ -394,10 +413,18 @@ class ConsumerConfig:
         start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
-        on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
+        object.__setattr__(self, "order", choice_of(Ordering, "order", self.order))
+        usual = OnFailure.RETRY_TOPIC if self.mode is WorkingMode.CONCURRENT else OnFailure.HOLD
+        given = usual if self.on_failure is None else self.on_failure
+        on_failure = choice_of(OnFailure, "on_failure", given)
         object.__setattr__(self, "on_failure", on_failure)
-        if on_failure is OnFailure.DEAD_LETTER and self.group:
-            topic_of(Purpose.DEAD_LETTERS, self.group)  # raises if the name is too long
+        check_order(self.mode, self.order, on_failure)
+        schedule = check_pauses("retry_schedule", self.retry_schedule)
+        object.__setattr__(self, "retry_schedule", schedule)
+        if self.group and on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
+            is_retried = on_failure is OnFailure.RETRY_TOPIC
+            # Raises if the name is too long.
+            topic_of(Purpose.RETRY if is_retried else Purpose.DEAD_LETTERS, self.group)
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)

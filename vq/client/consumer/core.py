@@ -12,7 +12,7 @@ import math
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vq import limits
@@ -22,9 +22,10 @@ from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
-from vq.client.consumer.deliver.giving_up import FailedTries
+from vq.client.consumer.deliver.giving_up import Spent
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
+from vq.client.consumer.failed_messages import FailedMessages
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group import places
@@ -34,12 +35,10 @@ from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
-from vq.client.copies import DeadLetterCopies
 from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import (
     CoordinationError,
     FilterFailed,
@@ -50,16 +49,13 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.message_filter import Filter, Wanting
-from vq.model import Message, PartitionTrouble, TopicPartition, check_name
-from vq.reserved import DeliveryFailure, Purpose, group_of
+from vq.message_filter import ALL, Filter, Wanting
+from vq.model import PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
-#: How long one try to copy a message waits for the broker.
-_COPY_S = 10.0
 #: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
@@ -84,7 +80,7 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
-        failing: What listeners failed for; None: nothing is copied.
+        failed: Where messages go that listeners failed for.
         steering: Seeks, pauses and resumes.
     """
 
@@ -101,7 +97,7 @@ class ConsumerCore:
             buffer_bytes=config.buffer_bytes,
             nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
         )
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription] = {}  # and of the retry topic, if need be
         self._membership: Membership | None = None
         self._starting = False
         self._start_is_over = asyncio.Event()
@@ -110,9 +106,7 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-        gives_up = config.on_failure is OnFailure.DEAD_LETTER
-        self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
-        self._copies = DeadLetterCopies(cluster, config.group)
+        self.failed = FailedMessages(cluster, config)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -124,8 +118,12 @@ class ConsumerCore:
         message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
+        redelivered: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+
+        ``redelivered`` is the listener of the group's retry topic, which the members read, too.
+        """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         check_name("topic", topic)
@@ -134,18 +132,24 @@ class ConsumerCore:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        if self.failing is not None and group_of(topic, Purpose.DEAD_LETTERS) == self.config.group:
-            raise InvalidArgument(
-                f"group {self.config.group!r} would copy its dead letters into topic {topic!r}, "
-                "which it reads; read them with another group, or with another on_failure"
-            )
+        retry_topic = self.failed.retry_topic
+        self.failed.check_topic(topic)
         check_listener_for(self.config, listener)
         wanted = Filter.of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
+        if retry_topic and redelivered is not None:
+            retries = Subscription(retry_topic, length, ALL, executor, redelivered)
+            self._subscriptions[retry_topic] = retries
 
-    async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
-        """Copy a message into the group's topic of dead letters; return once that is stored."""
-        await self._copies.give_up(message, failure, timeout=_COPY_S)
+    async def copy(self, spent: Spent) -> None:
+        """Copy a message that has used up its attempts; return once that is stored.
+
+        Before the first copy in the retry topic, the group is to read that.
+        """
+        if self._membership is not None and self.failed.is_retried(spent.message):
+            await self.failed.open(spent.message)
+            await self._membership.read_retries()
+        await self.failed.copy(spent)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""
@@ -158,16 +162,19 @@ class ConsumerCore:
         self._starting = True
         self._start_is_over.clear()
         try:
-            for topic in self._subscriptions:
+            filters = {each.topic: each.wanted for each in self._subscriptions.values()}
+            can_retry = filters.pop(self.failed.retry_topic, None) is not None
+            for topic in filters:
                 await self._cluster.track(topic)
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
                 member=self.member,
-                filters={each.topic: each.wanted for each in self._subscriptions.values()},
+                filters=filters,
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
+                retry_topic=self.failed.retry_topic if can_retry else "",
             )
             await membership.start()
             if self._closing is not None:
@@ -214,9 +221,11 @@ class ConsumerCore:
         assert self._membership is not None
         hold.stopped = ""
         offsets = await self.reader.partition(partition).bounds()
-        latest = self._membership.contract.start == "latest" and not await claims.is_younger(
-            self._cluster.coordinator, self.config.group, partition
-        )
+        latest = self._membership.contract.start == "latest"
+        if latest:  # copies in the retry topic are this group's, and never too old for it
+            latest = partition.topic != self.failed.retry_topic and not await claims.is_younger(
+                self._cluster.coordinator, self.config.group, partition
+            )
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
         error = (await self._membership.share.commit({partition: begin}))[partition]
@@ -235,11 +244,14 @@ class ConsumerCore:
             fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
             stop=lambda error: call_soon(self._loop, self._listener_stops, reading, error),
         )
+        config = self.config
+        if partition.topic == self.failed.retry_topic:  # lists would mix topics
+            config = replace(config, batch_size=1, batch_wait_ms=0)
         delivery = delivery_for(
             partition,
             position,
             subscription.listener,
-            self.config,
+            config,
             self._cluster.rng,
             executor=subscription.executor,
             permit=self._permit,

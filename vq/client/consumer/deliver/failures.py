@@ -156,7 +156,8 @@ class Failures:
 
 _VERDICTS: Final = {
     OnFailure.HOLD: Verdict.HOLD,
-    OnFailure.DEAD_LETTER: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
+    OnFailure.RETRY_TOPIC: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
+    OnFailure.DEAD_LETTER: Verdict.HOLD,  # likewise
     OnFailure.SKIP: Verdict.SKIP,
     OnFailure.STOP: Verdict.STOP,
 }

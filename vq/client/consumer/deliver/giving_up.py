@@ -7,8 +7,10 @@ So to those who deliver, a message whose copy is stored was handled. The offset 
 committed only then, and it holds up what must follow it until then.
 """
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.tries import Retry
 from vq.log_lines import get_logger
@@ -20,49 +22,81 @@ logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
 _REMEMBERED: Final = 100_000
 
-Copy = Callable[[Message, DeliveryFailure], Awaitable[None]]
+
+class Spent(NamedTuple):
+    """A message of which only the copy is missing.
+
+    Attributes:
+        message: The message, as it was delivered.
+        failure: What the listener made of this delivery.
+        after_s: The pause that the listener asked for; None: it did not.
+    """
+
+    message: Message
+    failure: DeliveryFailure
+    after_s: float | None
+
+
+Copy = Callable[[Spent], Awaitable[None]]
 """Returns once a copy is stored; raises what it is not, or may not be, stored for."""
 
 
 class FailedTries:
-    """What the listener made of messages, until they are handled or copied. Any thread."""
+    """What the listener made of messages, until they are handled or copied. Any thread.
 
-    def __init__(self, max_attempts: int, now_ms: Callable[[], int]) -> None:
+    Args:
+        max_attempts: After so many tries a message is copied.
+        now_ms: The time, in milliseconds since 1970.
+        longest_s: It is copied at once if the listener asks for a longer pause; None: it is not.
+    """
+
+    def __init__(
+        self, max_attempts: int, now_ms: Callable[[], int], longest_s: float | None = None
+    ) -> None:
         self._most = max_attempts
         self._now_ms = now_ms
+        self._longest_s = math.inf if longest_s is None else longest_s
         self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._spent: dict[tuple[str, int, int], tuple[DeliveryFailure, float | None]] = {}
 
-    def used_up(self, messages: Sequence[Message]) -> list[tuple[Message, DeliveryFailure]]:
+    def used_up(self, messages: Sequence[Message]) -> list[Spent]:
         """Return messages of which only the copy is missing, with why; none: call the listener."""
-        if not self._since or messages[0].attempts <= self._most:
-            return []
-        found = []
-        for message in messages:
-            known = self._since.get(_place(message))
-            if known is None:
+        found: list[Spent] = []
+        for message in messages if self._spent else ():
+            failure, after_s = self._spent.get(_place(message), (None, None))
+            if failure is None or message.attempts <= failure.attempts:  # delivered anew
                 return []
-            found.append((message, DeliveryFailure(self._most, *known)))
+            found.append(Spent(message, failure, after_s))
         return found
 
-    def failed(
-        self, messages: Sequence[Message], result: BaseException | Retry
-    ) -> list[tuple[Message, DeliveryFailure]]:
+    def failed(self, messages: Sequence[Message], result: BaseException | Retry) -> list[Spent]:
         """Note that the listener failed; return those to copy, with why. None: they have tries."""
-        why = shown_raised(result) if isinstance(result, BaseException) else "vq.Retry"
+        why, after_s = "vq.Retry", None
+        if isinstance(result, Retry):
+            after_s = result.after_s
+        else:
+            why = shown_raised(result)
+        is_long = after_s is not None and after_s > self._longest_s
         found = []
         for message in messages:
-            since, _ = self._since.get(_place(message), (self._now_ms(), ""))
-            self._since[_place(message)] = since, why
-            if message.attempts >= self._most:
-                found.append((message, DeliveryFailure(message.attempts, since, why)))
+            place = _place(message)
+            since, _ = self._since.get(place, (self._now_ms(), ""))
+            self._since[place] = since, why
+            if is_long or message.attempts >= self._most:
+                failure = DeliveryFailure(message.attempts, since, why)
+                self._spent[place] = failure, after_s
+                found.append(Spent(message, failure, after_s))
         while len(self._since) > _REMEMBERED:
-            self._since.pop(next(iter(self._since)), None)
+            oldest = next(iter(self._since))
+            self._since.pop(oldest, None)
+            self._spent.pop(oldest, None)
         return found
 
     def over(self, messages: Sequence[Message]) -> None:
         """Forget messages that are handled, or copied."""
         for message in messages if self._since else ():
             self._since.pop(_place(message), None)
+            self._spent.pop(_place(message), None)
 
 
 def _place(message: Message) -> tuple[str, int, int]:
@@ -71,7 +105,7 @@ def _place(message: Message) -> tuple[str, int, int]:
 
 def _not_copied(error: Exception, message: Message) -> None:
     logger.warning(
-        "dead letter is not stored, trying again",
+        "copy of a failed message is not stored, trying again",
         topic=message.topic,
         partition=message.partition,
         offset=message.offset,
@@ -82,7 +116,7 @@ def _not_copied(error: Exception, message: Message) -> None:
 def calling(
     listener: Callable[[Any], Any],
     failing: FailedTries,
-    copy: Callable[[Message, DeliveryFailure], None],
+    copy: Callable[[Spent], None],
 ) -> Callable[[Any], Any]:
     """Return a listener that gives up what has used up its attempts; ``copy`` waits in its thread.
 
@@ -92,31 +126,31 @@ def calling(
     def call(given: Any) -> Any:
         messages: Sequence[Message] = given if isinstance(given, list) else (given,)
         done = 0
-        letters = failing.used_up(messages)
-        if not letters:
+        spent = failing.used_up(messages)
+        if not spent:
             try:
                 result = listener(given)
             except BaseException as error:
-                letters = failing.failed(messages, error)
-                if not letters:
+                spent = failing.failed(messages, error)
+                if not spent:
                     raise
             else:
                 if not isinstance(result, Retry):
                     failing.over(messages)
                     return result
                 done = result.done
-                letters = failing.failed(messages[done:], result)
-                if not letters:
+                spent = failing.failed(messages[done:], result)
+                if not spent:
                     return result
-        for count, (message, failure) in enumerate(letters, done):
+        for count, each in enumerate(spent, done):
             try:
-                copy(message, failure)
+                copy(each)
             except Exception as error:
-                _not_copied(error, message)
+                _not_copied(error, each.message)
                 if not count:
                     raise
                 return Retry(done=count)
-            failing.over((message,))
+            failing.over((each.message,))
         failing.over(messages)
         return None
 
@@ -131,31 +165,32 @@ def awaiting(
     async def call(given: Any) -> Any:
         messages: Sequence[Message] = given if isinstance(given, list) else (given,)
         done = 0
-        letters = failing.used_up(messages)
-        if not letters:
+        spent = failing.used_up(messages)
+        if not spent:
             try:
                 result = await listener(given)
             except BaseException as error:
-                letters = failing.failed(messages, error)
-                if not letters:
-                    raise
+                spent = failing.failed(messages, error)
+                task = asyncio.current_task()
+                if not spent or (task is not None and task.cancelling()):
+                    raise  # the next try copies it, if there is one
             else:
                 if not isinstance(result, Retry):
                     failing.over(messages)
                     return result
                 done = result.done
-                letters = failing.failed(messages[done:], result)
-                if not letters:
+                spent = failing.failed(messages[done:], result)
+                if not spent:
                     return result
-        for count, (message, failure) in enumerate(letters, done):
+        for count, each in enumerate(spent, done):
             try:
-                await copy(message, failure)
+                await copy(each)
             except Exception as error:
-                _not_copied(error, message)
+                _not_copied(error, each.message)
                 if not count:
                     raise
                 return Retry(done=count)
-            failing.over((message,))
+            failing.over((each.message,))
         failing.over(messages)
         return None
 

@@ -24,7 +24,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -45,7 +45,7 @@ from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
+from vq.message_filter import ALL, Filter
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
@@ -94,6 +94,7 @@ class Membership:
         holds: Holds,
         consumer: GroupConsumer,
         permit: Permit,
+        retry_topic: str = "",
     ) -> None:
         self.target_count = 0
         self.contract = ConsumerGroup()
@@ -103,11 +104,13 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
+        self._retry_topic = retry_topic  # which this member can read; "": none
         self._targets = Targets(cluster, config, member)
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
             topics=dict(filters),
             mode=str(config.mode),
+            order=str(config.order),
             strategy=self._targets.strategy,
         )
         self._consumer = consumer
@@ -319,6 +322,7 @@ class Membership:
         self.contract = await groups.ensure_group(
             self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
         )
+        self._take_retries()
 
     async def _follow_contract(self, *, again: bool = False) -> None:
         """Take what the contract became; what this member needs of it comes back."""
@@ -328,6 +332,25 @@ class Membership:
             await self._ensure_contract()
         else:
             self.contract = present
+            self._take_retries()
+
+    def _take_retries(self) -> None:
+        """Read the group's retry topic, too, once the contract names it."""
+        topics = self._wanted.topics
+        if self._retry_topic in self.contract.topics and self._retry_topic not in topics:
+            self._wanted = replace(self._wanted, topics={**topics, self._retry_topic: ALL})
+
+    async def read_retries(self) -> None:
+        """Have the group read its retry topic, which there is, from now on.
+
+        Raises:
+            CoordinationError: It may do so, or may not; to be called again.
+        """
+        if self._retry_topic not in self.contract.topics:
+            topics = {**self._wanted.topics, self._retry_topic: ALL}
+            self._wanted = replace(self._wanted, topics=topics)
+            await self._ensure_contract()
+            self.wake()
 
     def _value(self) -> Member:
         return Member(
@@ -500,6 +523,9 @@ class Membership:
             await self._join()
             self._wake.set()
             return self._config.audit_interval_s
+        mine = replace(live[self._member].value, topics=tuple(sorted(self._wanted.topics)))
+        if mine != live[self._member].value:  # the retry topic came in
+            await groups.join_group(self._coordinator, self._group, self._member, mine)
         due_s = await self._expire_places(kept)
         present = {**kept, **live}
         topics = {name: view.value.topics for name, view in present.items()}

@@ -1,0 +1,112 @@
+"""Where the messages of a consumer go that have used up their attempts: copies in reserved topics.
+
+    on_failure = "retry-topic"  ─▶ the retry topic, after a delay; behind the last one: as below
+    on_failure = "dead-letter"  ─▶ the topic of dead letters
+
+Loop-bound.
+"""
+
+from typing import Final
+
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.giving_up import FailedTries, Spent
+from vq.client.copies import MessageCopies, origin_of
+from vq.coordination.tree.values.group_terms import OnFailure
+from vq.errors import InvalidArgument
+from vq.log_lines import get_logger
+from vq.model import Message
+from vq.reserved import GROUP_CHARS_MAX, Purpose, group_of, redelivery_in, topic_of
+
+logger = get_logger(__name__)
+#: How long one try to copy a message waits for the broker.
+_COPY_S: Final = 10.0
+_COPIED: Final = {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}
+
+
+class FailedMessages:
+    """The copies of one consumer.
+
+    Attributes:
+        tries: What listeners failed for; None: nothing is copied.
+        retry_topic: Of the group; "": its name is too long for one.
+    """
+
+    def __init__(self, cluster: ClusterClient, config: ConsumerConfig) -> None:
+        self._config = config
+        self._copies = MessageCopies(cluster, config.group)
+        self._retries = config.on_failure is OnFailure.RETRY_TOPIC
+        longest_s = config.retry_backoff[1]
+        self.tries: FailedTries | None = None
+        if config.on_failure in _COPIED:
+            self.tries = FailedTries(
+                config.max_attempts, cluster.clock.wall_ms, longest_s if self._retries else None
+            )
+        has_name = 0 < len(config.group) <= GROUP_CHARS_MAX
+        self.retry_topic = topic_of(Purpose.RETRY, config.group) if has_name else ""
+
+    def check_topic(self, topic: str) -> None:
+        """Refuse a subscription that would read what this consumer writes.
+
+        Raises:
+            InvalidArgument: It would.
+        """
+        group = self._config.group
+        if topic == self.retry_topic:
+            raise InvalidArgument(
+                f"topic {topic!r} is the retry topic of group {group!r}, whose members read it by "
+                "themselves; leave it out, or read it with another group"
+            )
+        if self.tries is not None and group_of(topic, Purpose.DEAD_LETTERS) == group:
+            raise InvalidArgument(
+                f"group {group!r} would copy its dead letters into topic {topic!r}, which it "
+                "reads; read them with another group, or with another on_failure"
+            )
+
+    def is_retried(self, message: Message) -> bool:
+        """Whether a message is delivered once more from the retry topic."""
+        return self._retries and self._redelivery(message) <= len(self._config.retry_schedule)
+
+    def _redelivery(self, message: Message) -> int:
+        """Return which redelivery the next one is, from 1 on."""
+        if message.topic != self.retry_topic:
+            return 1
+        return redelivery_in(message.headers) + 1
+
+    async def open(self, message: Message) -> None:
+        """Have the retry topic.
+
+        Raises:
+            VqError: It could not be made.
+        """
+        await self._copies.open(self.retry_topic, message.topic)
+
+    async def copy(self, spent: Spent) -> None:
+        """Return once a copy is stored.
+
+        Raises:
+            VqError: It is not, or may not be; to be called again.
+        """
+        message, failure, after_s = spent
+        if not self.is_retried(message):
+            await self._copies.give_up(message, failure, timeout=_COPY_S)
+            logger.error(
+                "message is a dead letter now",
+                group=self._config.group,
+                message=origin_of(message),
+                error=failure.reason,
+            )
+            return
+        redelivery = self._redelivery(message)
+        delay_s = self._config.retry_schedule[redelivery - 1] if after_s is None else after_s
+        await self._copies.retry_later(
+            message, failure, redelivery=redelivery, delay_s=delay_s, timeout=_COPY_S
+        )
+        logger.warning(
+            "message is tried again from the retry topic",
+            group=self._config.group,
+            message=origin_of(message),
+            redelivery=redelivery,
+            delay_s=delay_s,
+            error=failure.reason,
+        )
