@@ -19,6 +19,7 @@ from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.consumer.fetch.fetch_sessions import Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
@@ -194,7 +195,7 @@ class Held:
             self.partition,
             position,
             None,
-            Failures(self.partition, ConsumerConfig(group="g"), random.Random(0)),
+            Failures(self.partition, "g", PolicyInForce(ConsumerConfig()), random.Random(0)),
             executor=Nobody(),
             permit=Permit(loop.time),
             hooks=hooks,

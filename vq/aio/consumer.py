@@ -7,7 +7,7 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.giving_up import awaiting
+from vq.client.consumer.deliver.giving_up import Called, awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
 from vq.client.consumer.deliver.redelivered import redelivering_async
@@ -138,13 +138,11 @@ class MessageConsumer:
         self._is_pulled = listener is None
         return self
 
-    def _called(self, listener: AsyncListener) -> AsyncListener:
-        """Return what the executor calls for a listener."""
+    def _called(self, listener: AsyncListener) -> Called:
+        """Return what the executor calls for a listener. Copies have time, whatever its limit."""
         core, limit_s = self._core, self.config.listener_timeout_s
         called = listener if limit_s is None else limited(listener, limit_s)
-        return (
-            called if core.failed.tries is None else awaiting(called, core.failed.tries, core.copy)
-        )
+        return Called(called, awaiting(called, core.failed.tries, core.copy))
 
     def _check_pulled(self) -> None:
         if self._is_pulled is False:

@@ -6,7 +6,7 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.giving_up import Spent, calling
+from vq.client.consumer.deliver.giving_up import Called, Spent, calling
 from vq.client.consumer.deliver.redelivered import redelivering
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
@@ -165,11 +165,10 @@ class MessageConsumer:
         self._pull.subscribed(listener)
         return self
 
-    def _called(self, listener: Listener) -> Listener:
+    def _called(self, listener: Listener) -> Called:
         """Return what the executor calls for a listener."""
-        tries = self._core.failed.tries
-        called = listener if tries is None else calling(listener, tries, self._copy)
-        return called if self.config.listener_timeout_s is None else Watched(called)
+        called = listener if self.config.listener_timeout_s is None else Watched(listener)
+        return Called(called, calling(called, self._core.failed.tries, self._copy))
 
     def _copy(self, spent: Spent) -> None:
         """Have a message copied; a thread of a listener waits for it."""

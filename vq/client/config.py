@@ -13,13 +13,15 @@ from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Stra
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
-    RETRY_SCHEDULE,
+    MAX_ATTEMPTS_MAX,
     STICKY,
     OnFailure,
     Ordering,
     WorkingMode,
     check_order,
     check_pauses,
+    check_topics,
+    usual_on_failure,
 )
 from vq.errors import InvalidArgument
 from vq.model import (
@@ -31,7 +33,6 @@ from vq.model import (
     check_name,
     choice_of,
 )
-from vq.reserved import Purpose, topic_of
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -349,12 +350,16 @@ class ConsumerConfig:
             messages come after later ones. All members of a group have the same.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
             counted by this member, so a message that moves on with its partition begins anew. Each
-            delivery from the retry topic has as many.
+            delivery from the retry topic has as many. This and ``on_failure``, ``retry_schedule``
+            and ``retry_backoff`` are the group's: its first member founds them, members
+            follow what `vq group alter` makes of them, and one that says something else is told
+            so in the log. None: what the group has; in a new group 3.
         on_failure: ``hold``, ``retry-topic``, ``dead-letter``, ``skip`` or ``stop``, see
-            ``OnFailure``. None: ``retry-topic`` for ``concurrent``, ``hold`` for the others.
+            ``OnFailure``. None: what the group has; in a new group ``retry-topic`` for
+            ``concurrent``, ``hold`` for the other modes.
         retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
-            that failed after the last of them, too, becomes a dead letter. As in RocketMQ there are
-            16: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
+            that fails after the last of them, too, becomes a dead letter. None: what the group has;
+            in a new group the 16 of RocketMQ: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -363,7 +368,7 @@ class ConsumerConfig:
         retry_backoff: The pause before the second try, and the longest one, in seconds; it doubles
             in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it. With
             ``retry-topic``, a message that is to wait longer than the longest pause goes there at
-            once, and that is its delay.
+            once, and that is its delay. None: what the group has; in a new group (0.1, 30.0).
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
         read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
@@ -392,13 +397,13 @@ class ConsumerConfig:
     window_messages: int = 10_000
     window_bytes: int = 16 * limits.MIB
     order: Ordering | Literal["strict", "relaxed"] = Ordering.STRICT
-    max_attempts: int = 3
+    max_attempts: int | None = None
     on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] | None = (
         None
     )
-    retry_schedule: tuple[float, ...] = RETRY_SCHEDULE
+    retry_schedule: tuple[float, ...] | None = None
     listener_timeout_s: float | None = None
-    retry_backoff: tuple[float, float] = (0.1, 30.0)
+    retry_backoff: tuple[float, float] | None = None
     audit_interval_s: float = 30.0
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
@@ -414,17 +419,15 @@ class ConsumerConfig:
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         object.__setattr__(self, "order", choice_of(Ordering, "order", self.order))
-        usual = OnFailure.RETRY_TOPIC if self.mode is WorkingMode.CONCURRENT else OnFailure.HOLD
-        given = usual if self.on_failure is None else self.on_failure
-        on_failure = choice_of(OnFailure, "on_failure", given)
-        object.__setattr__(self, "on_failure", on_failure)
-        check_order(self.mode, self.order, on_failure)
-        schedule = check_pauses("retry_schedule", self.retry_schedule)
-        object.__setattr__(self, "retry_schedule", schedule)
-        if self.group and on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
-            is_retried = on_failure is OnFailure.RETRY_TOPIC
-            # Raises if the name is too long.
-            topic_of(Purpose.RETRY if is_retried else Purpose.DEAD_LETTERS, self.group)
+        if self.on_failure is not None:
+            on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
+            object.__setattr__(self, "on_failure", on_failure)
+            check_order(self.mode, self.order, on_failure)
+        if self.group:
+            check_topics(self.group, self.on_failure or usual_on_failure(self.mode))
+        if self.retry_schedule is not None:
+            schedule = check_pauses("retry_schedule", self.retry_schedule)
+            object.__setattr__(self, "retry_schedule", schedule)
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)
@@ -467,10 +470,12 @@ class ConsumerConfig:
                 f"batch_wait_ms = {self.batch_wait_ms} waits for more messages of a list; give "
                 "batch_size, too"
             )
-        _between("max_attempts", self.max_attempts, 1, 1_000)
+        if self.max_attempts is not None:
+            _between("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_MAX)
         if self.listener_timeout_s is not None:
             _positive("listener_timeout_s", self.listener_timeout_s)
-        object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
+        if self.retry_backoff is not None:
+            object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
         _number("max_wait_s", self.max_wait_s)
         if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:
             raise InvalidArgument(

@@ -164,7 +164,7 @@ class MessageCopies:
         return len(cluster.routes.topic(name).partitions)
 
     def _all_failed(self, message: Message, failure: DeliveryFailure) -> DeliveryFailure:
-        """Return how a message failed with its earlier deliveries, if it is a copy of this group."""
+        """Return how a message failed in all its deliveries, if it is from the retry topic."""
         earlier = message.failure
         if earlier is None or group_of(message.topic, Purpose.RETRY) != self._group:
             return failure

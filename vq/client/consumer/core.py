@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from vq import limits
 from vq.backoff import Backoff
@@ -22,8 +22,9 @@ from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
-from vq.client.consumer.deliver.giving_up import Spent
+from vq.client.consumer.deliver.giving_up import Called, Spent
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.failed_messages import FailedMessages
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
@@ -39,6 +40,7 @@ from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import (
     CoordinationError,
     FilterFailed,
@@ -60,6 +62,9 @@ _CLOSE_S = 30.0
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
+_NOTHING: Final = Called(None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One topic of a consumer: how much to fetch at a time, what, and for whom."""
@@ -68,7 +73,7 @@ class Subscription:
     length: int
     wanted: Filter
     executor: Executor
-    listener: Any  # the executor's
+    called: Called
 
 
 class ConsumerCore:
@@ -80,6 +85,7 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
+        policy: What follows a failed message.
         failed: Where messages go that listeners failed for.
         steering: Seeks, pauses and resumes.
     """
@@ -106,7 +112,8 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-        self.failed = FailedMessages(cluster, config)
+        self.policy = PolicyInForce(config)
+        self.failed = FailedMessages(cluster, config.group, self.policy)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -117,12 +124,12 @@ class ConsumerCore:
         length: int,
         message_filter: Wanting,
         executor: Executor,
-        listener: Any = None,
-        redelivered: Any = None,
+        called: Called = _NOTHING,
+        redelivered: Called | None = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and what it calls.
 
-        ``redelivered`` is the listener of the group's retry topic, which the members read, too.
+        ``redelivered`` is called for the group's retry topic, which the members read, too.
         """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
@@ -134,9 +141,9 @@ class ConsumerCore:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         retry_topic = self.failed.retry_topic
         self.failed.check_topic(topic)
-        check_listener_for(self.config, listener)
+        check_listener_for(self.config, called.listener)
         wanted = Filter.of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
+        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, called)
         if retry_topic and redelivered is not None:
             retries = Subscription(retry_topic, length, ALL, executor, redelivered)
             self._subscriptions[retry_topic] = retries
@@ -192,7 +199,7 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.listener for each in self._subscriptions.values()]
+            listeners = [each.called.listener for each in self._subscriptions.values()]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -208,6 +215,20 @@ class ConsumerCore:
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
+    def follow(self, failure: FailurePolicy) -> None:
+        """See ``GroupConsumer``."""
+        if not self.policy.follow(failure):
+            return
+        for reading in self.holds.readings():
+            reading.delivery.listener = self._called(reading.hold.partition.topic)
+        for each in self._subscriptions.values():
+            each.executor.end_pauses()
+
+    def _called(self, topic: str) -> Any:
+        """Return what the executor calls for messages of a topic, by the policy in force."""
+        called = self._subscriptions[topic].called
+        return called.giving_up if self.failed.copies else called.listener
+
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
@@ -250,8 +271,9 @@ class ConsumerCore:
         delivery = delivery_for(
             partition,
             position,
-            subscription.listener,
+            self._called(partition.topic),
             config,
+            self.policy,
             self._cluster.rng,
             executor=subscription.executor,
             permit=self._permit,

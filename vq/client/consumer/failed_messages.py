@@ -9,8 +9,8 @@ Loop-bound.
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.giving_up import FailedTries, Spent
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.copies import MessageCopies, origin_of
 from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import InvalidArgument
@@ -28,22 +28,22 @@ class FailedMessages:
     """The copies of one consumer.
 
     Attributes:
-        tries: What listeners failed for; None: nothing is copied.
+        tries: What listeners failed for while messages are copied.
         retry_topic: Of the group; "": its name is too long for one.
     """
 
-    def __init__(self, cluster: ClusterClient, config: ConsumerConfig) -> None:
-        self._config = config
-        self._copies = MessageCopies(cluster, config.group)
-        self._retries = config.on_failure is OnFailure.RETRY_TOPIC
-        longest_s = config.retry_backoff[1]
-        self.tries: FailedTries | None = None
-        if config.on_failure in _COPIED:
-            self.tries = FailedTries(
-                config.max_attempts, cluster.clock.wall_ms, longest_s if self._retries else None
-            )
-        has_name = 0 < len(config.group) <= GROUP_CHARS_MAX
-        self.retry_topic = topic_of(Purpose.RETRY, config.group) if has_name else ""
+    def __init__(self, cluster: ClusterClient, group: str, policy: PolicyInForce) -> None:
+        self._group = group
+        self._policy = policy
+        self._copies = MessageCopies(cluster, group)
+        self.tries = FailedTries(policy, cluster.clock.wall_ms)
+        has_name = 0 < len(group) <= GROUP_CHARS_MAX
+        self.retry_topic = topic_of(Purpose.RETRY, group) if has_name else ""
+
+    @property
+    def copies(self) -> bool:
+        """Whether messages that have used up their attempts are copied."""
+        return self._policy.now.on_failure in _COPIED
 
     def check_topic(self, topic: str) -> None:
         """Refuse a subscription that would read what this consumer writes.
@@ -51,21 +51,24 @@ class FailedMessages:
         Raises:
             InvalidArgument: It would.
         """
-        group = self._config.group
-        if topic == self.retry_topic:
+        group = self._group
+        if group and topic == self.retry_topic:
             raise InvalidArgument(
                 f"topic {topic!r} is the retry topic of group {group!r}, whose members read it by "
                 "themselves; leave it out, or read it with another group"
             )
-        if self.tries is not None and group_of(topic, Purpose.DEAD_LETTERS) == group:
+        if group and group_of(topic, Purpose.DEAD_LETTERS) == group:
             raise InvalidArgument(
                 f"group {group!r} would copy its dead letters into topic {topic!r}, which it "
-                "reads; read them with another group, or with another on_failure"
+                "reads; read them with another group"
             )
 
     def is_retried(self, message: Message) -> bool:
         """Whether a message is delivered once more from the retry topic."""
-        return self._retries and self._redelivery(message) <= len(self._config.retry_schedule)
+        policy = self._policy.now
+        if policy.on_failure != OnFailure.RETRY_TOPIC:
+            return False
+        return self._redelivery(message) <= len(policy.retry_topic_s)
 
     def _redelivery(self, message: Message) -> int:
         """Return which redelivery the next one is, from 1 on."""
@@ -92,19 +95,19 @@ class FailedMessages:
             await self._copies.give_up(message, failure, timeout=_COPY_S)
             logger.error(
                 "message is a dead letter now",
-                group=self._config.group,
+                group=self._group,
                 message=origin_of(message),
                 error=failure.reason,
             )
             return
         redelivery = self._redelivery(message)
-        delay_s = self._config.retry_schedule[redelivery - 1] if after_s is None else after_s
+        delay_s = self._policy.now.retry_topic_s[redelivery - 1] if after_s is None else after_s
         await self._copies.retry_later(
             message, failure, redelivery=redelivery, delay_s=delay_s, timeout=_COPY_S
         )
         logger.warning(
             "message is tried again from the retry topic",
-            group=self._config.group,
+            group=self._group,
             message=origin_of(message),
             redelivery=redelivery,
             delay_s=delay_s,

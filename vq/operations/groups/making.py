@@ -14,6 +14,7 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.tree.values.group_terms import FailurePolicy, usual_on_failure
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.model import TopicPartition, check_name
@@ -126,6 +127,7 @@ async def plan_create_group(
         strategy=strategy,
         start=start,
         topics=_filters(filters),
+        failure=FailurePolicy(on_failure=usual_on_failure(mode)),
     )
     await _check_new(cluster, group)
     offsets = await plan_places(cluster, group, target, start=start, topics_needed=contract.topics)

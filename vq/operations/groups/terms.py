@@ -11,7 +11,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.groups import groups
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
-from vq.coordination.tree.values.group_terms import FailurePolicy
+from vq.coordination.tree.values.group_terms import FailurePolicy, check_topics
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
@@ -69,8 +69,9 @@ async def alter_group(
 ) -> GroupTerms:
     """Change the terms of a group; return them as they are then. May be repeated.
 
-    What follows a failed message may change while members run: they follow. The other terms may
-    only while there is no member; ``roll_group`` changes them while there are.
+    What follows a failed message may change while members run: they follow within a second, at the
+    latest with their next audit (30 s), and what waits for its next try is tried at once. The other
+    terms may only change while there is no member; ``roll_group`` changes them while there are.
 
     Args:
         group: Its name.
@@ -95,6 +96,9 @@ async def alter_group(
     }
     failure = {name: value for name, value in given.items() if value is not None}
     common = _given(mode, order, strategy)
+
+    if on_failure is not None:
+        check_topics(group, on_failure)
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}

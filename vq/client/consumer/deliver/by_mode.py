@@ -8,6 +8,7 @@ from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executo
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.sliding import Sliding
 from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import InvalidArgument
@@ -44,6 +45,7 @@ def delivery_for(
     position: int,
     listener: Any,
     config: ConsumerConfig,
+    policy: PolicyInForce,
     rng: Draws,
     *,
     executor: Executor,
@@ -52,7 +54,7 @@ def delivery_for(
     wanted: Filter = ALL,
 ) -> Delivery:
     """Return what delivers a partition from ``position`` on, as the settings say."""
-    failures = Failures(partition, config, rng)
+    failures = Failures(partition, config.group, policy, rng)
     if is_in_turn(config):
         return InTurn(
             partition,

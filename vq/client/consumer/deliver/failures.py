@@ -7,8 +7,8 @@ who waits and for how long (the delivery and its executor).
 import enum
 from typing import Final, NamedTuple
 
-from vq.backoff import Backoff, Draws
-from vq.client.config import ConsumerConfig
+from vq.backoff import Draws
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
 from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import ListenerFailed, VqError
@@ -67,12 +67,13 @@ def failed_try(message: Message, result: BaseException | Retry) -> Failed:
 class Failures:
     """The policy for one partition."""
 
-    def __init__(self, partition: TopicPartition, config: ConsumerConfig, rng: Draws) -> None:
-        first_s, most_s = config.retry_backoff
+    def __init__(
+        self, partition: TopicPartition, group: str, policy: PolicyInForce, rng: Draws
+    ) -> None:
         self._partition = partition
-        self._config = config
+        self._group = group
+        self._policy = policy
         self._rng = rng
-        self._backoff = Backoff(first_s=first_s, most_s=most_s, jitter=_JITTER)
 
     def failed(self, failed: Failed, before: VqError | None) -> Decided:
         """Decide about a message, and log it.
@@ -90,15 +91,20 @@ class Failures:
         offset, attempts, error, retry = failed
         said = "asked for another try of" if error is None else "raised for"
         why = "" if error is None else f": {shown_raised(error)}"
+        policy = self._policy.now
+        verdict = Verdict.AGAIN
+        if attempts >= policy.max_attempts:
+            verdict = _VERDICTS[OnFailure(policy.on_failure)]
         told = ListenerFailed(
             f"the listener {said} the message at offset {offset}{why}",
-            details={"offset": offset, "attempts": attempts},
+            details={"offset": offset, "attempts": attempts, "held": verdict is Verdict.HOLD},
         )
         told.__cause__ = error
-        verdict = Verdict.AGAIN
-        if attempts >= self._config.max_attempts:
-            verdict = _VERDICTS[OnFailure(self._config.on_failure)]
-        return Decided(verdict, told, self._pause_s(attempts, retry))
+        pause_s = retry.after_s if retry is not None else None
+        if pause_s is None:
+            pause_s = policy.retry_backoff_s[min(attempts, len(policy.retry_backoff_s)) - 1]
+            pause_s *= 1 - _JITTER + 2 * _JITTER * self._rng.random()
+        return Decided(verdict, told, pause_s)
 
     def tell(self, decided: Decided, before: VqError | None) -> None:
         """Log what was decided; where the error was raised, once for each cause.
@@ -107,11 +113,9 @@ class Failures:
         """
         verdict, told, _ = decided
         error = told.__cause__
-        is_told = (
-            before is not None
-            and type(before.__cause__) is type(error)
-            and before.details.get("offset") == told.details["offset"]
-        )
+        is_same = before is not None and before.details.get("offset") == told.details["offset"]
+        is_told = is_same and before is not None and type(before.__cause__) is type(error)
+        was_held = is_same and before is not None and before.details.get("held")
         where_raised = None if is_told else error
         tries = int(told.details["attempts"])
         if verdict is Verdict.SKIP:
@@ -125,13 +129,13 @@ class Failures:
         elif verdict is Verdict.STOP:
             logger.error(
                 "listener failed, the group stops here",
-                group=self._config.group,
+                group=self._group,
                 partition=self._partition,
                 tries=tries,
                 error=told,
                 exc_info=where_raised,
             )
-        elif verdict is Verdict.HOLD and tries == self._config.max_attempts:
+        elif verdict is Verdict.HOLD and not was_held:
             logger.error(
                 "listener failed, what follows waits for it, trying again",
                 partition=self._partition,
@@ -147,11 +151,6 @@ class Failures:
                 error=told,
                 exc_info=where_raised,
             )
-
-    def _pause_s(self, attempts: int, retry: Retry | None) -> float:
-        if retry is not None and retry.after_s is not None:
-            return retry.after_s
-        return self._backoff.pause_s(attempts, self._rng)
 
 
 _VERDICTS: Final = {

@@ -8,11 +8,12 @@ committed only then, and it holds up what must follow it until then.
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
+from vq.coordination.tree.values.group_terms import OnFailure
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -37,6 +38,18 @@ class Spent(NamedTuple):
     after_s: float | None
 
 
+class Called(NamedTuple):
+    """What an executor calls.
+
+    Attributes:
+        listener: The listener.
+        giving_up: Its twin, which has messages copied that have used up their attempts.
+    """
+
+    listener: Any
+    giving_up: Any
+
+
 Copy = Callable[[Spent], Awaitable[None]]
 """Returns once a copy is stored; raises what it is not, or may not be, stored for."""
 
@@ -44,18 +57,13 @@ Copy = Callable[[Spent], Awaitable[None]]
 class FailedTries:
     """What the listener made of messages, until they are handled or copied. Any thread.
 
-    Args:
-        max_attempts: After so many tries a message is copied.
-        now_ms: The time, in milliseconds since 1970.
-        longest_s: It is copied at once if the listener asks for a longer pause; None: it is not.
+    A message is also copied, to the retry topic, when the listener asks for a pause that is longer
+    than all of the policy's.
     """
 
-    def __init__(
-        self, max_attempts: int, now_ms: Callable[[], int], longest_s: float | None = None
-    ) -> None:
-        self._most = max_attempts
+    def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
+        self._policy = policy
         self._now_ms = now_ms
-        self._longest_s = math.inf if longest_s is None else longest_s
         self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
         self._spent: dict[tuple[str, int, int], tuple[DeliveryFailure, float | None]] = {}
 
@@ -76,13 +84,18 @@ class FailedTries:
             after_s = result.after_s
         else:
             why = shown_raised(result)
-        is_long = after_s is not None and after_s > self._longest_s
+        policy = self._policy.now
+        is_long = (
+            policy.on_failure == OnFailure.RETRY_TOPIC
+            and after_s is not None
+            and after_s > policy.retry_backoff_s[-1]
+        )
         found = []
         for message in messages:
             place = _place(message)
             since, _ = self._since.get(place, (self._now_ms(), ""))
             self._since[place] = since, why
-            if is_long or message.attempts >= self._most:
+            if is_long or message.attempts >= policy.max_attempts:
                 failure = DeliveryFailure(message.attempts, since, why)
                 self._spent[place] = failure, after_s
                 found.append(Spent(message, failure, after_s))

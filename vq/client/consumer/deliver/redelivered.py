@@ -16,8 +16,8 @@ from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
 class RedeliveredMessage(TriedMessage):
     """A message from the retry topic; otherwise the same as any ``Message``."""
 
-    origin: MessageOrigin | None = None  # type: ignore[misc]  # of the class; each has its own
-    failure: DeliveryFailure | None = None  # type: ignore[misc]
+    origin: MessageOrigin | None = None  # of the class; each has its own
+    failure: DeliveryFailure | None = None
 
 
 def as_first_delivered(copy: Message) -> Message:

@@ -413,6 +413,7 @@ class Sliding(Delivery):
             self._held.add(offset)
             self._stuck(error)
         else:
+            self._held.discard(offset)  # the group has another policy
             forget_locals(error)  # it is kept until the message is finished
 
     def _goes_on(self) -> None:

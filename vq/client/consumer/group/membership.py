@@ -30,6 +30,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.permit import Permit, PermitKeeper
+from vq.client.consumer.deliver.policy import founding_policy
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
 from vq.client.consumer.group.share import GroupConsumer, Share
@@ -112,6 +113,7 @@ class Membership:
             mode=str(config.mode),
             order=str(config.order),
             strategy=self._targets.strategy,
+            failure=founding_policy(config),
         )
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
@@ -319,10 +321,18 @@ class Membership:
             self._pause("ZooKeeper is away for longer than the session time-out")
 
     async def _ensure_contract(self) -> None:
-        self.contract = await groups.ensure_group(
-            self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+        self._took(
+            await groups.ensure_group(
+                self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+            )
         )
-        self._take_retries()
+
+    def _took(self, contract: ConsumerGroup) -> None:
+        self.contract = contract
+        topics = self._wanted.topics
+        if self._retry_topic in contract.topics and self._retry_topic not in topics:
+            self._wanted = replace(self._wanted, topics={**topics, self._retry_topic: ALL})
+        self._consumer.follow(contract.failure)
 
     async def _follow_contract(self, *, again: bool = False) -> None:
         """Take what the contract became; what this member needs of it comes back."""
@@ -331,14 +341,7 @@ class Membership:
         if present is None or merge(self._group, present, self._wanted, now_ms) != present:
             await self._ensure_contract()
         else:
-            self.contract = present
-            self._take_retries()
-
-    def _take_retries(self) -> None:
-        """Read the group's retry topic, too, once the contract names it."""
-        topics = self._wanted.topics
-        if self._retry_topic in self.contract.topics and self._retry_topic not in topics:
-            self._wanted = replace(self._wanted, topics={**topics, self._retry_topic: ALL})
+            self._took(present)
 
     async def read_retries(self) -> None:
         """Have the group read its retry topic, which there is, from now on.

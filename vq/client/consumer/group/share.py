@@ -37,6 +37,7 @@ from vq.coordination.tree.coordinator import (
     WatchEvent,
 )
 from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
@@ -70,6 +71,10 @@ class GroupConsumer(Protocol):
 
         Called again when it raises; the partition is not released before.
         """
+        ...
+
+    def follow(self, failure: FailurePolicy) -> None:
+        """The contract was read: this follows a failed message from now on."""
         ...
 
     def suspend(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from vq.errors import InvalidArgument
 from vq.model import choice_of
+from vq.reserved import Purpose, topic_of
 from vq.shown import shown
 
 #: Most tries of a listener for one delivery of a message.
@@ -73,6 +74,23 @@ def check_order(mode: str, order: str, on_failure: str) -> None:
             "promises: a copy comes after later messages; give order = 'relaxed', or "
             "on_failure = 'hold'"
         )
+
+
+def usual_on_failure(mode: str) -> OnFailure:
+    """Return what follows the last try in a new group that does not say it."""
+    return OnFailure.RETRY_TOPIC if mode == WorkingMode.CONCURRENT else OnFailure.HOLD
+
+
+def check_topics(group: str, on_failure: str) -> None:
+    """Refuse a group whose name is too long for the topics that its failed messages go to.
+
+    Raises:
+        InvalidArgument: It is.
+    """
+    if on_failure == OnFailure.RETRY_TOPIC:
+        topic_of(Purpose.RETRY, group)
+    if on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
+        topic_of(Purpose.DEAD_LETTERS, group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ def test_a_held_message_is_told_until_it_is_handled(
     block_until(lambda: len(attempts) >= 5)
     assert partition.delivery.position == 0
     assert isinstance(partition.told.errors[0], ListenerFailed)
-    assert partition.told.errors[0].details == {"offset": 0, "attempts": 3}
+    assert partition.told.errors[0].details == {"offset": 0, "attempts": 3, "held": True}
     assert "what follows waits" in caplog.text
     works.set()
     block_until(lambda: partition.told.went_on == 1)
