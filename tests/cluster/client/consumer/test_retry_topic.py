@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
+from support.cases import case
 from support.client import factory_of
 from support.waiting import until, until_true
 
@@ -15,9 +16,10 @@ import vq
 from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.memory import MemoryCoordinator
-from vq.errors import ConnectionCut, UnknownTopic
+from vq.errors import ConnectionCut, InvalidArgument, UnknownTopic
 from vq.model import Message
 from vq.remoting.format import Command
+from vq.reserved import GROUP_CHARS_MAX
 
 pytestmark = pytest.mark.virtual_time
 
@@ -238,3 +240,127 @@ def kill(cluster: MemoryCluster, factory: aio.MessageFactory) -> None:
     assert isinstance(coordinator, MemoryCoordinator)
     cluster.ensemble.disconnect(coordinator)
     cluster.network.cut("dies", "b1")
+
+
+async def test_the_listener_says_when_and_a_long_pause_is_not_waited_for_in_place(
+    cluster: MemoryCluster,
+) -> None:
+    """A short one is, while there are tries."""
+    for after_s, max_attempts, pauses in ((600, 3, [600, 600]), (0.5, 2, [0, 60])):
+        listener = Failing(cluster, times=2)
+        listener.answer = vq.Retry(after_s=after_s)
+        if after_s == 0.5:
+            listener = Failing(cluster, times=2)
+        group = f"g{max_attempts}"
+        async with (
+            factory_of(cluster, host="member", seed=31) as factory,
+            await member(
+                factory, listener, group=group, max_attempts=max_attempts, retry_schedule=(60,) * 3
+            ),
+        ):
+            await until(lambda: len(listener.got) == COUNT, timeout_s=2_000)  # noqa: B023
+        for content in BAD:
+            assert listener.pauses_s(content) == pauses
+
+
+async def test_members_that_were_there_before_share_the_retry_topic_and_take_it_over(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """Also with ``start_position="latest"``: what failed is never too old for its group."""
+    listeners = [Failing(cluster, times=99), Failing(cluster, times=99)]
+    async with factory_of(cluster, host="a", seed=31) as one, factory_of(cluster, host="b") as two:
+        settings = {"start_position": "latest", "retry_schedule": (60, 600)}
+        first = await member(one, listeners[0], **settings)
+        second = await member(two, listeners[1], **settings)
+        await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+        async with await one.create_producer() as producer:
+            for number in range(COUNT):
+                await producer.send(Message("t", b"%d" % number, key=f"k{number}"))
+        await until(lambda: sum(len(each.tries) for each in listeners) == COUNT, timeout_s=10)
+        await until(lambda: len(first.assignment()) == len(second.assignment()) == 2, timeout_s=60)
+        owned = {each.topic for each in first.assignment() + second.assignment()}
+        assert owned == {"t", "_vq.retry.g"}
+        described = await aio.MessageFactory.on_cluster(client).admin.describe_group("g")
+        assert {each.topic for each in described.partitions} == {"t", "_vq.retry.g"}
+        listed = await aio.MessageFactory.on_cluster(client).admin.list_topics()
+        assert [each.name for each in listed] == ["t"]
+        redelivered = [each for each in listeners if any(len(v) > 1 for v in each.tries.values())]
+        assert not redelivered
+        await first.close()
+        handled = Failing(cluster, times=0)
+        third = await member(one, handled, **settings)
+        await second.close()
+        await until(lambda: set(handled.got) >= BAD, timeout_s=200)
+        await third.close()
+
+
+async def test_a_member_without_the_topic_passes_a_message_on(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """To one that has it; and if there is none, it becomes a dead letter that says why."""
+    await cluster.create_topic("other", partitions=1)
+    for others in (0, 1):
+        group = f"g{others}"
+        listener, stranger = Failing(cluster), Failing(cluster)
+        settings = {"group": group, "retry_schedule": (5,) * 6}
+        async with factory_of(cluster, host="a", seed=41 + others) as factory:
+            first = await member(factory, listener, **settings)
+            second = await member(factory, stranger, topic="other", **settings)
+            await until(lambda: len(listener.tries) == COUNT, timeout_s=10)  # noqa: B023
+            if not others:
+                await first.close()
+            await asyncio.sleep(120)
+            assert not stranger.got
+            found = await letters(client, group)
+            if others:
+                assert set(listener.got) >= BAD
+                await first.close()
+            assert len(found) == (0 if others else len(BAD))
+            for letter in found:
+                assert letter.failure is not None
+                assert "subscribes to no topic 't'" in letter.failure.reason
+            await second.close()
+
+
+async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_changes(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    admin = aio.MessageFactory.on_cluster(client).admin
+    listener = Failing(cluster, times=4)
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        consumer = await member(factory, listener, on_failure="hold", max_attempts=1)
+        async with consumer:
+            await until(lambda: len(listener.got) == COUNT - 2, timeout_s=10)
+            listed = await admin.list_topics(reserved=True)
+            assert [each.name for each in listed] == ["t"]
+            await admin.alter_group("g", on_failure="retry-topic", retry_topic_s=(60,))
+            await until(lambda: consumer.troubles() == {}, timeout_s=5)
+            await admin.alter_group("g", on_failure="hold")
+            await until(lambda: set(listener.got) >= BAD, timeout_s=200)
+    settings = (await admin.describe_topic("_vq.retry.g")).topic.settings
+    assert (settings.retention_policy, settings.retention_hours) == ("keep", 72)
+    assert settings.partitions == 2
+
+
+async def test_what_cannot_work_is_refused(cluster: MemoryCluster) -> None:
+    for mode in ("orderly", "keyed"):
+        with case(mode), pytest.raises(InvalidArgument, match="give order = 'relaxed', or"):
+            config(mode=mode, on_failure="retry-topic")
+    with pytest.raises(InvalidArgument, match="at most"):
+        config(group="g" * (GROUP_CHARS_MAX + 1))
+    with pytest.raises(InvalidArgument, match="retry_schedule has -1; give numbers of seconds"):
+        config(retry_schedule=(10, -1))
+
+    async def handle(_: Message) -> None: ...
+
+    async with (
+        factory_of(cluster, host="member", seed=31) as factory,
+        await factory.create_consumer(config()) as consumer,
+        await factory.create_consumer(
+            config(mode="orderly", order="relaxed", on_failure="retry-topic")
+        ) as pulling,
+    ):
+        with case("its own copies"), pytest.raises(InvalidArgument, match="read it by themselves"):
+            consumer.subscribe("_vq.retry.g", listener=handle)
+        with case("no listener"), pytest.raises(InvalidArgument, match="is for listeners"):
+            pulling.subscribe("t")
