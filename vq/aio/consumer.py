@@ -36,7 +36,7 @@ class MessageConsumer:
         self._is_pulled: bool | None = None  # None: nothing was subscribed
         self._pull = Pull(inbox, self._begin)
         self._started = False
-        self._listeners: dict[str, AsyncListener] = {}  # by topic
+        self._listeners: dict[str, AsyncListener] = {}  # by topic or pattern
         self._redelivered = redelivering_async(self._listeners, in_lists=core.config.batch_size > 1)
 
     @property
@@ -94,18 +94,19 @@ class MessageConsumer:
 
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int = limits.MIB,
         listener: AsyncListener | None = None,
         message_filter: Wanting = None,
     ) -> Self:
-        """Add a topic to consume, before ``start`` or the iteration; return this consumer.
+        """Add a topic, or those of a pattern, before ``start`` or the iteration.
 
         All topics of a consumer have listeners, or none has and a task iterates or calls
         ``get_many``.
 
         Args:
-            topic: Must exist when the consumer starts.
+            topic_or_pattern: A topic, which must exist when the consumer starts, or a pattern of
+                names such as ``"orders.*"``; see ``vq.MessageConsumer.subscribe``.
             length: Bytes fetched at a time, 1 to 8 MiB.
             listener: A coroutine function, called on the factory's loop for each message, or with
                 ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
@@ -113,6 +114,9 @@ class MessageConsumer:
                 returns; see ``vq.MessageConsumer.subscribe`` for failures. Call ``start`` after.
             message_filter: A tag, or several as ``"a || b"``, a ``vq.Where`` or a
                 ``vq.MessageFilter``; see ``vq.MessageConsumer.subscribe``.
+
+        Returns:
+            This consumer.
 
         Raises:
             InvalidArgument: An argument is wrong, or some topics have a listener and some none.
@@ -123,18 +127,18 @@ class MessageConsumer:
                 "one, or none and iterate or call get_many, or make two consumers"
             )
         if listener is None:
-            self._core.subscribe(topic, length, message_filter, self._inbox)
+            self._core.subscribe(topic_or_pattern, length, message_filter, self._inbox)
         else:
             check_listener(listener)
             self._core.subscribe(
-                topic,
+                topic_or_pattern,
                 length,
                 message_filter,
                 self._listening,
                 self._called(listener),
                 self._called(self._redelivered),
             )
-            self._listeners[topic] = listener
+            self._listeners[topic_or_pattern] = listener
         self._is_pulled = listener is None
         return self
 

@@ -43,7 +43,7 @@ class MessageConsumer:
         self._pull = pull
         self._runtime = runtime
         self._workers = workers
-        self._listeners: dict[str, Listener] = {}  # by topic
+        self._listeners: dict[str, Listener] = {}  # by topic or pattern
         self._redelivered = redelivering(self._listeners, in_lists=core.config.batch_size > 1)
         self._forget = runtime.on_loss(forked=workers.forsake, ended=lambda _: None)
 
@@ -115,17 +115,22 @@ class MessageConsumer:
 
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int = limits.MIB,
         listener: Listener | None = None,
         message_filter: Wanting = None,
     ) -> Self:
-        """Add a topic to consume and the listener of its messages. Call it before ``start``.
+        """Add a topic, or those of a pattern, and the listener of their messages, before ``start``.
 
         All topics of a consumer have listeners, or none has and ``get_many`` returns the messages.
 
         Args:
-            topic: Must exist when ``start`` is called.
+            topic_or_pattern: A topic, which must exist when ``start`` is called. Or a pattern of
+                names, such as ``"orders.*"``: ``*`` stands for any characters, ``?`` for one. The
+                consumer follows topics that come and go: a new one is read from its start, within a
+                second; if a hint of ZooKeeper is lost, within ``config.audit_interval_s``.
+                ``message.topic`` tells which one it is. Topics of vq's own never match, and no two
+                subscriptions may be of one topic. All members of a group have the same patterns.
             length: Bytes fetched at a time, 1 to 8 MiB.
             listener: Called on a thread of this consumer for each message, or with
                 ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
@@ -146,7 +151,7 @@ class MessageConsumer:
         """
         self._pull.check_subscription(listener)
         if listener is None:
-            self._core.subscribe(topic, length, message_filter, self._pull.inbox)
+            self._core.subscribe(topic_or_pattern, length, message_filter, self._pull.inbox)
         else:
             check_function(
                 "listener",
@@ -154,14 +159,14 @@ class MessageConsumer:
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
             self._core.subscribe(
-                topic,
+                topic_or_pattern,
                 length,
                 message_filter,
                 self._workers,
                 self._called(listener),
                 self._called(self._redelivered),
             )
-            self._listeners[topic] = listener
+            self._listeners[topic_or_pattern] = listener
         self._pull.subscribed(listener)
         return self
 

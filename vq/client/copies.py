@@ -15,8 +15,9 @@ from typing import Final, TypeAlias
 from vq.client.cluster import ClusterClient
 from vq.client.producer.intake.delays import waits_in
 from vq.client.puts import put_batch
-from vq.coordination.groups.groups import read_group
+from vq.coordination.groups.groups import read_group, with_matches
 from vq.coordination.topics.reserved_topics import ensure_reserved
+from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.errors import (
     OutcomeUnknown,
     ProducerFenced,
@@ -154,8 +155,8 @@ class MessageCopies:
         """
         cluster = self._cluster
         if name not in cluster.routes.topics:
-            contract = await read_group(cluster.coordinator, self._group)
-            read = () if contract is None else contract.topics
+            contract = await read_group(cluster.coordinator, self._group) or ConsumerGroup()
+            read = (await with_matches(cluster.coordinator, contract)).topics
             origins = {each for each in (origin, *read) if not is_reserved(each)}
             await ensure_reserved(
                 cluster.coordinator, name, sorted(origins), cluster.origin(auto=True)

@@ -315,6 +315,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
         **TERMS,
         start=TEXT,
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        patterns=some(record(pattern=TEXT, filter=maybe(TEXT), topics=some(TEXT))),
         deleted_topics=some(TEXT),
         unsubscribed=some(TEXT),
         by_stream=TRUTH,
@@ -467,7 +468,12 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     for name in ("failure", "roll_until_s"):
         del fields[name]
     topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
-    return {**fields, **terms_text(found.terms), "topics": topics}
+    patterns = {
+        each: f"{', '.join(found.matched_by(each)) or 'no topic'} now" for each in found.patterns
+    }
+    del fields["patterns"]
+    own = {"topics": topics, **({"patterns": patterns} if patterns else {})}
+    return {**fields, **terms_text(found.terms), **own}
 
 
 def _summary_json(found: GroupDescription) -> dict[str, Any]:
@@ -477,6 +483,10 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
         "start": found.start,
         "topics": [
             {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()
+        ],
+        "patterns": [
+            {"pattern": each, "filter": wanted or None, "topics": found.matched_by(each)}
+            for each, wanted in found.patterns.items()
         ],
         "deleted_topics": list(found.deleted_topics),
         "unsubscribed": list(found.unsubscribed),

@@ -12,15 +12,14 @@ import math
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
-from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
+from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import Called, Spent
 from vq.client.consumer.deliver.permit import Permit
@@ -34,9 +33,9 @@ from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.steering import Steering
+from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
-from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
@@ -45,15 +44,15 @@ from vq.errors import (
     CoordinationError,
     FilterFailed,
     GenerationStale,
-    InvalidArgument,
     InvalidState,
     ListenerFailed,
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.message_filter import ALL, Filter, Wanting
+from vq.message_filter import Wanting
 from vq.model import PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
+from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
@@ -63,17 +62,6 @@ _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
 _NOTHING: Final = Called(None, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """One topic of a consumer: how much to fetch at a time, what, and for whom."""
-
-    topic: str
-    length: int
-    wanted: Filter
-    executor: Executor
-    called: Called
 
 
 class ConsumerCore:
@@ -103,7 +91,7 @@ class ConsumerCore:
             buffer_bytes=config.buffer_bytes,
             nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
         )
-        self._subscriptions: dict[str, Subscription] = {}  # and of the retry topic, if need be
+        self._subscriptions = Subscriptions(config)
         self._membership: Membership | None = None
         self._starting = False
         self._start_is_over = asyncio.Event()
@@ -120,7 +108,7 @@ class ConsumerCore:
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int,
         message_filter: Wanting,
         executor: Executor,
@@ -133,20 +121,10 @@ class ConsumerCore:
         """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
-        check_name("topic", topic)
-        if topic in self._subscriptions:
-            raise InvalidArgument(f"topic {topic!r} is subscribed already")
-        check_whole("length", length)
-        if not 1 <= length <= limits.FETCH_BYTES_MAX:
-            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        retry_topic = self.failed.retry_topic
-        self.failed.check_topic(topic)
-        check_listener_for(self.config, called.listener)
-        wanted = Filter.of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, called)
-        if retry_topic and redelivered is not None:
-            retries = Subscription(retry_topic, length, ALL, executor, redelivered)
-            self._subscriptions[retry_topic] = retries
+        self.failed.check_topic(topic_or_pattern)
+        self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
+        if self.failed.retry_topic and redelivered is not None:
+            self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
     async def copy(self, spent: Spent) -> None:
         """Copy a message that has used up its attempts; return once that is stored.
@@ -169,19 +147,19 @@ class ConsumerCore:
         self._starting = True
         self._start_is_over.clear()
         try:
-            filters = {each.topic: each.wanted for each in self._subscriptions.values()}
-            can_retry = filters.pop(self.failed.retry_topic, None) is not None
-            for topic in filters:
-                await self._cluster.track(topic)
+            wanted = self._subscriptions.filters()
+            for topic in wanted:
+                if not is_pattern(topic):
+                    await self._cluster.track(topic)
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
                 member=self.member,
-                filters=filters,
+                filters=wanted,
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
-                retry_topic=self.failed.retry_topic if can_retry else "",
+                retry_topic=self._subscriptions.retry_topic,
             )
             await membership.start()
             if self._closing is not None:
@@ -199,7 +177,7 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.called.listener for each in self._subscriptions.values()]
+            listeners = [each.called.listener for each in self._subscriptions]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -221,32 +199,42 @@ class ConsumerCore:
             return
         for reading in self.holds.readings():
             reading.delivery.listener = self._called(reading.hold.partition.topic)
-        for each in self._subscriptions.values():
+        for each in self._subscriptions:
             each.executor.end_pauses()
 
     def _called(self, topic: str) -> Any:
         """Return what the executor calls for messages of a topic, by the policy in force."""
-        called = self._subscriptions[topic].called
+        called = self._subscriptions.of(topic).called
         return called.giving_up if self.failed.copies else called.listener
 
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
+        by_pattern = not self._subscriptions.names(partition.topic)
+        elsewhere = ""
         self._expect_target()
         if committed is not None:
-            hold.stopped = await places.why_stopped(self._cluster, partition, committed)
-            begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
-            hold.has_sought = begin.position < committed.offset
-            self._begin(hold, begin)
-            return
+            elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
+            if not (by_pattern and elsewhere):
+                hold.stopped = committed.stopped or elsewhere
+                begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
+                hold.has_sought = begin.position < committed.offset
+                self._begin(hold, begin)
+                return
+            hold.has_sought = True  # the offset is one of a topic that is not there any more
+            self._handled.pop(partition, None)
         assert self._membership is not None
         hold.stopped = ""
         offsets = await self.reader.partition(partition).bounds()
-        latest = self._membership.contract.start == "latest"
-        if latest:  # copies in the retry topic are this group's, and never too old for it
-            latest = partition.topic != self.failed.retry_topic and not await claims.is_younger(
-                self._cluster.coordinator, self.config.group, partition
+        latest = (
+            self._membership.contract.start == "latest"
+            and not elsewhere
+            # Copies in the retry topic are this group's, and never too old for it.
+            and partition.topic != self.failed.retry_topic
+            and not await claims.is_younger(
+                self._cluster.coordinator, self.config.group, partition, by_pattern=by_pattern
             )
+        )
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
         error = (await self._membership.share.commit({partition: begin}))[partition]
@@ -257,7 +245,7 @@ class ConsumerCore:
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
         partition, position = hold.partition, begin.position
-        subscription = self._subscriptions[partition.topic]
+        subscription = self._subscriptions.of(partition.topic)
         hooks = DeliveryHooks(
             consumed=lambda size, rest: fetcher.finished(size, rest),
             stuck=lambda error: call_soon(self._loop, self._stuck, reading, error),
@@ -313,7 +301,7 @@ class ConsumerCore:
     async def _check_place(self, reading: Reading, begin: Progress) -> None:
         """Start to fetch unless the broker says that the log has other messages there."""
         partition = reading.hold.partition
-        wanted = self._subscriptions[partition.topic].wanted
+        wanted = self._subscriptions.of(partition.topic).wanted
         told_from = self._loop.time() + DELAY_TOLD_S
         for tries in itertools.count(1):
             try:
@@ -336,7 +324,7 @@ class ConsumerCore:
         progress, partition = reading.progress(), reading.hold.partition
         if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
             return reading.hold.stopped
-        wanted = self._subscriptions[partition.topic].wanted
+        wanted = self._subscriptions.of(partition.topic).wanted
         try:
             return await places.why_another(self.reader.partition(partition), progress, wanted)
         except VqError as error:
@@ -553,7 +541,7 @@ class ConsumerCore:
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
-        for each in self._subscriptions.values():
+        for each in self._subscriptions:
             each.executor.fail(error)
 
     def _expect_target(self) -> None:

@@ -52,6 +52,9 @@ class FailedMessages:
             InvalidArgument: It would.
         """
         group = self._group
+        given: object = topic
+        if not isinstance(given, str):
+            return  # refused by others
         if group and topic == self.retry_topic:
             raise InvalidArgument(
                 f"topic {topic!r} is the retry topic of group {group!r}, whose members read it by "

@@ -41,6 +41,7 @@ from vq.coordination.tree.values.consumers import (
     Assignment,
     ClaimReason,
     CommittedOffset,
+    ConsumerGroup,
     Owner,
     PartitionOfGroup,
     PastClaim,
@@ -374,14 +375,18 @@ async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None
                 await coordinator.create(parent, parents=True)
 
 
-async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
+async def is_younger(
+    coordinator: Coordinator, group: str, partition: TopicPartition, *, by_pattern: bool = False
+) -> bool:
     """Return whether a partition was created after the group's first claim in its topic.
 
     A group that starts at the latest message skips messages that are older than the group. A
-    younger partition has no such messages, so the group reads it from its start.
+    younger partition has no such messages, so the group reads it from its start. A topic that the
+    group reads ``by_pattern`` may be younger as a whole: the group's contract counts then.
     """
     topic, number = partition
-    first = await coordinator.exists(Assignment.parent(group, topic))
+    parent = ConsumerGroup.path(group) if by_pattern else Assignment.parent(group, topic)
+    first = await coordinator.exists(parent)
     made = await coordinator.exists(Partition.path(topic, number))
     return first is not None and made is not None and made.czxid > first.czxid
 

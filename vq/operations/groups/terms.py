@@ -15,6 +15,7 @@ from vq.coordination.tree.values.group_terms import FailurePolicy, check_topics
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.topic_pattern import is_pattern, matching, overlap
 
 #: Longest time for which a group takes members of two versions: seven days.
 ROLL_S_MAX: Final = 7 * 86_400.0
@@ -62,6 +63,7 @@ async def alter_group(
     order: str | None = None,
     strategy: str | None = None,
     filters: Mapping[str, str] | None = None,
+    drop_patterns: Sequence[str] = (),
     on_failure: str | None = None,
     max_attempts: int | None = None,
     retry_backoff_s: Sequence[float] | None = None,
@@ -77,7 +79,9 @@ async def alter_group(
         group: Its name.
         mode, order, strategy: As in ``GroupTerms``; None: as it is.
         filters: For some of its topics, the filter as text: ``a || b``, ``WHERE price > 10``, or
-            ``*``.
+            ``*``. A pattern of names such as ``orders.*`` is added, if it has not got it; it keeps
+            its progress in topics that it had by name.
+        drop_patterns: Patterns that it reads no longer.
         on_failure, max_attempts, retry_backoff_s, retry_topic_s: As in ``vq.FailurePolicy``; None:
             as it is.
 
@@ -102,11 +106,11 @@ async def alter_group(
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}
-        if filters:
-            changed["topics"] = {**contract.topics, **_filters(group, contract, filters)}
+        if filters or drop_patterns:
+            changed |= _reads(group, contract, filters or {}, drop_patterns)
         return replace(contract, **changed)
 
-    if common or filters:
+    if common or filters or drop_patterns:
         present = await groups.members(cluster.coordinator, group)
         if present:
             raise InvalidState(
@@ -216,8 +220,41 @@ def _given(mode: str | None, order: str | None, strategy: str | None) -> dict[st
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _reads(
+    group: str, contract: ConsumerGroup, filters: Mapping[str, str], dropped: Sequence[str]
+) -> dict[str, dict[str, Filter]]:
+    """Return the topics and patterns of a contract with these changes."""
+    for each in dropped:
+        if each not in contract.patterns:
+            raise InvalidArgument(
+                f"group {group!r} has no pattern {each!r}; it has "
+                f"{', '.join(sorted(contract.patterns)) or 'none'}"
+            )
+    patterns = {
+        name: wanted for name, wanted in contract.patterns.items() if name not in set(dropped)
+    }
+    new = {name: Filter.of_text(text) for name, text in filters.items() if is_pattern(name)}
+    for name in new:
+        for other in patterns:
+            if other != name and overlap(other, name):
+                raise InvalidArgument(
+                    f"{name!r} and {other!r}, which group {group!r} reads already, may be the same "
+                    "topic, and each topic has one filter; drop that one"
+                )
+    patterns |= new
+    named = {name: text for name, text in filters.items() if not is_pattern(name)}
+    topics = {**contract.topics, **_filters(group, contract, named)}
+    topics = {name: each for name, each in topics.items() if matching(patterns, name) is None}
+    return {"topics": topics, "patterns": patterns}
+
+
 def _filters(group: str, contract: ConsumerGroup, filters: Mapping[str, str]) -> dict[str, Filter]:
     for topic in filters:
+        if is_pattern(topic):
+            raise InvalidArgument(
+                f"filter of {topic!r}: what a group reads by pattern changes only while it has no "
+                "members (`vq group alter`)"
+            )
         if topic not in contract.topics:
             raise InvalidArgument(
                 f"group {group!r} does not read topic {topic!r}; it reads "

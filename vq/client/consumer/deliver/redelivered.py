@@ -11,6 +11,7 @@ from vq.client.consumer.deliver.tries import Retry, TriedMessage
 from vq.errors import InvalidState
 from vq.model import Message
 from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
+from vq.topic_pattern import matching
 
 
 class RedeliveredMessage(TriedMessage):
@@ -45,13 +46,14 @@ def as_first_delivered(copy: Message) -> Message:
 def _listener_of(
     message: Message, listeners: Mapping[str, Callable[[Any], Any]]
 ) -> Callable[[Any], Any]:
-    listener = listeners.get(message.topic)
-    if listener is None:
+    topic = message.topic
+    name = topic if topic in listeners else matching(listeners, topic)
+    if name is None:
         raise InvalidState(
             f"this member subscribes to no topic {message.topic!r}, and the group's retry topic "
             "has a message of it; have all members of the group subscribe to the same topics"
         )
-    return listener
+    return listeners[name]
 
 
 def _given(message: Message, *, in_lists: bool) -> Any:

@@ -48,6 +48,7 @@ from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
 from vq.tasks import begin_task
+from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
@@ -106,10 +107,11 @@ class Membership:
         self._group = config.group
         self._member = member
         self._retry_topic = retry_topic  # which this member can read; "": none
-        self._targets = Targets(cluster, config, member)
+        self._targets = Targets(cluster, config, member, on_change=self.wake)
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
-            topics=dict(filters),
+            topics={each: wanted for each, wanted in filters.items() if not is_pattern(each)},
+            patterns={each: wanted for each, wanted in filters.items() if is_pattern(each)},
             mode=str(config.mode),
             order=str(config.order),
             strategy=self._targets.strategy,
@@ -360,6 +362,7 @@ class Membership:
             host=socket.gethostname(),
             pid=os.getpid(),
             topics=tuple(sorted(self._wanted.topics)),
+            patterns=tuple(sorted(self._wanted.patterns)),
             since_ms=self._cluster.clock.wall_ms(),
             nonce=self._nonce,
             rack=self._config.rack,
@@ -517,7 +520,8 @@ class Membership:
         self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
-        for topic in self._wanted.topics:  # takes long the first time; others may join meanwhile
+        # It takes long the first time; others may join meanwhile.
+        for topic in await self._targets.topics_of(self._value()):
             await self._targets.partitions(topic)
         proof = await self._prove()
         await self._follow_contract()
@@ -531,14 +535,12 @@ class Membership:
             await groups.join_group(self._coordinator, self._group, self._member, mine)
         due_s = await self._expire_places(kept)
         present = {**kept, **live}
-        topics = {name: view.value.topics for name, view in present.items()}
-        assigned = await self._mirror.assigned(
-            {topic for each in topics.values() for topic in each}
-        )
+        topics = {name: await self._targets.topics_of(each.value) for name, each in present.items()}
+        assigned = await self._mirror.assigned(set().union(*topics.values()))
         await self.share.drop_lost(assigned)
         if not self._resume(proof):
             return self._config.audit_interval_s
-        target = await self._targets.target(self.contract.strategy, present, assigned)
+        target = await self._targets.target(self.contract.strategy, present, topics, assigned)
         self.target_count = len(target)
         self.share.give_up(
             hold
@@ -582,9 +584,11 @@ class Membership:
         if now >= self._audit_at:
             self._audit_at = now + self._config.audit_interval_s
             self._mirror.audit()
+            self._targets.audit()
             self.share.doubt()
 
     def _doubt(self) -> None:
         """Have everything read again: it may have changed without a hint."""
         self._mirror.doubt()
+        self._targets.doubt()
         self.share.doubt()

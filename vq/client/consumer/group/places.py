@@ -31,17 +31,17 @@ from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
 LISTENER_FAILED: Final = "on_failure = 'stop'"
 
 
-async def why_stopped(
+async def why_elsewhere(
     cluster: ClusterClient, partition: TopicPartition, committed: CommittedOffset
 ) -> str:
-    """Return why the group must not go on, according to the tree; "": it may.
+    """Return why an offset means nothing in the topic that there is now, by the tree; "": it does.
 
     Raises:
         CoordinationError: The topic was made anew, and the routes known here are those of the old
             one; try again.
     """
-    if committed.stopped or not committed.topic_id:
-        return committed.stopped
+    if not committed.topic_id:
+        return ""
     if cluster.routes.topic(partition.topic).id == committed.topic_id:
         return ""
     now = await topics.describe_topic(cluster.coordinator, partition.topic)
