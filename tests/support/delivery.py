@@ -93,6 +93,7 @@ class Partition:
             config,
             PolicyInForce(config),
             random.Random(number),
+            lambda: 1_000,
             hooks=self.told.hooks,
             executor=workers,
             permit=self.permit,

@@ -28,7 +28,7 @@ class Partition:
             where,
             0,
             None,
-            Failures(where, "g", PolicyInForce(ConsumerConfig()), random.Random(0)),
+            Failures(where, "g", PolicyInForce(ConsumerConfig()), random.Random(0), lambda: 0),
             executor=inbox,
             permit=endless(),
             hooks=self.told.hooks,

@@ -15,6 +15,7 @@ from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
     MAX_ATTEMPTS_MAX,
     STICKY,
+    OnBadRecord,
     OnFailure,
     Ordering,
     WorkingMode,
@@ -360,6 +361,10 @@ class ConsumerConfig:
         retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
             that fails after the last of them, too, becomes a dead letter. None: what the group has;
             in a new group the 16 of RocketMQ: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
+        on_bad_record: ``stop``, ``skip`` or ``dead-letter``: what becomes of a record that no node
+            has so that it can be read, see ``OnBadRecord``; also of a message for which the
+            listener raises ``vq.errors.ContentUnreadable``, as serializers do for what is no
+            content of theirs.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -402,6 +407,7 @@ class ConsumerConfig:
         None
     )
     retry_schedule: tuple[float, ...] | None = None
+    on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] = OnBadRecord.STOP
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] | None = None
     audit_interval_s: float = 30.0
@@ -423,8 +429,11 @@ class ConsumerConfig:
             on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
             object.__setattr__(self, "on_failure", on_failure)
             check_order(self.mode, self.order, on_failure)
+        on_bad_record = choice_of(OnBadRecord, "on_bad_record", self.on_bad_record)
+        object.__setattr__(self, "on_bad_record", on_bad_record)
         if self.group:
             check_topics(self.group, self.on_failure or usual_on_failure(self.mode))
+            check_topics(self.group, on_bad_record)
         if self.retry_schedule is not None:
             schedule = check_pauses("retry_schedule", self.retry_schedule)
             object.__setattr__(self, "retry_schedule", schedule)

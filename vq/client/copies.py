@@ -100,13 +100,13 @@ class MessageCopies:
             VqError: The topic could not be made, or its broker refuses the copy.
         """
         deadline = self._cluster.clock.monotonic() + timeout
-        if await self._settled_before(message, deadline):
+        if await self._settled_before(_place_of(message, failure), deadline):
             return
         name = topic_of(Purpose.DEAD_LETTERS, self._group)
         partitions = await self.open(name, message.topic)
         to = TopicPartition(name, message.partition % partitions)
         told = headers_of_copy(origin_of(message), self._all_failed(message, failure))
-        await self._store(message, to, encode_copy(message, told), deadline)
+        await self._store(_place_of(message, failure), to, encode_copy(message, told), deadline)
 
     async def retry_later(
         self,
@@ -131,7 +131,7 @@ class MessageCopies:
         """
         cluster = self._cluster
         deadline = cluster.clock.monotonic() + timeout
-        if await self._settled_before(message, deadline):
+        if await self._settled_before(_place_of(message, failure), deadline):
             return
         name, origin = topic_of(Purpose.RETRY, self._group), origin_of(message)
         partitions = await self.open(name, message.topic)
@@ -141,7 +141,8 @@ class MessageCopies:
         waiting = waits_in(to, delay_ms, len(routes.topic(DELAYED_TOPIC).partitions))
         told = headers_of_copy(origin, self._all_failed(message, failure), redelivery)
         record = encode_copy(message, told, (cluster.clock.wall_ms() + delay_ms, to))
-        await self._store(message, TopicPartition(DELAYED_TOPIC, waiting), record, deadline)
+        waits_there = TopicPartition(DELAYED_TOPIC, waiting)
+        await self._store(_place_of(message, failure), waits_there, record, deadline)
 
     async def open(self, name: str, origin: str) -> int:
         """Have a reserved topic of the group, and its routes; return how many partitions it has.
@@ -170,11 +171,10 @@ class MessageCopies:
         if earlier is None or group_of(message.topic, Purpose.RETRY) != self._group:
             return failure
         attempts = earlier.attempts + failure.attempts
-        return DeliveryFailure(attempts, earlier.first_ms, failure.reason)
+        return failure._replace(attempts=attempts, first_ms=earlier.first_ms)
 
-    async def _settled_before(self, message: Message, deadline: float) -> bool:
+    async def _settled_before(self, here: _Place, deadline: float) -> bool:
         """Have a copy of a message stored that may be; False: none may be."""
-        here = _place_of(message)
         for to, line in self._lines.items():
             if line.is_unsettled(here):
                 async with line.turn:
@@ -185,7 +185,7 @@ class MessageCopies:
         return self._stored.pop(here, self) is None
 
     async def _store(
-        self, message: Message, to: TopicPartition, record: bytes, deadline: float
+        self, here: _Place, to: TopicPartition, record: bytes, deadline: float
     ) -> None:
         id = self._cluster.routes.topic(to.topic).id
         line = self._lines.get(to)
@@ -198,7 +198,7 @@ class MessageCopies:
                 self._stored[before] = None
                 while len(self._stored) > _STORED_MAX:
                     self._stored.pop(next(iter(self._stored)))
-            line.unsettled = _place_of(message), record
+            line.unsettled = here, record
             await self._put(to, line, deadline)
 
     async def _put(
@@ -234,10 +234,12 @@ class MessageCopies:
         line.sequence += 1
 
 
-def _place_of(message: Message) -> _Place:
-    return MessageOrigin(message.topic, message.partition, message.offset), message.id
+def _place_of(message: Message, failure: DeliveryFailure) -> _Place:
+    id = message.id if failure.raw_bytes is None else 0  # the bytes have none, each try another
+    return MessageOrigin(message.topic, message.partition, message.offset), id
 
 
 def origin_of(message: Message) -> MessageOrigin:
     """Return the place of the message that all copies are of."""
-    return message.origin or _place_of(message)[0]
+    here = MessageOrigin(message.topic, message.partition, message.offset)
+    return message.origin or here

@@ -19,6 +19,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
+from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import Called, Spent
@@ -39,9 +40,11 @@ from vq.client.consumer.troubles import Troubles
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import FailurePolicy
+from vq.coordination.tree.values.group_terms import BAD_RECORD, FailurePolicy, OnBadRecord
 from vq.errors import (
+    ContentUnreadable,
     CoordinationError,
+    CorruptData,
     FilterFailed,
     GenerationStale,
     InvalidState,
@@ -102,6 +105,9 @@ class ConsumerCore:
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.policy = PolicyInForce(config)
         self.failed = FailedMessages(cluster, config.group, self.policy)
+        self._bad_records = BadRecords(
+            cluster, config.group, self.policy.on_bad_record, self.failed.copier
+        )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -131,7 +137,7 @@ class ConsumerCore:
 
         Before the first copy in the retry topic, the group is to read that.
         """
-        if self._membership is not None and self.failed.is_retried(spent.message):
+        if self._membership is not None and self.failed.is_retried(spent):
             await self.failed.open(spent.message)
             await self._membership.read_retries()
         await self.failed.copy(spent)
@@ -263,6 +269,7 @@ class ConsumerCore:
             config,
             self.policy,
             self._cluster.rng,
+            self._cluster.clock.wall_ms,
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
@@ -280,6 +287,7 @@ class ConsumerCore:
             on_error=lambda error: self._fetch_reported(reading, error),
             # A new master: its log may not have what was handled.
             on_new_epoch=lambda: self._check(reading, reading.progress()),
+            on_bad_record=lambda offset, why: self._meet_bad_record(reading, offset, why),
         )
         reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
         if hold.stopped:
@@ -364,8 +372,28 @@ class ConsumerCore:
         If the partition is about to leave or to pause, the next reading fails likewise.
         """
         if reading.is_current and reading.hold.may(Event.STOP):
+            is_bad = isinstance(error.__cause__, ContentUnreadable)
+            is_bad &= self.policy.on_bad_record is OnBadRecord.STOP
+            why = BAD_RECORD if is_bad else places.LISTENER_FAILED
             self._stop_reading(reading)
-            self._stop(reading, f"{places.LISTENER_FAILED}: {error}")
+            self._stop(reading, f"{why}: {error}")
+
+    async def _meet_bad_record(self, reading: Reading, offset: int, damage: VqError) -> int | None:
+        """Do about a record that nobody can read what the settings say; see the fetcher."""
+        delivery, hold = reading.delivery, reading.hold
+        if not reading.is_current:
+            return None
+        if self.policy.on_bad_record is OnBadRecord.STOP:
+            # What is before it is handled first, so that the group stops right at it.
+            if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
+                self._stop_reading(reading)
+                self._stop(reading, f"{BAD_RECORD}: {damage}")
+            return None
+        reader = self.reader.partition(hold.partition)
+        following = await self._bad_records.settle(reader, offset, damage)
+        reading.message_id = None  # nobody knows the one before the next
+        delivery.pass_over(following)
+        return following
 
     # Troubles -------------------------------------------------------------------------------------
     @property
@@ -377,6 +405,11 @@ class ConsumerCore:
     def bad_reads(self) -> int:
         """See ``MessageConsumer.bad_reads``."""
         return self._troubles.bad_reads
+
+    @property
+    def bad_records(self) -> int:
+        """See ``MessageConsumer.bad_records``."""
+        return self._bad_records.passed
 
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """See ``MessageConsumer.troubles``."""
@@ -400,8 +433,8 @@ class ConsumerCore:
         if reading.is_current:
             error = reading.delivery.error
             self._troubles.bad_reads += not isinstance(error, FilterFailed)
-            bad = offset if error is None else error.details.get("offset", offset)
-            reading.fetcher.fetch_again(offset, int(bad))
+            damage = error if isinstance(error, CorruptData) else None
+            reading.fetcher.fetch_again(offset, damage)
 
     def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
         """Note an error of the fetcher, or with None that it is over."""

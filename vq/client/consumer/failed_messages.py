@@ -9,10 +9,10 @@ Loop-bound.
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.deliver.giving_up import FailedTries, Spent
+from vq.client.consumer.deliver.giving_up import COPIED, FailedTries, Spent
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.copies import MessageCopies, origin_of
-from vq.coordination.tree.values.group_terms import OnFailure
+from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -21,13 +21,13 @@ from vq.reserved import GROUP_CHARS_MAX, Purpose, group_of, redelivery_in, topic
 logger = get_logger(__name__)
 #: How long one try to copy a message waits for the broker.
 _COPY_S: Final = 10.0
-_COPIED: Final = {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}
 
 
 class FailedMessages:
     """The copies of one consumer.
 
     Attributes:
+        copier: Makes the copies.
         tries: What listeners failed for while messages are copied.
         retry_topic: Of the group; "": its name is too long for one.
     """
@@ -35,7 +35,7 @@ class FailedMessages:
     def __init__(self, cluster: ClusterClient, group: str, policy: PolicyInForce) -> None:
         self._group = group
         self._policy = policy
-        self._copies = MessageCopies(cluster, group)
+        self.copier = MessageCopies(cluster, group)
         self.tries = FailedTries(policy, cluster.clock.wall_ms)
         has_name = 0 < len(group) <= GROUP_CHARS_MAX
         self.retry_topic = topic_of(Purpose.RETRY, group) if has_name else ""
@@ -43,7 +43,8 @@ class FailedMessages:
     @property
     def copies(self) -> bool:
         """Whether messages that have used up their attempts are copied."""
-        return self._policy.now.on_failure in _COPIED
+        policy = self._policy
+        return policy.now.on_failure in COPIED or policy.on_bad_record is OnBadRecord.DEAD_LETTER
 
     def check_topic(self, topic: str) -> None:
         """Refuse a subscription that would read what this consumer writes.
@@ -66,12 +67,12 @@ class FailedMessages:
                 "reads; read them with another group"
             )
 
-    def is_retried(self, message: Message) -> bool:
+    def is_retried(self, spent: Spent) -> bool:
         """Whether a message is delivered once more from the retry topic."""
         policy = self._policy.now
-        if policy.on_failure != OnFailure.RETRY_TOPIC:
+        if policy.on_failure != OnFailure.RETRY_TOPIC or spent.is_bad:
             return False
-        return self._redelivery(message) <= len(policy.retry_topic_s)
+        return self._redelivery(spent.message) <= len(policy.retry_topic_s)
 
     def _redelivery(self, message: Message) -> int:
         """Return which redelivery the next one is, from 1 on."""
@@ -85,7 +86,7 @@ class FailedMessages:
         Raises:
             VqError: It could not be made.
         """
-        await self._copies.open(self.retry_topic, message.topic)
+        await self.copier.open(self.retry_topic, message.topic)
 
     async def copy(self, spent: Spent) -> None:
         """Return once a copy is stored.
@@ -93,9 +94,9 @@ class FailedMessages:
         Raises:
             VqError: It is not, or may not be; to be called again.
         """
-        message, failure, after_s = spent
-        if not self.is_retried(message):
-            await self._copies.give_up(message, failure, timeout=_COPY_S)
+        message, failure, after_s, _ = spent
+        if not self.is_retried(spent):
+            await self.copier.give_up(message, failure, timeout=_COPY_S)
             logger.error(
                 "message is a dead letter now",
                 group=self._group,
@@ -105,7 +106,7 @@ class FailedMessages:
             return
         redelivery = self._redelivery(message)
         delay_s = self._policy.now.retry_topic_s[redelivery - 1] if after_s is None else after_s
-        await self._copies.retry_later(
+        await self.copier.retry_later(
             message, failure, redelivery=redelivery, delay_s=delay_s, timeout=_COPY_S
         )
         logger.warning(

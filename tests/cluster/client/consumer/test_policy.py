@@ -103,10 +103,56 @@ async def test_attempts_and_pauses_follow(factory: aio.MessageFactory) -> None:
 
         async def is_stopped() -> bool:
             group = await factory.admin.describe_group("g")
-            return any("on_failure = 'stop'" in each.stopped for each in group.partitions)
+            return any("on_failure = 'stop'" in (each.stopped or "") for each in group.partitions)
 
         await until_true(is_stopped)
         assert len(bad.tries) == count + 1
+
+
+async def test_what_is_held_is_described(factory: aio.MessageFactory) -> None:
+    """With its message, tries and error, and until it is over; not before its attempts are used."""
+    clock, admin = factory.admin.cluster.clock, factory.admin
+    is_mended = False
+
+    async def listener(message: Message) -> None:
+        if message.key in {"b", "c"} and not is_mended:
+            raise ValueError("no " * 1_000)
+
+    async def seen() -> Any:
+        return (await admin.describe_group("g")).partitions[0]
+
+    begun_ms = clock.wall_ms()
+    settings = {"mode": "keyed", "workers": 4, "max_attempts": 3, "retry_backoff": (10.0, 40.0)}
+    async with await member(factory, listener, **settings) as consumer:
+        sent = await send(factory, *(Message("t", b"x", key=key) for key in "abcd"))
+        await asyncio.sleep(20)
+        assert ((await seen()).stopped, (await seen()).held) == (None, 0)
+        assert consumer.troubles() == {}
+        await asyncio.sleep(30)
+        told = await seen()
+        assert (told.held, told.stopped_at, told.attempts) == (2, sent[1].offset, 3)
+        assert told.message_id == sent[1].id
+        assert begun_ms <= told.stopped_since_ms <= begun_ms + 2_000, "its first try"
+        assert clock.wall_ms() < told.next_try_ms <= clock.wall_ms() + 48_000
+        assert told.stopped.startswith("ListenerFailed: the listener raised for the message at")
+        assert len(told.stopped) <= 500
+        [trouble] = consumer.troubles().values()
+        assert trouble[1:] == (
+            told.stopped_at,
+            told.stopped_since_ms,
+            told.attempts,
+            told.message_id,
+            told.next_try_ms,
+            told.held,
+        )
+        is_mended = True
+        await admin.alter_group("g", max_attempts=4)
+
+        async def is_over() -> bool:
+            return (await seen()).stopped is None and (await seen()).held == 0
+
+        await until_true(is_over)
+        assert consumer.troubles() == {}
 
 
 async def test_the_first_member_founds_it_and_others_are_told(

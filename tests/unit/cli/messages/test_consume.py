@@ -121,7 +121,7 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     told = Told()
     config = ConsumerConfig(group="g", retry_backoff=(60.0, 60.0))
     where = TopicPartition("t", 0)
-    failures = Failures(where, "g", PolicyInForce(config), random.Random(0))
+    failures = Failures(where, "g", PolicyInForce(config), random.Random(0), lambda: 0)
     delivery = InTurn(
         where, 0, listener, failures, hooks=told.hooks, executor=workers, permit=endless()
     )

@@ -1,5 +1,6 @@
 """Which delivery a partition has: in turn, or sliding."""
 
+from collections.abc import Callable
 from typing import Any
 
 from vq.backoff import Draws
@@ -47,6 +48,7 @@ def delivery_for(
     config: ConsumerConfig,
     policy: PolicyInForce,
     rng: Draws,
+    now_ms: Callable[[], int],
     *,
     executor: Executor,
     permit: Permit,
@@ -54,7 +56,7 @@ def delivery_for(
     wanted: Filter = ALL,
 ) -> Delivery:
     """Return what delivers a partition from ``position`` on, as the settings say."""
-    failures = Failures(partition, config.group, policy, rng)
+    failures = Failures(partition, config.group, policy, rng, now_ms)
     if is_in_turn(config):
         return InTurn(
             partition,

@@ -132,6 +132,16 @@ class Delivery(ABC):
             self._in_line = True
         self._executor.put(self)
 
+    def pass_over(self, offset: int) -> None:
+        """Go on at an offset: nobody can read what is before it. Only after ``fetch_again``."""
+        with self._lock:
+            if self.is_stopped:
+                return
+            self._expected = offset
+            self._passed_over(offset)
+        if self.error is not None:
+            self._went_on()
+
     def progress(self) -> Progress:
         """Return where this group goes on after a stop, and the message before that.
 
@@ -242,6 +252,10 @@ class Delivery(ABC):
         self.is_stopped = True
         self.until = -math.inf
         self._chunks.clear()
+
+    @abstractmethod
+    def _passed_over(self, offset: int) -> None:
+        """Have the progress go on at an offset, behind what nobody can read."""
 
     @abstractmethod
     def _forget_fetched(self) -> int:

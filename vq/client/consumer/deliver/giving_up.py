@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
-from vq.coordination.tree.values.group_terms import OnFailure
+from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, OnBadRecord, OnFailure
+from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -22,6 +23,10 @@ from vq.shown import shown_raised
 logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
 _REMEMBERED: Final = 100_000
+#: What follows the last try is a copy.
+COPIED: Final = frozenset({OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER})
+#: What failed is remembered without its content.
+_NO_MESSAGE: Final = Message("", b"")
 
 
 class Spent(NamedTuple):
@@ -31,11 +36,13 @@ class Spent(NamedTuple):
         message: The message, as it was delivered.
         failure: What the listener made of this delivery.
         after_s: The pause that the listener asked for; None: it did not.
+        is_bad: Nothing can read it, so there is no use in another try.
     """
 
     message: Message
     failure: DeliveryFailure
     after_s: float | None
+    is_bad: bool = False
 
 
 class Called(NamedTuple):
@@ -59,22 +66,31 @@ class FailedTries:
 
     A message is also copied, to the retry topic, when the listener asks for a pause that is longer
     than all of the policy's.
+
+    Args:
+        policy: After how many tries a message is copied; or at once, because nothing can read it.
+        now_ms: The time.
     """
 
     def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
         self._policy = policy
         self._now_ms = now_ms
         self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
-        self._spent: dict[tuple[str, int, int], tuple[DeliveryFailure, float | None]] = {}
+        self._spent: dict[tuple[str, int, int], Spent] = {}
+
+    def _most(self) -> int:
+        """Return after how many failed tries a message is copied."""
+        policy = self._policy.now
+        return policy.max_attempts if policy.on_failure in COPIED else MAX_ATTEMPTS_MAX + 1
 
     def used_up(self, messages: Sequence[Message]) -> list[Spent]:
         """Return messages of which only the copy is missing, with why; none: call the listener."""
         found: list[Spent] = []
         for message in messages if self._spent else ():
-            failure, after_s = self._spent.get(_place(message), (None, None))
-            if failure is None or message.attempts <= failure.attempts:  # delivered anew
+            spent = self._spent.get(_place(message))
+            if spent is None or message.attempts <= spent.failure.attempts:  # delivered anew
                 return []
-            found.append(Spent(message, failure, after_s))
+            found.append(spent._replace(message=message))
         return found
 
     def failed(self, messages: Sequence[Message], result: BaseException | Retry) -> list[Spent]:
@@ -91,14 +107,19 @@ class FailedTries:
             and after_s > policy.retry_backoff_s[-1]
         )
         found = []
+        is_bad = (
+            self._policy.on_bad_record is OnBadRecord.DEAD_LETTER
+            and len(messages) == 1
+            and isinstance(result, ContentUnreadable)
+        )
         for message in messages:
             place = _place(message)
             since, _ = self._since.get(place, (self._now_ms(), ""))
             self._since[place] = since, why
-            if is_long or message.attempts >= policy.max_attempts:
+            if is_bad or is_long or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
-                self._spent[place] = failure, after_s
-                found.append(Spent(message, failure, after_s))
+                self._spent[place] = Spent(_NO_MESSAGE, failure, after_s, is_bad)
+                found.append(Spent(message, failure, after_s, is_bad))
         while len(self._since) > _REMEMBERED:
             oldest = next(iter(self._since))
             self._since.pop(oldest, None)
