@@ -7,7 +7,6 @@ So to those who deliver, a message whose copy is stored was handled. The offset 
 committed only then, and it holds up what must follow it until then.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +18,7 @@ from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
 from vq.shown import shown_raised
+from vq.tasks import cancellation_of
 
 logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
@@ -204,10 +204,11 @@ def awaiting(
             try:
                 result = await listener(given)
             except BaseException as error:
+                if cancellation_of(error) is not None:  # the listener has not failed
+                    raise
                 spent = failing.failed(messages, error)
-                task = asyncio.current_task()
-                if not spent or (task is not None and task.cancelling()):
-                    raise  # the next try copies it, if there is one
+                if not spent:
+                    raise
             else:
                 if not isinstance(result, Retry):
                     failing.over(messages)
