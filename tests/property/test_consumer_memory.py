@@ -24,7 +24,7 @@ from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.consumer.fetch.fetch_sessions import Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.clock import SystemClock
-from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
+from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable, VqError
 from vq.limits import KIB
 from vq.message_filter import ALL
 from vq.model import Address, Message, PartitionPlacement, Span, TopicPartition
@@ -177,6 +177,10 @@ class Nobody(Executor):
         """See ``Executor.put``."""
 
 
+async def _read_again(_: int, __: VqError) -> None:
+    """Pass over nothing."""
+
+
 class Held:
     """One partition as the consumer holds it, from a position on."""
 
@@ -212,6 +216,7 @@ class Held:
             on_chunk=self.delivery.add,
             on_error=lambda error: None,
             on_new_epoch=lambda: None,
+            on_bad_record=_read_again,
         )
         fetches.join(self.fetcher)
         self.fetcher._joined = True

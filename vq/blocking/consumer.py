@@ -65,6 +65,11 @@ class MessageConsumer:
         """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
+    @property
+    def bad_records(self) -> int:
+        """How many records nobody could read and were passed over, see ``on_bad_record``."""
+        return self._core.bad_records
+
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """Return the partitions that do not go on now, each with the cause and the time.
 

@@ -15,6 +15,7 @@ from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
     MAX_ATTEMPTS_MAX,
     STICKY,
+    OnBadRecord,
     OnFailure,
     WorkingMode,
 )
@@ -349,6 +350,10 @@ class ConsumerConfig:
         on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``.
             ``subscribe`` refuses ``retry-topic``: members have no retry topic yet. None: what the
             group has; in a new group ``hold``.
+        on_bad_record: ``stop``, ``skip`` or ``dead-letter``: what becomes of a record that no node
+            has so that it can be read, see ``OnBadRecord``; also of a message for which the
+            listener raises ``vq.errors.ContentUnreadable``, as serializers do for what is no
+            content of theirs.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -388,6 +393,7 @@ class ConsumerConfig:
     on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] | None = (
         None
     )
+    on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] = OnBadRecord.STOP
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] | None = None
     audit_interval_s: float = 30.0
@@ -404,10 +410,13 @@ class ConsumerConfig:
         start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
-        if self.on_failure is not None:
-            on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
+        on_failure = self.on_failure
+        if on_failure is not None:
+            on_failure = choice_of(OnFailure, "on_failure", on_failure)
             object.__setattr__(self, "on_failure", on_failure)
-        if self.on_failure is OnFailure.DEAD_LETTER and self.group:
+        on_bad_record = choice_of(OnBadRecord, "on_bad_record", self.on_bad_record)
+        object.__setattr__(self, "on_bad_record", on_bad_record)
+        if self.group and OnFailure.DEAD_LETTER in (on_failure, on_bad_record):
             topic_of(Purpose.DEAD_LETTERS, self.group)  # raises if the name is too long
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)

@@ -21,6 +21,7 @@ from vq.operations.groups import balance, groups, making, progress, resets, term
 from vq.operations.messages import (
     columns,
     dead_letters,
+    delayed,
     finding,
     resending,
     stored,
@@ -29,7 +30,7 @@ from vq.operations.messages import (
 from vq.operations.operation import Effect, Resource, Right, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
-from vq.operations.topics import closing, emptying, topics, verification
+from vq.operations.topics import closing, deletion, emptying, topics, verification
 
 ASK, PLAN, ACT = Effect
 DESCRIBE, READ, WRITE, MANAGE = Right
@@ -51,10 +52,10 @@ class Operations:
     close_topic = row(closing.close_topic, ACT, MANAGE, TOPIC, "topic close")
     open_topic = row(closing.open_topic, ACT, MANAGE, TOPIC, "topic open")
     drain_topic = row(emptying.drain_topic, ACT, MANAGE, TOPIC, "topic drain")
-    plan_delete = row(topics.plan_delete, PLAN, DESCRIBE, TOPIC, "topic delete")
-    delete_topic = row(topics.delete_topic, ACT, MANAGE, TOPIC, "topic delete")
-    undelete_topic = row(topics.undelete_topic, ACT, MANAGE, TOPIC, "topic undelete")
-    deleted_topics = row(topics.deleted_topics, ASK, DESCRIBE, TOPIC, "topic list")
+    plan_delete = row(deletion.plan_delete, PLAN, DESCRIBE, TOPIC, "topic delete")
+    delete_topic = row(deletion.delete_topic, ACT, MANAGE, TOPIC, "topic delete")
+    undelete_topic = row(deletion.undelete_topic, ACT, MANAGE, TOPIC, "topic undelete")
+    deleted_topics = row(deletion.deleted_topics, ASK, DESCRIBE, TOPIC, "topic list")
 
     # Placements
     placements = row(partitions.partitions_of, ASK, DESCRIBE, TOPIC, "topic describe")
@@ -100,6 +101,10 @@ class Operations:
     read_dead_letters = yielding_row(dead_letters.read_dead_letters, ASK, READ, GROUP, "dlq read")
     resend_dead_letters = row(resending.resend_dead_letters, ACT, MANAGE, GROUP, "dlq resend")
     delete_dead_letters = row(resending.delete_dead_letters, ACT, MANAGE, GROUP, "dlq delete")
+
+    # Delayed messages
+    list_delayed = row(delayed.list_delayed, ASK, READ, TOPIC, "delayed list")
+    cancel_delayed = row(delayed.cancel_delayed, ACT, WRITE, CLUSTER, "delayed cancel")
 
     # Repeatable writes
     begin_write = row(writes.begin_write, ACT, WRITE, CLUSTER)

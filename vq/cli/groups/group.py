@@ -16,6 +16,7 @@ from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.group_terms import BAD_RECORD
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.operations.groups.groups import (
@@ -443,7 +444,8 @@ def remarks_on(group: str, progress: GroupProgress) -> list[str]:
 
 def _is_damage(stopped: str) -> bool:
     """Whether what a member publishes is an error of bytes that cannot be read."""
-    return stopped.startswith((f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:"))
+    errors = (f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:")
+    return stopped.startswith(errors) or BAD_RECORD in stopped
 
 
 def _row(progress: GroupProgress) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
+from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import FailedTries
@@ -38,9 +39,16 @@ from vq.client.copies import DeadLetterCopies
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure
+from vq.coordination.tree.values.group_terms import (
+    BAD_RECORD,
+    FailurePolicy,
+    OnBadRecord,
+    OnFailure,
+)
 from vq.errors import (
+    ContentUnreadable,
     CoordinationError,
+    CorruptData,
     FilterFailed,
     GenerationStale,
     InvalidState,
@@ -102,6 +110,9 @@ class ConsumerCore:
         self.policy = PolicyInForce(config)
         self.failing = FailedTries(self.policy, cluster.clock.wall_ms)
         self._copies = DeadLetterCopies(cluster, config.group)
+        self._bad_records = BadRecords(
+            cluster, config.group, self.policy.on_bad_record, self._copies
+        )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -198,7 +209,7 @@ class ConsumerCore:
     def _listener(self, topic: str) -> Any:
         """Return what the executor calls for messages of a topic, by the policy in force."""
         subscription = self._subscriptions.of(topic)
-        copies = self.policy.now.on_failure == OnFailure.DEAD_LETTER
+        copies = OnFailure.DEAD_LETTER in (self.policy.now.on_failure, self.policy.on_bad_record)
         return subscription.giving_up if copies else subscription.listener
 
     async def claimed(self, hold: Hold) -> None:
@@ -271,6 +282,7 @@ class ConsumerCore:
             on_error=lambda error: self._fetch_reported(reading, error),
             # A new master: its log may not have what was handled.
             on_new_epoch=lambda: self._check(reading, reading.progress()),
+            on_bad_record=lambda offset, why: self._meet_bad_record(reading, offset, why),
         )
         reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
         if hold.stopped:
@@ -355,8 +367,28 @@ class ConsumerCore:
         If the partition is about to leave or to pause, the next reading fails likewise.
         """
         if reading.is_current and reading.hold.may(Event.STOP):
+            is_bad = isinstance(error.__cause__, ContentUnreadable)
+            is_bad &= self.policy.on_bad_record is OnBadRecord.STOP
+            why = BAD_RECORD if is_bad else places.LISTENER_FAILED
             self._stop_reading(reading)
-            self._stop(reading, f"{places.LISTENER_FAILED}: {error}")
+            self._stop(reading, f"{why}: {error}")
+
+    async def _meet_bad_record(self, reading: Reading, offset: int, damage: VqError) -> int | None:
+        """Do about a record that nobody can read what the settings say; see the fetcher."""
+        delivery, hold = reading.delivery, reading.hold
+        if not reading.is_current:
+            return None
+        if self.policy.on_bad_record is OnBadRecord.STOP:
+            # What is before it is handled first, so that the group stops right at it.
+            if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
+                self._stop_reading(reading)
+                self._stop(reading, f"{BAD_RECORD}: {damage}")
+            return None
+        reader = self.reader.partition(hold.partition)
+        following = await self._bad_records.settle(reader, offset, damage)
+        reading.message_id = None  # nobody knows the one before the next
+        delivery.pass_over(following)
+        return following
 
     # Troubles -------------------------------------------------------------------------------------
     @property
@@ -368,6 +400,11 @@ class ConsumerCore:
     def bad_reads(self) -> int:
         """See ``MessageConsumer.bad_reads``."""
         return self._troubles.bad_reads
+
+    @property
+    def bad_records(self) -> int:
+        """See ``MessageConsumer.bad_records``."""
+        return self._bad_records.passed
 
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """See ``MessageConsumer.troubles``."""
@@ -391,8 +428,8 @@ class ConsumerCore:
         if reading.is_current:
             error = reading.delivery.error
             self._troubles.bad_reads += not isinstance(error, FilterFailed)
-            bad = offset if error is None else error.details.get("offset", offset)
-            reading.fetcher.fetch_again(offset, int(bad))
+            damage = error if isinstance(error, CorruptData) else None
+            reading.fetcher.fetch_again(offset, damage)
 
     def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
         """Note an error of the fetcher, or with None that it is over."""

@@ -132,6 +132,16 @@ class Delivery(ABC):
             self._in_line = True
         self._executor.put(self)
 
+    def pass_over(self, offset: int) -> None:
+        """Go on at an offset: nobody can read what is before it. Only after ``fetch_again``."""
+        with self._lock:
+            if self.is_stopped:
+                return
+            self._expected = offset
+            self._passed_over(offset)
+        if self.error is not None:
+            self._goes_on()
+
     def progress(self) -> Progress:
         """Return where this group goes on after a stop, and the message before that.
 
@@ -248,6 +258,10 @@ class Delivery(ABC):
         self._chunks.clear()
 
     @abstractmethod
+    def _passed_over(self, offset: int) -> None:
+        """Have the progress go on at an offset, behind what nobody can read."""
+
+    @abstractmethod
     def _forget_fetched(self) -> int:
         """Forget what was fetched and is not handled; return from where it is needed again."""
 
@@ -268,6 +282,6 @@ class Delivery(ABC):
         self._stuck_at = self.position
         self._hooks.stuck(error)
 
-    def _went_on(self) -> None:
+    def _goes_on(self) -> None:
         self.error = None
         self._hooks.went_on()

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeGuard
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
-from vq.coordination.tree.values.group_terms import OnFailure
-from vq.errors import ListenerFailed, VqError
+from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
+from vq.errors import ContentUnreadable, ListenerFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown_raised
@@ -94,8 +94,8 @@ class Failures:
         self.tell(decided, before)
         return decided
 
-    def decide(self, failed: Failed, before: VqError | None) -> Decided:
-        """Decide about a message.
+    def decide(self, failed: Failed, before: VqError | None, *, is_alone: bool = True) -> Decided:
+        """Decide about a message; ``is_alone``: the listener was given no other one with it.
 
         The error has in its ``details`` what there is to know: of which message, how often and
         since when it was tried, when it is again, and with ``held`` that it is.
@@ -105,7 +105,9 @@ class Failures:
         why = "" if error is None else f": {shown_raised(error)}"
         policy = self._policy.now
         verdict = Verdict.AGAIN
-        if attempts >= policy.max_attempts:
+        if is_alone and isinstance(error, ContentUnreadable):  # no further try reads it
+            verdict = _VERDICTS_ON_BAD[self._policy.on_bad_record]
+        elif attempts >= policy.max_attempts:
             verdict = _VERDICTS[OnFailure(policy.on_failure)]
         pause_s = retry.after_s if retry is not None else None
         if pause_s is None:
@@ -228,4 +230,9 @@ _VERDICTS: Final = {
     OnFailure.RETRY_TOPIC: Verdict.HOLD,  # members have none yet
     OnFailure.SKIP: Verdict.SKIP,
     OnFailure.STOP: Verdict.STOP,
+}
+_VERDICTS_ON_BAD: Final = {
+    OnBadRecord.STOP: Verdict.STOP,
+    OnBadRecord.SKIP: Verdict.SKIP,
+    OnBadRecord.DEAD_LETTER: Verdict.HOLD,  # as above
 }

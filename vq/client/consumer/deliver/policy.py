@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from vq.client.config import ConsumerConfig
-from vq.coordination.tree.values.group_terms import PAUSES_MAX, FailurePolicy
+from vq.coordination.tree.values.group_terms import PAUSES_MAX, FailurePolicy, OnBadRecord
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
@@ -48,10 +48,12 @@ class PolicyInForce:
 
     Attributes:
         now: The policy; before the contract was read, what the settings say.
+        on_bad_record: What becomes of a record that nobody can read: this member's setting.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
         self.now = founding_policy(config)
+        self.on_bad_record = OnBadRecord(config.on_bad_record)
         self._config = config
         self._was_read = False
 

@@ -271,10 +271,11 @@ class Sliding(Delivery):
         later: list[tuple[Message, float]] = []
         behind: dict[Hashable, list[Message]] = {}  # by lane, behind the one that is tried first
         handled: list[Message] = []
+        is_alone = len(messages) == 1
         for message in messages:
             failed = failed_try(message, result)
             before = self._failing.get(message.offset)
-            decided = self.failures.decide(failed, before)
+            decided = self.failures.decide(failed, before, is_alone=is_alone)
             with contextlib.suppress(BaseException):  # of the application's logging
                 self.failures.tell(decided, before)
             if decided.verdict is Verdict.STOP:
@@ -330,6 +331,10 @@ class Sliding(Delivery):
         self.ready.clear()
         self.lanes.clear()
         self._decoded, self._admitted = (), 0
+
+    def _passed_over(self, offset: int) -> None:
+        self.window.pass_over(offset)
+        self._is_damaged = False
 
     def _forget_fetched(self) -> int:
         self._decoded, self._admitted = (), 0
@@ -444,6 +449,10 @@ class Sliding(Delivery):
             first = self._failing.first_held()
         if first is None:
             if not self._is_damaged:
-                self._went_on()
-        elif isinstance(told, ListenerFailed) and told.details["offset"] != first.details["offset"]:
+                super()._goes_on()
+            return
+        if isinstance(told, ListenerFailed):
+            if told.details["offset"] != first.details["offset"]:
+                self._stuck(first)
+        elif not self._is_damaged:
             self._stuck(first)
