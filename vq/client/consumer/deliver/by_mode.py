@@ -1,6 +1,6 @@
 """Which delivery a partition has: in turn, or sliding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vq.backoff import Draws
@@ -26,18 +26,18 @@ def check_listener_for(config: ConsumerConfig, listener: object) -> None:
     """Refuse settings that nothing acts on.
 
     Raises:
-        InvalidArgument: There is no listener, and the settings say how many messages it is at; or
-            they ask for a retry topic.
+        InvalidArgument: There is no listener, and the settings say how many messages it is at, or
+            ask for a retry topic.
     """
-    if config.on_failure is OnFailure.RETRY_TOPIC:
-        raise InvalidArgument(
-            f"on_failure = {str(config.on_failure)!r}: members have no retry topic yet; give "
-            "'hold', 'dead-letter', 'skip' or 'stop'"
-        )
     if listener is None and not is_in_turn(config):
         raise InvalidArgument(
             f"mode = {str(config.mode)!r} and batch_size = {config.batch_size} are for listeners, "
             "and this topic has none; give subscribe a listener, or leave them out"
+        )
+    if listener is None and config.on_failure is OnFailure.RETRY_TOPIC:
+        raise InvalidArgument(
+            f"on_failure = {str(config.on_failure)!r} is for listeners, and this topic has none; "
+            "give subscribe a listener, or leave it out"
         )
 
 
@@ -54,8 +54,13 @@ def delivery_for(
     permit: Permit,
     hooks: DeliveryHooks,
     wanted: Filter = ALL,
+    ahead: Iterable[tuple[int, int]] = (),
 ) -> Delivery:
-    """Return what delivers a partition from ``position`` on, as the settings say."""
+    """Return what delivers a partition from ``position`` on, as the settings say.
+
+    ``ahead`` are messages behind it that were handled before. One that is at one message at a time
+    has none, and delivers those of another mode again.
+    """
     failures = Failures(partition, config.group, policy, rng, now_ms)
     if is_in_turn(config):
         return InTurn(
@@ -74,6 +79,7 @@ def delivery_for(
         listener,
         failures,
         config=config,
+        ahead=ahead,
         executor=executor,
         permit=permit,
         hooks=hooks,
