@@ -50,7 +50,8 @@ def block_until(
 ) -> None:
     """Have this thread wait until ``check()`` is true; fail with ``what``, as it reads then.
 
-    A look that is a command takes longer than those pauses: the next pause takes as long.
+    A look that is a command takes longer than those pauses: the next pause takes as long, up to a
+    tenth of a second.
     """
     begin = time.monotonic()
     deadline = begin + timeout_s
@@ -59,5 +60,5 @@ def block_until(
             return
         end = time.monotonic()
         assert end < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(max(pause_s, end - begin))
+        time.sleep(max(pause_s, min(end - begin, 0.1)))
         begin = time.monotonic()
