@@ -113,12 +113,11 @@ class Timers:
         now_ms = self._clock.wall_ms()
         ends_ms = []
         for channel in channels:
-            if (
-                channel not in self._running
-            ):  # the group that has the rest of it delivers these, too
-                end_ms = _kept_until(channel)
-                channel.needed = earliest(channel) if now_ms <= end_ms else None
-                ends_ms += [end_ms] if now_ms <= end_ms else []
+            if channel in self._running:
+                continue
+            end_ms = _kept_until(channel)  # the group that has the rest of it delivers these, too
+            channel.needed = earliest(channel) if now_ms <= end_ms else None
+            ends_ms += [end_ms] if now_ms <= end_ms else []
         self._look_again(min(ends_ms, default=now_ms) - now_ms)
 
     def _look_again(self, left_ms: int) -> None:
