@@ -274,6 +274,7 @@ class ConsumerCore:
             permit=self._permit,
             hooks=hooks,
             wanted=subscription.wanted,
+            ahead=begin.ahead,
         )
         fetcher = PartitionFetcher(
             self._fetches,
@@ -501,7 +502,7 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take the commit now; to be called again.
         """
         try:
-            await self._commit([hold])
+            await self._commit([hold], is_last=True)
         except VqError as error:
             if isinstance(error, CoordinationError) and error.retriable:
                 raise
@@ -605,13 +606,13 @@ class ConsumerCore:
         """
         await self._commit(self.holds)
 
-    async def _commit(self, holds: Iterable[Hold]) -> None:
+    async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:
         membership = self._membership
         if membership is None:
             return
         dirty = {}
         for hold in holds:
-            progress = hold.to_commit()
+            progress = hold.to_commit(is_last=is_last)
             if progress is not None:
                 dirty[hold.partition] = progress
         outcome = await membership.share.commit(dirty)

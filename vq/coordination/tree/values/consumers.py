@@ -22,6 +22,8 @@ from vq.message_filter import Filter
 from vq.model import check_name, choice_of
 from vq.topic_pattern import check_pattern, matches, matching
 
+#: Messages behind an offset that a commit names as handled, too.
+AHEAD_MAX: Final = 200
 #: Claims of a partition that its assignment remembers.
 HISTORY_MAX: Final = 8
 
@@ -346,7 +348,8 @@ class CommittedOffset(PartitionOfGroup):
     is not known. ``epoch`` is that of the batch before the offset; 0, and left out, if it is not
     known. They and ``topic_id`` identify the place, because another topic or another log may have
     the same offset. ``stopped`` says why the group does not go on from here. An empty ``topic_id``
-    or ``stopped`` is left out.
+    or ``stopped`` is left out. ``ahead`` has the offset and the id of messages behind ``offset``
+    that are handled, too, the first ``AHEAD_MAX`` of them; left out if there are none.
     """
 
     _what = "offset"
@@ -358,6 +361,7 @@ class CommittedOffset(PartitionOfGroup):
     topic_id: str = ""
     stopped: str = ""
     epoch: int = 0
+    ahead: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch <= EPOCH_MAX:
@@ -368,11 +372,26 @@ class CommittedOffset(PartitionOfGroup):
         values = {"offset": self.offset, "message_id": self.message_id, "epoch": epoch}
         known = {name: value for name, value in values.items() if value is not None}
         texts = {"topic_id": self.topic_id, "stopped": self.stopped}
-        present = {name: text for name, text in texts.items() if text}
+        present: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        if self.ahead:
+            present["ahead"] = [list(each) for each in self.ahead]
         return {**known, "time_ms": self.time_ms, "member": self.member, **present}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        values = cls._plain_fields(document)
+        plain = {name: value for name, value in document.items() if name != "ahead"}
+        values = cls._plain_fields(plain)
+        values["ahead"] = _offsets_and_ids(document.get("ahead", []))
         # No message has the id 0; an earlier vq wrote it for an unknown one.
         return cls(**{**values, "message_id": values.get("message_id") or None})
+
+
+def _offsets_and_ids(stored: object) -> tuple[tuple[int, int], ...]:
+    if not isinstance(stored, list):
+        raise TypeError(f"ahead = {stored!r} is not a list")
+    pairs = []
+    for each in stored:
+        if not isinstance(each, list) or [type(one) for one in each] != [int, int]:
+            raise TypeError(f"ahead has {each!r}, which is not an offset and an id")
+        pairs.append((each[0], each[1]))
+    return tuple(pairs)
