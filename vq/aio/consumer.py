@@ -133,9 +133,8 @@ class MessageConsumer:
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called, giving_up = listener, awaiting(listener, core.failing, core.give_up)
-            if limit_s is not None:
-                called, giving_up = limited(called, limit_s), limited(giving_up, limit_s)
+            called = listener if limit_s is None else limited(listener, limit_s)
+            giving_up = awaiting(called, core.failing, core.give_up)
             core.subscribe(
                 topic_or_pattern, length, message_filter, self._listening, called, giving_up
             )

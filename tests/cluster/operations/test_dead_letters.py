@@ -9,11 +9,21 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.cases import case
 from support.client import factory_of, started
+from support.waiting import until_true
 
 from vq.admin import DeadLetter, LetterState
 from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
 from vq.client.copies import DeadLetterCopies
-from vq.errors import ConnectionCut, InvalidArgument, OutcomeUnknown, UnknownTopic, VqError
+from vq.client.producer.spread.partitioner import key_partition
+from vq.errors import (
+    ConnectionCut,
+    InvalidArgument,
+    MessageTooLarge,
+    OutcomeUnknown,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import Key, Message
 from vq.operations.messages import dead_letters, resending
 from vq.operations.messages.stored import read_range
@@ -212,6 +222,33 @@ async def test_the_rate_is_kept(cluster: MemoryCluster, client: ClusterClient) -
     assert client.clock.monotonic() - begun >= 9
 
 
+async def test_large_headers_make_no_batch_that_nobody_takes(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """It would have been begun, so that no later call could send anything either."""
+    key = next(key for key in map(str, range(99)) if key_partition(key, 2) == 0)
+    large = Message("t", bytes(10_000), key=key, headers={"h": "x" * 32_500})
+
+    async def refuse(_: Message) -> None:
+        raise ValueError("no")
+
+    async with factory_of(cluster, host="large", seed=22) as factory:
+        async with await factory.create_producer() as producer:
+            for _ in range(resending.BATCH_LETTERS):
+                await producer.send(large)
+        config = ConsumerConfig(group=GROUP, on_failure="dead-letter", max_attempts=1)
+        async with await factory.create_consumer(config) as consumer:
+            await consumer.subscribe("t", listener=refuse).start()
+
+            async def are_given_up() -> bool:
+                lag = (await factory.admin.describe_group(GROUP)).lag_messages
+                return lag == 0
+
+            await until_true(are_given_up, timeout_s=300)
+    done = await resending.resend_dead_letters(client, GROUP, rate=1e6)
+    assert done.resent == resending.BATCH_LETTERS
+
+
 async def test_letters_without_a_way_home_are_left_and_counted(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
@@ -260,6 +297,23 @@ def cut_at(
 
     client.request = request  # type: ignore[method-assign]
     return lambda: count
+
+
+async def test_a_batch_that_nobody_takes_any_more_holds_up_no_other_letter(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """As one of messages that are too large by now: the call sends the rest, and says so."""
+    before = await given_up(cluster, client, 8)
+    for number, error in ((2, Killed()), (1, MessageTooLarge("x"))):
+        async with started(cluster, host=f"h{number}", seed=100 + number) as mine:
+            cut_at(mine, number, error, stored=False)
+            with pytest.raises(type(error)):
+                await resending.resend_dead_letters(mine, GROUP)
+    found = states(await letters(client, settled=True))
+    assert found["resending"] + found["resent"] == 8
+    assert found["resent"] > 0
+    await resending.resend_dead_letters(client, GROUP)
+    await exactly_once(client, before)
 
 
 async def exactly_once(client: ClusterClient, before: list[Message]) -> None:

@@ -18,6 +18,7 @@ from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
 from vq.shown import shown_raised
+from vq.tasks import cancellation_of
 
 logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
@@ -160,6 +161,8 @@ def awaiting(
             try:
                 result = await listener(given)
             except BaseException as error:
+                if cancellation_of(error) is not None:  # the listener has not failed
+                    raise
                 letters = failing.failed(messages, error)
                 if not letters:
                     raise

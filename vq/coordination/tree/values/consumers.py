@@ -111,6 +111,7 @@ class ConsumerGroup(Value):
                 "promises: a copy comes after later messages; give order = 'relaxed', or "
                 "on_failure = 'hold'"
             )
+        self.rolled()  # what it rolls to must fit together with the rest, too
 
     @property
     def _terms(self) -> dict[str, Any]:
