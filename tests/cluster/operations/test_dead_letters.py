@@ -14,7 +14,7 @@ from support.waiting import until_true
 from vq.admin import DeadLetter, LetterState
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.client.copies import DeadLetterCopies
+from vq.client.copies import MessageCopies
 from vq.client.producer.spread.partitioner import key_partition
 from vq.errors import (
     ConnectionCut,
@@ -79,7 +79,7 @@ async def given_up(
     cluster: MemoryCluster, client: ClusterClient, count: int = 8, **failure: Any
 ) -> list[Message]:
     messages = await sent(cluster, count)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     for each in messages:
         await copies.give_up(each, FAILURE._replace(**failure), timeout=5)
     return messages
@@ -131,7 +131,7 @@ async def test_the_first_origin_is_kept_by_a_copy_of_a_copy(
 ) -> None:
     (message, *_) = await given_up(cluster, client, 1)
     (letter,) = await letters(client)
-    await DeadLetterCopies(client, "other").give_up(letter.message, FAILURE, timeout=5)
+    await MessageCopies(client, "other").give_up(letter.message, FAILURE, timeout=5)
     found = [each async for each in dead_letters.read_dead_letters(client, "other")]
     assert [each.origin for each in found] == [place(message)]
 
@@ -140,7 +140,7 @@ async def test_what_was_not_used_has_made_nothing(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     await sent(cluster, 1)
-    DeadLetterCopies(client, GROUP)
+    MessageCopies(client, GROUP)
     assert [each.name for each in await topics.list_topics(client, reserved=True)] == ["t"]
     with pytest.raises(UnknownTopic, match=r"group 'g' has no dead letters.*_vq\.dlq\.g"):
         await letters(client)
@@ -152,7 +152,7 @@ async def test_letters_are_chosen_by_reason_and_time(
 ) -> None:
     (early, *_) = await given_up(cluster, client, 2, reason="TimeoutError: db")
     await asyncio.sleep(60)
-    await DeadLetterCopies(client, GROUP).give_up(early, FAILURE, timeout=5)
+    await MessageCopies(client, GROUP).give_up(early, FAILURE, timeout=5)
     times = sorted(each.message.append_time_ms or 0 for each in await letters(client))
     assert times[2] - times[1] > 50_000
     for chosen, count in (
@@ -406,7 +406,7 @@ async def test_a_copy_of_unknown_outcome_is_stored_once_when_it_is_made_again(
     messages = await of_one_partition(cluster)
     for comes_back in (True, False):
         async with started(cluster, host=f"m{comes_back}", seed=40 + comes_back) as member:
-            copies = DeadLetterCopies(member, f"{GROUP}{comes_back}")
+            copies = MessageCopies(member, f"{GROUP}{comes_back}")
             await copies.give_up(messages[0], FAILURE, timeout=5)
             cut_at(member, 1, Killed(), stored=stored)
             with pytest.raises(Killed):  # as when its member is cancelled here
@@ -422,7 +422,7 @@ async def test_a_copy_that_the_broker_does_not_answer_in_time_is_unknown_and_the
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     messages = await of_one_partition(cluster)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
     plain = client.request
 
@@ -446,7 +446,7 @@ async def test_a_copy_that_is_refused_keeps_nothing_from_the_next_one(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     messages = await of_one_partition(cluster)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
     await topics.alter_topic(client, NAME, max_message_bytes=1)
     await client.refreshed(NAME)
@@ -465,7 +465,7 @@ async def test_a_topic_that_was_deleted_for_good_is_made_again(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     messages = await sent(cluster, 4)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
     await deletion.delete_topic(client, NAME, now=True)
     await client.refreshed(NAME)

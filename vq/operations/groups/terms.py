@@ -11,11 +11,10 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.groups import groups
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
-from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure
+from vq.coordination.tree.values.group_terms import FailurePolicy, check_topics
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
-from vq.reserved import Purpose, topic_of
 from vq.topic_pattern import is_pattern, matching, overlap
 
 #: Longest time for which a group takes members of two versions: seven days.
@@ -102,8 +101,8 @@ async def alter_group(
     failure = {name: value for name, value in given.items() if value is not None}
     common = _given(mode, order, strategy)
 
-    if on_failure == OnFailure.DEAD_LETTER:
-        topic_of(Purpose.DEAD_LETTERS, group)  # raises if the name is too long
+    if on_failure is not None:
+        check_topics(group, on_failure)
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}
