@@ -81,6 +81,8 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.offset_stores.file import FileOffsetStore
+    from vq.offset_stores.sql import SqlOffsetStore
     from vq.reserved import DeliveryFailure, MessageOrigin
 
 
@@ -145,6 +147,8 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.offset_stores.file": ("FileOffsetStore",),
+    "vq.offset_stores.sql": ("SqlOffsetStore",),
     "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
@@ -161,6 +165,7 @@ __all__ = [
     "ConsumerConfig",
     "DeliveryFailure",
     "FailurePolicy",
+    "FileOffsetStore",
     "FlushMode",
     "GroupBalance",
     "GroupStrategy",
@@ -201,6 +206,7 @@ __all__ = [
     "SendFuture",
     "SendResult",
     "Span",
+    "SqlOffsetStore",
     "StartPosition",
     "StatusResult",
     "TopicMetrics",

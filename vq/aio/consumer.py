@@ -10,6 +10,7 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
+from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
@@ -125,8 +126,10 @@ class MessageConsumer:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
             called: AsyncListener = listener
+            if self.config.offset_store is not None:
+                called = passing_async(called)
             if core.failing is not None:
-                called = awaiting(listener, core.failing, core.give_up)
+                called = awaiting(called, core.failing, core.give_up)
             called = called if limit_s is None else limited(called, limit_s)
             self._core.subscribe(topic, length, message_filter, self._listening, called)
         self._is_pulled = listener is None

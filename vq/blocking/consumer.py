@@ -7,6 +7,7 @@ from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import calling
+from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.pull import ThreadPull
@@ -152,7 +153,8 @@ class MessageConsumer:
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
             failing = self._core.failing
-            called = listener if failing is None else calling(listener, failing, self._give_up)
+            called = listener if self.config.offset_store is None else passing(listener)
+            called = called if failing is None else calling(called, failing, self._give_up)
             called = called if self.config.listener_timeout_s is None else Watched(called)
             self._core.subscribe(topic, length, message_filter, self._workers, called)
         self._pull.subscribed(listener)

@@ -11,8 +11,10 @@ from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_option
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import (
+    ANY_STORE,
     MAX_ATTEMPTS_MAX,
     PAUSE_S_MAX,
+    ZOOKEEPER,
     FailurePolicy,
     OnFailure,
     Ordering,
@@ -30,6 +32,7 @@ TERMS: Final = {
     "order": TEXT,
     "strategy": TEXT,
     "failure": FAILURE,
+    "offset_store": TEXT,
     "roll_until_s": maybe(NUMBER),
 }
 
@@ -97,6 +100,11 @@ _filter_option = click.option(
 @click.argument("name", shell_complete=group_names)
 @terms_options
 @_filter_option
+@click.option(
+    "--offset-store",
+    type=click.Choice([ANY_STORE, ZOOKEEPER]),
+    help="Where its offsets are from now on; any: where the next member keeps them.",
+)
 @click.option("--on-failure", type=click.Choice(list(OnFailure)), help="What follows the last try.")
 @click.option(
     "--max-attempts",
@@ -127,7 +135,8 @@ def alter(
 
     What follows a failed message changes while members run: they follow. The mode, the order, the
     strategy and filters change only while there is no member; `vq group roll` changes them while
-    there are.
+    there are. The offset store changes only while there is no member: the group goes on at the last
+    copies of its offsets in ZooKeeper, which are exact if its members were closed.
     """
     if not filters and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
@@ -190,6 +199,7 @@ def terms_json(terms: GroupTerms) -> dict[str, Any]:
         "order": terms.order,
         "strategy": terms.strategy,
         "failure": terms.failure.to_json(),
+        "offset_store": terms.offset_store,
         "roll_until_s": in_seconds(terms.roll_until_ms),
     }
 
@@ -208,6 +218,7 @@ def terms_text(terms: GroupTerms) -> dict[str, str]:
         "order": terms.order,
         "strategy": terms.strategy,
         "failure": failure_text(terms.failure),
+        "offset store": terms.offset_store,
         **rolls,
     }
 

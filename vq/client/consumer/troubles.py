@@ -17,6 +17,9 @@ logger = get_logger(__name__)
 #: What is published changes no more often than this.
 _PUBLISH_S: Final = 1.0
 
+#: The offset of a trouble in a partition of which no offset is known.
+UNKNOWN_OFFSET: Final = -1
+
 Report = Callable[[TopicPartition, PartitionTrouble | None], Awaitable[None]]
 
 
