@@ -57,6 +57,11 @@ class MessageConsumer:
         """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
+    @property
+    def bad_records(self) -> int:
+        """How many records nobody could read and were passed over, see ``on_bad_record``."""
+        return self._core.bad_records
+
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """Return the partitions that do not go on now, each with the cause and the time.
 
@@ -92,18 +97,19 @@ class MessageConsumer:
 
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int = limits.MIB,
         listener: AsyncListener | None = None,
         message_filter: Wanting = None,
     ) -> Self:
-        """Add a topic to consume, before ``start`` or the iteration; return this consumer.
+        """Add a topic, or those of a pattern, before ``start`` or the iteration.
 
         All topics of a consumer have listeners, or none has and a task iterates or calls
         ``get_many``.
 
         Args:
-            topic: Must exist when the consumer starts.
+            topic_or_pattern: A topic, which must exist when the consumer starts, or a pattern of
+                names such as ``"orders.*"``; see ``vq.MessageConsumer.subscribe``.
             length: Bytes fetched at a time, 1 to 8 MiB.
             listener: A coroutine function, called on the factory's loop for each message, or with
                 ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
@@ -111,6 +117,9 @@ class MessageConsumer:
                 returns; see ``vq.MessageConsumer.subscribe`` for failures. Call ``start`` after.
             message_filter: A tag, or several as ``"a || b"``, a ``vq.Where`` or a
                 ``vq.MessageFilter``; see ``vq.MessageConsumer.subscribe``.
+
+        Returns:
+            This consumer.
 
         Raises:
             InvalidArgument: An argument is wrong, or some topics have a listener and some none.
@@ -121,17 +130,19 @@ class MessageConsumer:
                 "one, or none and iterate or call get_many, or make two consumers"
             )
         if listener is None:
-            self._core.subscribe(topic, length, message_filter, self._inbox)
+            self._core.subscribe(topic_or_pattern, length, message_filter, self._inbox)
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called: AsyncListener = listener
+            called = listener
             if self.config.offset_store is not None:
-                called = passing_async(called)
-            if core.failing is not None:
-                called = awaiting(called, core.failing, core.give_up)
-            called = called if limit_s is None else limited(called, limit_s)
-            self._core.subscribe(topic, length, message_filter, self._listening, called)
+                called = passing_async(listener)
+            called, giving_up = called, awaiting(called, core.failing, core.give_up)
+            if limit_s is not None:
+                called, giving_up = limited(called, limit_s), limited(giving_up, limit_s)
+            core.subscribe(
+                topic_or_pattern, length, message_filter, self._listening, called, giving_up
+            )
         self._is_pulled = listener is None
         return self
 

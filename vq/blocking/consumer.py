@@ -66,6 +66,11 @@ class MessageConsumer:
         """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
+    @property
+    def bad_records(self) -> int:
+        """How many records nobody could read and were passed over, see ``on_bad_record``."""
+        return self._core.bad_records
+
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """Return the partitions that do not go on now, each with the cause and the time.
 
@@ -114,17 +119,22 @@ class MessageConsumer:
 
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int = limits.MIB,
         listener: Listener | None = None,
         message_filter: Wanting = None,
     ) -> Self:
-        """Add a topic to consume and the listener of its messages. Call it before ``start``.
+        """Add a topic, or those of a pattern, and the listener of their messages, before ``start``.
 
         All topics of a consumer have listeners, or none has and ``get_many`` returns the messages.
 
         Args:
-            topic: Must exist when ``start`` is called.
+            topic_or_pattern: A topic, which must exist when ``start`` is called. Or a pattern of
+                names, such as ``"orders.*"``: ``*`` stands for any characters, ``?`` for one. The
+                consumer follows topics that come and go: a new one is read from its start, within a
+                second; if a hint of ZooKeeper is lost, within ``config.audit_interval_s``.
+                ``message.topic`` tells which one it is. Topics of vq's own never match, and no two
+                subscriptions may be of one topic. All members of a group have the same patterns.
             length: Bytes fetched at a time, 1 to 8 MiB.
             listener: Called on a thread of this consumer for each message, or with
                 ``config.batch_size`` for lists of them; ``config.mode`` says in which order, and
@@ -145,18 +155,20 @@ class MessageConsumer:
         """
         self._pull.check_subscription(listener)
         if listener is None:
-            self._core.subscribe(topic, length, message_filter, self._pull.inbox)
+            self._core.subscribe(topic_or_pattern, length, message_filter, self._pull.inbox)
         else:
             check_function(
                 "listener",
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            failing = self._core.failing
             called = listener if self.config.offset_store is None else passing(listener)
-            called = called if failing is None else calling(called, failing, self._give_up)
-            called = called if self.config.listener_timeout_s is None else Watched(called)
-            self._core.subscribe(topic, length, message_filter, self._workers, called)
+            giving_up = calling(called, self._core.failing, self._give_up)
+            if self.config.listener_timeout_s is not None:
+                called, giving_up = Watched(called), Watched(giving_up)
+            self._core.subscribe(
+                topic_or_pattern, length, message_filter, self._workers, called, giving_up
+            )
         self._pull.subscribed(listener)
         return self
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from vq.client.cluster import ClusterClient
 from vq.client.puts import put_batch
-from vq.coordination.groups.groups import read_group
+from vq.coordination.groups.groups import read_group, with_matches
 from vq.coordination.topics.reserved_topics import ensure_reserved
+from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.errors import (
     OutcomeUnknown,
     ProducerFenced,
@@ -103,8 +104,8 @@ class DeadLetterCopies:
         cluster = self._cluster
         known = cluster.routes.topics.get(name)
         if known is None:
-            contract = await read_group(cluster.coordinator, self._group)
-            origins = {origin, *(() if contract is None else contract.topics)}
+            contract = await read_group(cluster.coordinator, self._group) or ConsumerGroup()
+            origins = {origin, *(await with_matches(cluster.coordinator, contract)).topics}
             await ensure_reserved(
                 cluster.coordinator, name, sorted(origins), cluster.origin(auto=True)
             )

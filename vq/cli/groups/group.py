@@ -16,6 +16,7 @@ from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.group_terms import BAD_RECORD
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.operations.groups.groups import (
@@ -54,6 +55,10 @@ _PROGRESS: Final = record(
     stopped=maybe(TEXT),
     stopped_at=maybe(WHOLE),
     stopped_since_s=maybe(NUMBER),
+    held=WHOLE,
+    message_id=maybe(WHOLE),
+    attempts=maybe(WHOLE),
+    next_try_s=maybe(NUMBER),
     needs_reset=TRUTH,
     other_topic=TRUTH,
     subscribed=TRUTH,
@@ -316,6 +321,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
         **TERMS,
         start=TEXT,
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        patterns=some(record(pattern=TEXT, filter=maybe(TEXT), topics=some(TEXT))),
         deleted_topics=some(TEXT),
         unsubscribed=some(TEXT),
         by_stream=TRUTH,
@@ -409,7 +415,15 @@ def remarks_on(group: str, progress: GroupProgress) -> list[str]:
             f"`vq group reset {group}` sets where it goes on"
         ]
     found = []
-    if progress.stopped is not None:
+    if progress.held:
+        messages = f"{progress.held} message{'s' if progress.held > 1 else ''}"
+        found.append(
+            f"{partition}: {progress.owner} holds {messages} that its listener fails for; the "
+            f"first is at offset {progress.stopped_at}, id {progress.message_id}, since "
+            f"{utc(progress.stopped_since_ms)}, {progress.attempts} attempts, next try "
+            f"{utc(progress.next_try_ms)}: {progress.stopped}"
+        )
+    elif progress.stopped is not None:
         at = "" if progress.stopped_at is None else f" at offset {progress.stopped_at}"
         found.append(
             f"{partition}: {progress.owner} does not go on{at} since "
@@ -437,7 +451,8 @@ def remarks_on(group: str, progress: GroupProgress) -> list[str]:
 
 def _is_damage(stopped: str) -> bool:
     """Whether what a member publishes is an error of bytes that cannot be read."""
-    return stopped.startswith((f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:"))
+    errors = (f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:")
+    return stopped.startswith(errors) or BAD_RECORD in stopped
 
 
 def _row(progress: GroupProgress) -> dict[str, Any]:
@@ -455,7 +470,7 @@ def _row(progress: GroupProgress) -> dict[str, Any]:
 
 def _progress_json(progress: GroupProgress) -> dict[str, Any]:
     fields = asdict(progress)
-    for name in ("committed_ms", "stopped_since_ms"):
+    for name in ("committed_ms", "stopped_since_ms", "next_try_ms"):
         fields[name.removesuffix("ms") + "s"] = in_seconds(fields.pop(name))
     return {**fields, "beyond_end": progress.beyond_end}
 
@@ -474,7 +489,12 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     for name in ("failure", "roll_until_s", "offset_store"):
         del fields[name]
     topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
-    return {**fields, **terms_text(found.terms), "topics": topics}
+    patterns = {
+        each: f"{', '.join(found.matched_by(each)) or 'no topic'} now" for each in found.patterns
+    }
+    del fields["patterns"]
+    own = {"topics": topics, **({"patterns": patterns} if patterns else {})}
+    return {**fields, **terms_text(found.terms), **own}
 
 
 def _summary_json(found: GroupDescription) -> dict[str, Any]:
@@ -484,6 +504,10 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
         "start": found.start,
         "topics": [
             {"topic": topic, "filter": wanted or None} for topic, wanted in found.topics.items()
+        ],
+        "patterns": [
+            {"pattern": each, "filter": wanted or None, "topics": found.matched_by(each)}
+            for each, wanted in found.patterns.items()
         ],
         "deleted_topics": list(found.deleted_topics),
         "unsubscribed": list(found.unsubscribed),

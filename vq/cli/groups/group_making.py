@@ -47,7 +47,8 @@ _MADE: Final = record(
     multiple=True,
     required=True,
     metavar="TOPIC[=FILTER]",
-    help="What it reads, such as 'orders=paid || sent'; may repeat.",
+    help="What it reads, such as 'orders=paid || sent', or 'orders.*' for all topics whose names "
+    "match; may repeat.",
 )
 @click.option("--to-earliest", is_flag=True, help="It begins at the oldest message kept.")
 @click.option("--to-latest", is_flag=True, help="It begins at the end.")

@@ -55,7 +55,7 @@ class Pauses(click.ParamType[tuple[float, ...]]):
 
 
 class TopicFilter(click.ParamType[tuple[str, str]]):
-    """A topic and a group's filter there: ``orders``, or ``orders=a || b``; see ``Filter``."""
+    """A topic or pattern, and a group's filter there: ``orders``, or ``orders=a || b``."""
 
     name = "topic"
 
@@ -92,7 +92,7 @@ _filter_option = click.option(
     multiple=True,
     metavar="TOPIC=FILTER",
     help="The filter in a topic, such as 'orders=paid || sent' or 'orders=WHERE price > 10'; * for "
-    "all messages; may repeat.",
+    "all messages; may repeat. `vq group alter` also takes a pattern, such as 'orders.*=paid'.",
 )
 
 
@@ -104,6 +104,13 @@ _filter_option = click.option(
     "--offset-store",
     type=click.Choice([ANY_STORE, ZOOKEEPER]),
     help="Where its offsets are from now on; any: where the next member keeps them.",
+)
+@click.option(
+    "--drop-pattern",
+    "drop_patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="A pattern of topic names that it reads no longer; may repeat.",
 )
 @click.option("--on-failure", type=click.Choice(list(OnFailure)), help="What follows the last try.")
 @click.option(
@@ -129,20 +136,27 @@ _filter_option = click.option(
 @shows(record(group=TEXT, **TERMS))
 @command_options
 def alter(
-    invocation: Invocation, name: str, filters: Sequence[tuple[str, str]], **given: Any
+    invocation: Invocation,
+    name: str,
+    filters: Sequence[tuple[str, str]],
+    drop_patterns: Sequence[str],
+    **given: Any,
 ) -> None:
     """Change what the members of a consumer group have in common.
 
     What follows a failed message changes while members run: they follow. The mode, the order, the
-    strategy and filters change only while there is no member; `vq group roll` changes them while
-    there are. The offset store changes only while there is no member: the group goes on at the last
-    copies of its offsets in ZooKeeper, which are exact if its members were closed.
+    strategy, filters and patterns change only while there is no member; `vq group roll` changes all
+    but patterns while there are. The offset store changes only while there is no member: the group
+    goes on at the last copies of its offsets in ZooKeeper, which are exact if its members were
+    closed.
     """
-    if not filters and all(each is None for each in given.values()):
+    if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
 
     async def work(cluster: ClusterClient) -> GroupTerms:
-        return await alter_group(cluster, name, filters=dict(filters) or None, **given)
+        return await alter_group(
+            cluster, name, filters=dict(filters) or None, drop_patterns=drop_patterns, **given
+        )
 
     _show(invocation, name, invocation.call(work))
 

@@ -12,18 +12,18 @@ import math
 import os
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
-from vq.client.consumer.deliver.by_mode import check_listener_for, delivery_for
+from vq.client.consumer.deliver.bad_records import BadRecords
+from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import FailedTries
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
@@ -33,28 +33,36 @@ from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffsets
 from vq.client.consumer.group.steering import Steering
+from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import UNKNOWN_OFFSET, Troubles
 from vq.client.copies import DeadLetterCopies
-from vq.client.kinds import check_whole
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
+from vq.coordination.tree.values.group_terms import (
+    BAD_RECORD,
+    FailurePolicy,
+    OnBadRecord,
+    OnFailure,
+    WorkingMode,
+)
 from vq.errors import (
+    ContentUnreadable,
     CoordinationError,
+    CorruptData,
     FilterFailed,
     GenerationStale,
-    InvalidArgument,
     InvalidState,
     ListenerFailed,
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.message_filter import Filter, Wanting
+from vq.message_filter import Wanting
 from vq.model import Message, PartitionTrouble, TopicPartition, check_name
-from vq.reserved import DeliveryFailure, Purpose, group_of
+from vq.reserved import DeliveryFailure
 from vq.tasks import begin_task
+from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
@@ -67,17 +75,6 @@ _LEARN_AGAIN = Backoff(first_s=0.5, most_s=10.0, jitter=0.5)
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """One topic of a consumer: how much to fetch at a time, what, and for whom."""
-
-    topic: str
-    length: int
-    wanted: Filter
-    executor: Executor
-    listener: Any  # the executor's
-
-
 class ConsumerCore:
     """One consumer. Create it on the loop it will live on.
 
@@ -87,7 +84,8 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
-        failing: What listeners failed for; None: nothing is copied.
+        policy: What follows a failed message.
+        failing: What listeners failed for while messages are copied.
         steering: Seeks, pauses and resumes.
     """
 
@@ -104,7 +102,7 @@ class ConsumerCore:
             buffer_bytes=config.buffer_bytes,
             nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
         )
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions = Subscriptions(config)
         self._membership: Membership | None = None
         self._starting = False
         self._start_is_over = asyncio.Event()
@@ -113,9 +111,12 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-        gives_up = config.on_failure is OnFailure.DEAD_LETTER
-        self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
+        self.policy = PolicyInForce(config)
+        self.failing = FailedTries(self.policy, cluster.clock.wall_ms)
         self._copies = DeadLetterCopies(cluster, config.group)
+        self._bad_records = BadRecords(
+            cluster, config.group, self.policy.on_bad_record, self._copies
+        )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
         store, in_order = config.offset_store, config.mode is WorkingMode.ORDERLY
@@ -137,29 +138,22 @@ class ConsumerCore:
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
         self,
-        topic: str,
+        topic_or_pattern: str,
         length: int,
         message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
+        giving_up: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+
+        ``giving_up`` is a listener, too: what ``calling`` or ``awaiting`` made of it.
+        """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
-        check_name("topic", topic)
-        if topic in self._subscriptions:
-            raise InvalidArgument(f"topic {topic!r} is subscribed already")
-        check_whole("length", length)
-        if not 1 <= length <= limits.FETCH_BYTES_MAX:
-            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        if self.failing is not None and group_of(topic, Purpose.DEAD_LETTERS) == self.config.group:
-            raise InvalidArgument(
-                f"group {self.config.group!r} would copy its dead letters into topic {topic!r}, "
-                "which it reads; read them with another group, or with another on_failure"
-            )
-        check_listener_for(self.config, listener)
-        wanted = Filter.of(message_filter)
-        self._subscriptions[topic] = Subscription(topic, length, wanted, executor, listener)
+        self._subscriptions.add(
+            topic_or_pattern, length, message_filter, executor, listener, giving_up
+        )
 
     async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
         """Copy a message into the group's topic of dead letters; return once that is stored."""
@@ -176,15 +170,17 @@ class ConsumerCore:
         self._starting = True
         self._start_is_over.clear()
         try:
-            for topic in self._subscriptions:
-                await self._cluster.track(topic)
+            wanted = self._subscriptions.filters()
+            for topic in wanted:
+                if not is_pattern(topic):
+                    await self._cluster.track(topic)
             if self._outside is not None:
                 await self._outside.open()
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
                 member=self.member,
-                filters={each.topic: each.wanted for each in self._subscriptions.values()},
+                filters=wanted,
                 offsets=self._offsets,
                 holds=self.holds,
                 consumer=self,
@@ -206,7 +202,8 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.listener for each in self._subscriptions.values()]
+            each_topic = self._subscriptions
+            listeners = [one for each in each_topic for one in (each.listener, each.giving_up)]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -222,6 +219,21 @@ class ConsumerCore:
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
+    def follow(self, failure: FailurePolicy) -> None:
+        """See ``GroupConsumer``."""
+        if not self.policy.follow(failure):
+            return
+        for reading in self.holds.readings():
+            reading.delivery.listener = self._listener(reading.hold.partition.topic)
+        for each in self._subscriptions:
+            each.executor.end_pauses()
+
+    def _listener(self, topic: str) -> Any:
+        """Return what the executor calls for messages of a topic, by the policy in force."""
+        subscription = self._subscriptions.of(topic)
+        copies = OnFailure.DEAD_LETTER in (self.policy.now.on_failure, self.policy.on_bad_record)
+        return subscription.giving_up if copies else subscription.listener
+
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         self._expect_target()
@@ -263,19 +275,30 @@ class ConsumerCore:
                 del self._learning[hold.partition]
 
     async def _begin_at(self, hold: Hold) -> None:
+        """Begin to consume a partition where the group is in it."""
         partition, committed = hold.partition, hold.claim.committed
+        by_pattern = not self._subscriptions.names(partition.topic)
+        elsewhere = ""
         if committed is not None:
-            hold.stopped = await places.why_stopped(self._cluster, partition, committed)
-            begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
-            hold.has_sought = begin.position < committed.offset
-            if hold.state is State.STARTING:  # not given up meanwhile
-                self._begin(hold, begin)
-            return
+            elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
+            if not (by_pattern and elsewhere):
+                hold.stopped = committed.stopped or elsewhere
+                begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
+                hold.has_sought = begin.position < committed.offset
+                if hold.state is State.STARTING:  # not given up meanwhile
+                    self._begin(hold, begin)
+                return
+            hold.has_sought = True  # the offset is one of a topic that is not there any more
+            self._handled.pop(partition, None)
         assert self._membership is not None
         hold.stopped = ""
         offsets = await self.reader.partition(partition).bounds()
-        latest = self._membership.contract.start == "latest" and not await claims.is_younger(
-            self._cluster.coordinator, self.config.group, partition
+        latest = (
+            self._membership.contract.start == "latest"
+            and not elsewhere
+            and not await claims.is_younger(
+                self._cluster.coordinator, self.config.group, partition, by_pattern=by_pattern
+            )
         )
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
@@ -288,7 +311,7 @@ class ConsumerCore:
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
         partition, position = hold.partition, begin.position
-        subscription = self._subscriptions[partition.topic]
+        subscription = self._subscriptions.of(partition.topic)
         hooks = DeliveryHooks(
             consumed=lambda size, rest: fetcher.finished(size, rest),
             stuck=lambda error: call_soon(self._loop, self._stuck, reading, error),
@@ -299,9 +322,11 @@ class ConsumerCore:
         delivery = delivery_for(
             partition,
             position,
-            subscription.listener,
+            self._listener(partition.topic),
             self.config,
+            self.policy,
             self._cluster.rng,
+            self._cluster.clock.wall_ms,
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
@@ -319,6 +344,7 @@ class ConsumerCore:
             on_error=lambda error: self._fetch_reported(reading, error),
             # A new master: its log may not have what was handled.
             on_new_epoch=lambda: self._check(reading, reading.progress()),
+            on_bad_record=lambda offset, why: self._meet_bad_record(reading, offset, why),
         )
         reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
         if hold.stopped:
@@ -340,7 +366,7 @@ class ConsumerCore:
     async def _check_place(self, reading: Reading, begin: Progress) -> None:
         """Start to fetch unless the broker says that the log has other messages there."""
         partition = reading.hold.partition
-        wanted = self._subscriptions[partition.topic].wanted
+        wanted = self._subscriptions.of(partition.topic).wanted
         told_from = self._loop.time() + DELAY_TOLD_S
         for tries in itertools.count(1):
             try:
@@ -363,7 +389,7 @@ class ConsumerCore:
         progress, partition = reading.progress(), reading.hold.partition
         if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
             return reading.hold.stopped
-        wanted = self._subscriptions[partition.topic].wanted
+        wanted = self._subscriptions.of(partition.topic).wanted
         try:
             return await places.why_another(self.reader.partition(partition), progress, wanted)
         except VqError as error:
@@ -403,8 +429,28 @@ class ConsumerCore:
         If the partition is about to leave or to pause, the next reading fails likewise.
         """
         if reading.is_current and reading.hold.may(Event.STOP):
+            is_bad = isinstance(error.__cause__, ContentUnreadable)
+            is_bad &= self.policy.on_bad_record is OnBadRecord.STOP
+            why = BAD_RECORD if is_bad else places.LISTENER_FAILED
             self._stop_reading(reading)
-            self._stop(reading, f"{places.LISTENER_FAILED}: {error}")
+            self._stop(reading, f"{why}: {error}")
+
+    async def _meet_bad_record(self, reading: Reading, offset: int, damage: VqError) -> int | None:
+        """Do about a record that nobody can read what the settings say; see the fetcher."""
+        delivery, hold = reading.delivery, reading.hold
+        if not reading.is_current:
+            return None
+        if self.policy.on_bad_record is OnBadRecord.STOP:
+            # What is before it is handled first, so that the group stops right at it.
+            if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
+                self._stop_reading(reading)
+                self._stop(reading, f"{BAD_RECORD}: {damage}")
+            return None
+        reader = self.reader.partition(hold.partition)
+        following = await self._bad_records.settle(reader, offset, damage)
+        reading.message_id = None  # nobody knows the one before the next
+        delivery.pass_over(following)
+        return following
 
     # Troubles -------------------------------------------------------------------------------------
     @property
@@ -416,6 +462,11 @@ class ConsumerCore:
     def bad_reads(self) -> int:
         """See ``MessageConsumer.bad_reads``."""
         return self._troubles.bad_reads
+
+    @property
+    def bad_records(self) -> int:
+        """See ``MessageConsumer.bad_records``."""
+        return self._bad_records.passed
 
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """See ``MessageConsumer.troubles``."""
@@ -439,8 +490,8 @@ class ConsumerCore:
         if reading.is_current:
             error = reading.delivery.error
             self._troubles.bad_reads += not isinstance(error, FilterFailed)
-            bad = offset if error is None else error.details.get("offset", offset)
-            reading.fetcher.fetch_again(offset, int(bad))
+            damage = error if isinstance(error, CorruptData) else None
+            reading.fetcher.fetch_again(offset, damage)
 
     def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
         """Note an error of the fetcher, or with None that it is over."""
@@ -582,7 +633,7 @@ class ConsumerCore:
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
-        for each in self._subscriptions.values():
+        for each in self._subscriptions:
             each.executor.fail(error)
 
     def _expect_target(self) -> None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from vq.coordination.tree.coordinator import (
     Check,
@@ -41,6 +41,7 @@ from vq.coordination.tree.values.consumers import (
     Assignment,
     ClaimReason,
     CommittedOffset,
+    ConsumerGroup,
     Owner,
     PartitionOfGroup,
     PastClaim,
@@ -374,14 +375,18 @@ async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None
                 await coordinator.create(parent, parents=True)
 
 
-async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
+async def is_younger(
+    coordinator: Coordinator, group: str, partition: TopicPartition, *, by_pattern: bool = False
+) -> bool:
     """Return whether a partition was created after the group's first claim in its topic.
 
     A group that starts at the latest message skips messages that are older than the group. A
-    younger partition has no such messages, so the group reads it from its start.
+    younger partition has no such messages, so the group reads it from its start. A topic that the
+    group reads ``by_pattern`` may be younger as a whole: the group's contract counts then.
     """
     topic, number = partition
-    first = await coordinator.exists(Assignment.parent(group, topic))
+    parent = ConsumerGroup.path(group) if by_pattern else Assignment.parent(group, topic)
+    first = await coordinator.exists(parent)
     made = await coordinator.exists(Partition.path(topic, number))
     return first is not None and made is not None and made.czxid > first.czxid
 
@@ -410,32 +415,35 @@ async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
 
 
 async def report_stopped(
-    coordinator: Coordinator,
-    claimed: Claim,
-    *,
-    stopped: str = "",
-    stopped_at: int | None = None,
-    stopped_since_ms: int = 0,
+    coordinator: Coordinator, reports: Sequence[tuple[Claim, Mapping[str, Any]]]
 ) -> None:
-    """Write into the owner node the error that stops the member here; "": it goes on.
+    """Write into owner nodes what stops their member there, by the fields of ``Owner``; none: it
+    goes on.
 
-    If the node belongs to another member or session, nothing is written.
+    It is one write for up to ``CLAIMS_PER_MULTI`` partitions. If a node belongs to another member
+    or session by then, nothing is written there.
     """
-    topic, number = claimed.partition
-    path = Owner.path(claimed.group, topic, number)
+    assert len(reports) <= CLAIMS_PER_MULTI, f"{len(reports)} partitions for one multi"
 
-    def say(node: Node | None) -> Sequence[Operation]:
-        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
-            return ()
-        value = replace(
-            Owner.decode(path, node.data),
-            stopped=stopped[:STOPPED_TEXT_MAX],
-            stopped_at=stopped_at,
-            stopped_since_ms=stopped_since_ms,
-        )
-        return [Set(path, value.encode(), node.stat.version)]
+    async def change(claimed: Claim, told: Mapping[str, Any]) -> Operation | None:
+        topic, number = claimed.partition
+        path = Owner.path(claimed.group, topic, number)
+        try:
+            node = await coordinator.get(path)
+        except NoNode:
+            return None
+        if not _is_held_by(node, path, claimed.member, coordinator.session_id):
+            return None
+        before = Owner.decode(path, node.data)
+        value = Owner(member=before.member, generation=before.generation, **told)
+        value = replace(value, stopped=value.stopped[:STOPPED_TEXT_MAX])
+        return None if value == before else Set(path, value.encode(), node.stat.version)
 
-    await update(coordinator, path, say, what=f"the owner node of {claimed.partition}")
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        changes = await gather_all(change(claimed, told) for claimed, told in reports)
+        return Plan([each for each in changes if each is not None], None)
+
+    await apply_plan(coordinator, plan, what="the owner nodes of partitions that do not go on")
 
 
 async def release(coordinator: Coordinator, claimed: Claim) -> None:

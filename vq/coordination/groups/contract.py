@@ -6,6 +6,7 @@ from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
+from vq.topic_pattern import matching
 
 #: Terms that all members have in common. Their failure policy and start are those of the group,
 #: whatever a member was configured with.
@@ -24,10 +25,10 @@ def merge(
     While the group rolls, a member of either version fits, and the terms stay; from ``now_ms`` on
     at which the roll is over, they are those of its end.
 
-    Topics are added, and ``by_stream`` becomes that of the member. A stream shares out its
-    partitions itself: it takes the terms as they are, and the first member sets those of a group
-    that only a stream has had. A group that takes any offset store has that of the member from then
-    on.
+    Topics are added, unless a pattern matches them, and ``by_stream`` becomes that of the member. A
+    stream shares out its partitions itself: it takes the terms as they are, and the first member
+    sets those of a group that only a stream has had. A group that takes any offset store has that
+    of the member from then on.
 
     Raises:
         MemberDiffers: They differ.
@@ -41,10 +42,11 @@ def merge(
             "members the same values, or this one another group name. `vq group alter` changes a "
             "group without members, `vq group roll` lets both versions in for a while"
         )
-    topics = {**wanted.topics, **present.topics}
     terms = wanted if present.by_stream and not wanted.by_stream else present
     if terms.offset_store == ANY_STORE:
         terms = replace(terms, offset_store=wanted.offset_store)
+    named = {**wanted.topics, **present.topics}
+    topics = {each: named[each] for each in named if matching(terms.patterns, each) is None}
     return replace(terms, start=present.start, topics=topics, by_stream=wanted.by_stream)
 
 
@@ -56,6 +58,15 @@ def differences(present: ConsumerGroup, wanted: ConsumerGroup) -> list[str]:
             theirs, ours = str(getattr(present, name)), str(getattr(wanted, name))
             if theirs != ours:
                 found.append(f"the group has {name} = {theirs!r}, this member {ours!r}")
+        for pattern in sorted({*present.patterns, *wanted.patterns}):
+            theirs, ours = (
+                _what(each.patterns[pattern]) if pattern in each.patterns else "none"
+                for each in (present, wanted)
+            )
+            if theirs != ours:
+                found.append(
+                    f"of the topics {pattern!r} the group reads {theirs}, this member {ours}"
+                )
     theirs, ours = present.offset_store, wanted.offset_store
     # A stream has its offsets in ZooKeeper; members that follow it may take them elsewhere.
     if theirs not in {ours, ANY_STORE} and not (present.by_stream and theirs == ZOOKEEPER):

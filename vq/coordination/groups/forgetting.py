@@ -67,7 +67,7 @@ async def forget_topic(coordinator: Coordinator, group: str, topic: str) -> None
 
 async def _check_nobody_reads(coordinator: Coordinator, group: str, topic: str) -> None:
     members = await groups.members(coordinator, group)
-    readers = [name for name, each in members.items() if topic in each.value.topics]
+    readers = [name for name, each in members.items() if each.value.reads(topic)]
     if readers:
         raise InvalidState(
             f"{len(readers)} member(s) of group {group!r} subscribe to topic {topic!r}: "

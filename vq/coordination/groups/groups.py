@@ -25,7 +25,7 @@ from vq.coordination.tree.coordinator import (
     Watch,
     WatchEvent,
 )
-from vq.coordination.tree.paths import CONSUMERS
+from vq.coordination.tree.paths import CONSUMERS, TOPICS
 from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
@@ -152,6 +152,22 @@ async def known_group(coordinator: Coordinator, group: str) -> ConsumerGroup:
     if found is None:
         raise UnknownGroup(f"there is no consumer group {group!r}")
     return found
+
+
+async def known_reads(coordinator: Coordinator, group: str) -> ConsumerGroup:
+    """Return the group's contract; its topics are those, too, that its patterns match now.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    return await with_matches(coordinator, await known_group(coordinator, group))
+
+
+async def with_matches(coordinator: Coordinator, contract: ConsumerGroup) -> ConsumerGroup:
+    """Return a contract whose topics are those, too, that its patterns match now."""
+    if not contract.patterns:
+        return contract
+    return contract.among(await children_or_none(coordinator, TOPICS))
 
 
 # Members ----------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ async def _read_group(
 ) -> dict[int, int] | None:
     """Return what a group has committed in each partition; None: it does not read the topic."""
     contract = await read_group(coordinator, name)
-    if contract is None or topic not in contract.topics:
+    if contract is None or contract.filter_of(topic) is None:
         return None
     offsets = await OffsetStore(coordinator).read(name, [topic])
     return {

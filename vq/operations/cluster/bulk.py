@@ -83,6 +83,7 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
     coordinator = cluster.coordinator
     names = await groups.list_groups(coordinator)
     nodes = await read_nodes(coordinator, [ConsumerGroup.path(name) for name in names])
+    present = await topics.list_topics(coordinator)
     members_of = await gather_all(_member_names(coordinator, name) for name in names)
     paths = [
         [] if isinstance(members, str) else [Member.path(name, each) for each in members]
@@ -98,7 +99,7 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
         elif node is not None:  # else it was deleted meanwhile
             count = members if isinstance(members, str) else len(members)
             read = _subscribed({path: by_path[path] for path in own})
-            found.append(_contract(name, node, count, read))
+            found.append(_contract(name, node, count, read, present))
     return found
 
 
@@ -110,21 +111,25 @@ async def _member_names(coordinator: Coordinator, group: str) -> list[str] | str
         return str(error)
 
 
-def _subscribed(members: Mapping[str, Node | NotAllowed | None]) -> set[str] | None:
-    """Return the topics that members subscribe to; None: not all are known, or there is none."""
-    read: set[str] = set()
+def _subscribed(members: Mapping[str, Node | NotAllowed | None]) -> list[Member] | None:
+    """Return the members; None: not all are known, or there is none."""
+    read: list[Member] = []
     for path, node in members.items():
         if not isinstance(node, Node):
             return None
         try:
-            read.update(Member.decode(path, node.data).topics)
+            read.append(Member.decode(path, node.data))
         except (Unreadable, InvalidArgument):
             return None
-    return read if members else None
+    return read or None
 
 
 def _contract(
-    name: str, node: Node | NotAllowed, members: int | str, read: set[str] | None
+    name: str,
+    node: Node | NotAllowed,
+    members: int | str,
+    read: Sequence[Member] | None,
+    present: Sequence[str],
 ) -> GroupContract:
     if isinstance(members, str):
         return GroupContract(group=name, error=members)
@@ -133,7 +138,7 @@ def _contract(
     if not node.data:  # created as a parent: its first member has not written the contract yet
         return GroupContract(group=name, members=members)
     try:
-        value = ConsumerGroup.decode(ConsumerGroup.path(name), node.data)
+        value = ConsumerGroup.decode(ConsumerGroup.path(name), node.data).among(present)
     except (Unreadable, InvalidArgument) as error:
         return GroupContract(group=name, members=members, error=str(error))
     return GroupContract(
@@ -142,7 +147,11 @@ def _contract(
         members=members,
         model=value.model,
         start=value.start,
-        unsubscribed=() if read is None else tuple(sorted(set(value.topics) - read)),
+        unsubscribed=()
+        if read is None
+        else tuple(
+            topic for topic in sorted(value.topics) if not any(each.reads(topic) for each in read)
+        ),
         by_stream=value.by_stream,
     )
 

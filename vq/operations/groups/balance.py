@@ -92,11 +92,15 @@ async def plan_balance(
             would be no member, or too many.
     """
     coordinator = cluster.coordinator
-    contract = await groups.known_group(coordinator, group)
+    contract = await groups.known_reads(coordinator, group)
     name, assign = group_strategy_of(_strategy_for(group, contract, strategy))
     present = await groups.members(coordinator, group)
     then = _members_then(contract, present, members)
-    topics = {topic for each in then.values() for topic in each.topics}
+    subscribed = {
+        member: frozenset(topic for topic in contract.topics if each.reads(topic))
+        for member, each in then.items()
+    }
+    topics = set().union(*subscribed.values())
     partitions: list[TopicPartition] = []
     for topic in sorted(topics):
         partitions += await _partitions(cluster, topic)
@@ -105,7 +109,7 @@ async def plan_balance(
     routes = cluster.routes
     shares = assign(
         GroupBalance(
-            members={member: frozenset(each.topics) for member, each in then.items()},
+            members=subscribed,
             partitions=partitions,
             current=current,
             member_racks={member: each.rack for member, each in then.items()},
@@ -220,7 +224,7 @@ async def group_history(
     """
     if partition is not None and topic is None:
         raise InvalidArgument(f"partition = {partition} needs a topic")
-    contract = await groups.known_group(cluster.coordinator, group)
+    contract = await groups.known_reads(cluster.coordinator, group)
     if topic is not None and topic not in contract.topics:
         raise InvalidArgument(
             f"group {group!r} does not read topic {topic!r}; it reads "

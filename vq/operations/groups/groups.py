@@ -24,6 +24,7 @@ from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.operations.groups.terms import GroupTerms, terms_of
 from vq.operations.partitions.offsets import Inspector
+from vq.topic_pattern import matches
 
 logger = get_logger(__name__)
 #: The problem of a topic that none of the group's members subscribes to: nothing is expected there.
@@ -39,7 +40,7 @@ class GroupSummary:
 
     Attributes:
         group: Its name.
-        topics: What it reads, sorted.
+        topics: What it reads, sorted: topics, and patterns of names.
         members: How many consumers are alive.
         model: ``clustering``: each message goes to one member.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
@@ -86,10 +87,9 @@ async def readable_groups(
 async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
     contract = await groups.read_group(coordinator, name) or ConsumerGroup()
     members = await groups.members(coordinator, name)
-    topics_read = tuple(sorted(contract.topics))
     return GroupSummary(
         name,
-        topics_read,
+        tuple(sorted({*contract.topics, *contract.patterns})),
         len(members),
         contract.model,
         contract.start,
@@ -105,14 +105,18 @@ def unsubscribed_of(contract: ConsumerGroup, members: Mapping[str, MemberView]) 
     """
     if not members:
         return ()
-    read = {topic for each in members.values() for topic in each.value.topics}
-    return tuple(sorted(set(contract.topics) - read))
+    read = [each.value for each in members.values()]
+    topics_read = sorted(contract.topics)
+    return tuple(topic for topic in topics_read if not any(each.reads(topic) for each in read))
 
 
 # describe -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A live consumer of a group; ``partitions`` is how many it owns."""
+    """A live consumer of a group.
+
+    ``partitions`` is how many it owns; ``topics`` has what it subscribes to, patterns included.
+    """
 
     member: str
     host: str
@@ -149,6 +153,12 @@ class GroupProgress:
         stopped: What keeps the group, or the owner, from going on; None: nothing does.
         stopped_at: The offset at which the owner stands.
         stopped_since_ms: Since when the owner stands there.
+        held: How many messages the owner's listener has failed for as often as the group allows, so
+            that what must follow them waits. The fields below, ``stopped_at`` and
+            ``stopped_since_ms`` are of the first of them.
+        message_id: Its id; None: nothing is held.
+        attempts: How often the listener failed for it.
+        next_try_ms: When it is tried again. Both are up to 6 s old.
         needs_reset: The group goes on only after a reset.
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
@@ -177,6 +187,10 @@ class GroupProgress:
     stopped: str | None = None
     stopped_at: int | None = None
     stopped_since_ms: int | None = None
+    held: int = 0
+    message_id: int | None = None
+    attempts: int | None = None
+    next_try_ms: int | None = None
     needs_reset: bool = False
     other_topic: bool = False
     subscribed: bool = True
@@ -224,13 +238,15 @@ class GroupDescription:
         group: Its name.
         model: ``clustering``: each message goes to one member.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
-        topics: Each topic it reads, with its filter; "": all messages.
+        topics: Each topic it reads, with its filter; "": all messages. Those that its patterns
+            match are among them.
         deleted_topics: Topics of the group that are not there any more.
         unsubscribed: Topics that none of its members subscribes to; none without members.
         members: The live consumers, sorted by name.
         partitions: The group's progress, by topic and partition.
         by_stream: A stream that is no member writes the group's progress.
         terms: What its members have in common.
+        patterns: Each pattern of names that it reads, with its filter.
     """
 
     group: str
@@ -243,6 +259,11 @@ class GroupDescription:
     unsubscribed: tuple[str, ...] = ()
     by_stream: bool = False
     terms: GroupTerms = field(default_factory=lambda: terms_of(ConsumerGroup()))
+    patterns: Mapping[str, str] = field(default_factory=dict)
+
+    def matched_by(self, pattern: str) -> list[str]:
+        """Return those of ``topics`` that one of its patterns matches."""
+        return [topic for topic in self.topics if matches(pattern, topic)]
 
     def verdict_on(
         self, progress: GroupProgress, thresholds: LagThresholds, *, now_s: float
@@ -298,6 +319,7 @@ class GroupDescription:
 class GroupNodes:
     """What the tree says of a group; a topic that is gone is missing from ``topics``.
 
+    The topics that its patterns match now are in its contract, too.
     ``younger`` has the partitions without a committed offset that were made after the group began.
     """
 
@@ -346,6 +368,7 @@ def description(
         unsubscribed=unsubscribed_of(contract, nodes.members),
         by_stream=contract.by_stream,
         terms=terms_of(contract),
+        patterns={pattern: each.text for pattern, each in sorted(contract.patterns.items())},
     )
 
 
@@ -356,10 +379,12 @@ async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
         UnknownGroup: There is none of this name.
     """
     coordinator = cluster.coordinator
-    contract = await groups.known_group(coordinator, name)
-    names = sorted(contract.topics)
+    own = await groups.known_group(coordinator, name)
+    names = sorted((await groups.with_matches(coordinator, own)).topics)
     views = await gather_all(_view_or_none(coordinator, each) for each in names)
     present = {view.name: view for view in views if view is not None}
+    contract = own.among(present)
+    names = sorted(contract.topics)
     offsets = await cluster.offsets.read(name, names)
     fresh = [
         partition
@@ -368,7 +393,10 @@ async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
         if (partition := TopicPartition(view.name, number)) not in offsets
     ]
     younger = await gather_all(
-        claims.is_younger(coordinator, name, partition) for partition in fresh
+        claims.is_younger(
+            coordinator, name, partition, by_pattern=partition.topic not in own.topics
+        )
+        for partition in fresh
     )
     return GroupNodes(
         contract,
@@ -438,6 +466,10 @@ async def progress(
         stopped=stopped or (owner.stopped if owner is not None else "") or None,
         stopped_at=None if owner is None else owner.stopped_at,
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
+        held=0 if owner is None else owner.held,
+        message_id=None if owner is None else owner.message_id,
+        attempts=None if owner is None else owner.attempts or None,
+        next_try_ms=None if owner is None else owner.next_try_ms,
         needs_reset=bool(stopped),
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
@@ -452,7 +484,7 @@ def _member(view: MemberView, partitions: Iterable[GroupProgress]) -> GroupMembe
         host=view.value.host,
         pid=view.value.pid,
         partitions=sum(each.owner == view.member for each in partitions),
-        topics=view.value.topics,
+        topics=(*view.value.topics, *view.value.patterns),
         since_ms=view.value.since_ms,
     )
 
@@ -502,12 +534,12 @@ async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion
         unreadable = str(error)
     else:
         if contract is not None:
-            topics_read = contract.topics
+            topics_read = {*contract.topics, *contract.patterns}
         elif await coordinator.exists(ConsumerGroup.path(group)) is None:
             raise UnknownGroup(f"there is no consumer group {group!r}")
     kept = await cluster.offsets.topics(group)
     names = tuple(sorted({*topics_read, *kept}))
-    numbers = await gather_all(cluster.offsets.partitions(group, each) for each in names)
+    numbers = await gather_all(cluster.offsets.partitions(group, each) for each in kept)
     members = await groups.member_names(coordinator, group)
     return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
 
@@ -553,7 +585,7 @@ async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> T
         InvalidArgument: It does not read the topic.
     """
     coordinator = cluster.coordinator
-    contract = await groups.known_group(coordinator, group)
+    contract = await groups.known_reads(coordinator, group)
     numbers = await cluster.offsets.partitions(group, topic)
     if topic not in contract.topics and not numbers:
         raise InvalidArgument(
@@ -561,7 +593,7 @@ async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> T
             f"{', '.join(sorted(contract.topics)) or 'none'}"
         )
     members = await groups.members(coordinator, group)
-    readers = tuple(each for each, view in members.items() if topic in view.value.topics)
+    readers = tuple(each for each, view in members.items() if view.value.reads(topic))
     return TopicForgetting(group, topic, len(numbers), readers)
 
 

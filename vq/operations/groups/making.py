@@ -4,9 +4,10 @@ Loop-bound functions on a ``ClusterClient``. The offsets are written first and t
 group counts from its contract on, and what ended half-way may be done again.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
@@ -29,6 +30,7 @@ from vq.operations.groups.resets import (
     reset,
 )
 from vq.operations.groups.terms import GroupTerms, terms_of
+from vq.topic_pattern import is_pattern, overlap
 
 #: Goals that say where a group is now: a new one is nowhere yet.
 _OF_THE_GROUP: Final = (Goal.COMMITTED, Goal.PAST_DAMAGE, Goal.SHIFT)
@@ -42,7 +44,8 @@ class PlannedGroup:
         group: Its name.
         is_new: It is to be made. Otherwise it is there, and only its offsets are set.
         start: ``earliest`` or ``latest``: where it begins without an offset.
-        topics: Each topic that it will read, with its filter; "": all messages.
+        topics: Each topic that it will read, with its filter; "": all messages. Patterns of names
+            are among them.
         terms: What its members have in common.
         offsets: Where it will go on.
     """
@@ -75,7 +78,8 @@ class GroupExport:
         group: Its name.
         time_ms: When that was, in milliseconds since 1970.
         start: ``earliest`` or ``latest``: where it begins without an offset.
-        topics: Each topic it reads, with its filter; "": all messages.
+        topics: Each topic it reads, with its filter; "": all messages. Patterns of names are
+            among them.
         offsets: By topic and partition; those without a commit are left out.
         offset_store: What has its offsets; if not ``zookeeper``, these are copies, which are
             seconds behind it at most.
@@ -104,8 +108,8 @@ async def plan_create_group(
 
     Args:
         group: Its name.
-        filters: The topics it reads, each with its filter as text: ``a || b``,
-            ``WHERE price > 10``, or ``*`` for all.
+        filters: The topics it reads, and patterns of names such as ``orders.*``, each with its
+            filter as text: ``a || b``, ``WHERE price > 10``, or ``*`` for all.
         target: Where it is to begin in each partition that there is now.
         start: ``earliest`` or ``latest``: where it begins in partitions that come later.
         mode, order, strategy: Its terms; members must have the same.
@@ -129,10 +133,18 @@ async def plan_create_group(
         order=order,
         strategy=strategy,
         start=start,
-        topics=_filters(filters),
+        **_reads(filters),
     )
     await _check_new(cluster, group)
-    offsets = await plan_places(cluster, group, target, start=start, topics_needed=contract.topics)
+    matched = (await groups.with_matches(cluster.coordinator, contract)).topics
+    offsets = await plan_places(
+        cluster,
+        group,
+        target,
+        start=start,
+        topics_needed=contract.topics,
+        topics_else=matched.keys() - contract.topics.keys(),
+    )
     return _planned(group, contract, offsets, is_new=True)
 
 
@@ -151,7 +163,8 @@ async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> P
     """
     contract = await groups.known_group(cluster.coordinator, source)
     await _check_new(cluster, group)
-    found = await cluster.offsets.read(source, sorted(contract.topics))
+    reads = await groups.with_matches(cluster.coordinator, contract)
+    found = await cluster.offsets.read(source, sorted(reads.topics))
     now_ms = cluster.clock.wall_ms()
     offsets = [
         Reset(partition, None, replace(each, member="", time_ms=now_ms))
@@ -170,12 +183,13 @@ async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
         UnknownGroup: There is none of this name.
     """
     contract = await groups.known_group(cluster.coordinator, group)
-    found = await cluster.offsets.read(group, sorted(contract.topics))
+    reads = await groups.with_matches(cluster.coordinator, contract)
+    found = await cluster.offsets.read(group, sorted(reads.topics))
     return GroupExport(
         group=group,
         time_ms=cluster.clock.wall_ms(),
         start=contract.start,
-        topics={topic: each.text for topic, each in sorted(contract.topics.items())},
+        topics=_texts(contract),
         offsets=tuple(
             ExportedOffset(
                 topic=partition.topic,
@@ -213,11 +227,11 @@ async def plan_import_group(
     present = await groups.read_group(cluster.coordinator, check_name("group", group))
     contract = present or ConsumerGroup(
         start=exported.start,
-        topics=_filters(exported.topics),
+        **_reads(exported.topics),
     )
     names = sorted({each.topic for each in exported.offsets})
     for name in names:
-        if name not in contract.topics:
+        if contract.filter_of(name) is None:
             raise InvalidArgument(
                 f"group {group!r} does not read topic {name!r}; it reads "
                 f"{', '.join(sorted(contract.topics)) or 'none'}"
@@ -300,9 +314,8 @@ async def _check_new(cluster: ClusterClient, group: str) -> None:
 def _planned(
     group: str, contract: ConsumerGroup, offsets: list[Reset], *, is_new: bool
 ) -> PlannedGroup:
-    filters = {topic: each.text for topic, each in sorted(contract.topics.items())}
     terms = terms_of(contract)
-    return PlannedGroup(group, is_new, contract.start, filters, terms, tuple(offsets))
+    return PlannedGroup(group, is_new, contract.start, _texts(contract), terms, tuple(offsets))
 
 
 def _contract(planned: PlannedGroup) -> ConsumerGroup:
@@ -315,9 +328,30 @@ def _contract(planned: PlannedGroup) -> ConsumerGroup:
         failure=terms.failure,
         offset_store=terms.offset_store,
         start=planned.start,
-        topics=_filters(planned.topics),
+        **_reads(planned.topics),
     )
 
 
-def _filters(texts: Mapping[str, str]) -> dict[str, Filter]:
-    return {topic: Filter.of_text(text) for topic, text in texts.items()}
+def _texts(contract: ConsumerGroup) -> dict[str, str]:
+    """Return the filters of topics and patterns for people."""
+    filters = {**contract.topics, **contract.patterns}
+    return {name: each.text for name, each in sorted(filters.items())}
+
+
+def _reads(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a contract has for the filters of some topics and patterns.
+
+    Raises:
+        InvalidArgument: A topic is one of a pattern, or two patterns may be of one topic.
+    """
+    for first, second in itertools.combinations(texts, 2):
+        if overlap(first, second):
+            raise InvalidArgument(
+                f"{first!r} and {second!r} may be the same topic, and each topic has one filter; "
+                "name one of them"
+            )
+    filters = {name: Filter.of_text(text) for name, text in texts.items()}
+    return {
+        "topics": {name: each for name, each in filters.items() if not is_pattern(name)},
+        "patterns": {name: each for name, each in filters.items() if is_pattern(name)},
+    }

@@ -104,7 +104,7 @@ async def plan_reset(
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
     """
-    contract = await groups.known_group(cluster.coordinator, group)
+    contract = await groups.known_reads(cluster.coordinator, group)
     strangers = sorted(set(only_topics) - set(contract.topics))
     if strangers:
         raise InvalidArgument(
@@ -117,7 +117,7 @@ async def plan_reset(
         target,
         start=contract.start,
         topics_needed=only_topics,
-        topics_else=contract.topics,
+        topics_else=() if only_topics else contract.topics,
         only_partitions=only_partitions,
         only_stopped=only_stopped,
     )
@@ -142,10 +142,10 @@ async def plan_places(
         target: Where it is to go on.
         start: Where it begins without an offset.
         topics_needed: These topics, which must be there.
-        topics_else: If none are needed, those of these that are there.
+        topics_else: And those of these that are there.
         only_partitions, only_stopped: As for ``plan_reset``.
     """
-    names = sorted(topics_needed or topics_else)
+    names = sorted({*topics_needed, *topics_else})
     found = [await _view(cluster, name, needed=name in topics_needed) for name in names]
     views = [view for view in found if view is not None]
     chosen = [

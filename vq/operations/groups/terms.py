@@ -11,10 +11,17 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.groups import groups
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
-from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER, FailurePolicy
+from vq.coordination.tree.values.group_terms import (
+    ANY_STORE,
+    ZOOKEEPER,
+    FailurePolicy,
+    OnFailure,
+)
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.reserved import Purpose, topic_of
+from vq.topic_pattern import is_pattern, matching, overlap
 
 #: Longest time for which a group takes members of two versions: seven days.
 ROLL_S_MAX: Final = 7 * 86_400.0
@@ -67,6 +74,7 @@ async def alter_group(
     strategy: str | None = None,
     filters: Mapping[str, str] | None = None,
     offset_store: str | None = None,
+    drop_patterns: Sequence[str] = (),
     on_failure: str | None = None,
     max_attempts: int | None = None,
     retry_backoff_s: Sequence[float] | None = None,
@@ -74,14 +82,17 @@ async def alter_group(
 ) -> GroupTerms:
     """Change the terms of a group; return them as they are then. May be repeated.
 
-    What follows a failed message may change while members run: they follow. The other terms may
-    only while there is no member; ``roll_group`` changes them while there are.
+    What follows a failed message may change while members run: they follow within a second, at the
+    latest with their next audit (30 s), and what waits for its next try is tried at once. The other
+    terms may only change while there is no member; ``roll_group`` changes them while there are.
 
     Args:
         group: Its name.
         mode, order, strategy: As in ``GroupTerms``; None: as it is.
         filters: For some of its topics, the filter as text: ``a || b``, ``WHERE price > 10``, or
-            ``*``.
+            ``*``. A pattern of names such as ``orders.*`` is added, if it has not got it; it keeps
+            its progress in topics that it had by name.
+        drop_patterns: Patterns that it reads no longer.
         offset_store: ``any``: the group takes the store of its next member, ``zookeeper``: its
             offsets are there. It goes on at the last copies of its offsets in ZooKeeper. Those are
             exact if its members were closed; after a kill they may be seconds behind, and messages
@@ -112,13 +123,16 @@ async def alter_group(
             )
         common["offset_store"] = offset_store
 
+    if on_failure == OnFailure.DEAD_LETTER:
+        topic_of(Purpose.DEAD_LETTERS, group)  # raises if the name is too long
+
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}
-        if filters:
-            changed["topics"] = {**contract.topics, **_filters(group, contract, filters)}
+        if filters or drop_patterns:
+            changed |= _reads(group, contract, filters or {}, drop_patterns)
         return replace(contract, **changed)
 
-    if common or filters:
+    if common or filters or drop_patterns:
         present = await groups.members(cluster.coordinator, group)
         if present:
             raise InvalidState(
@@ -243,8 +257,41 @@ def _given(mode: str | None, order: str | None, strategy: str | None) -> dict[st
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _reads(
+    group: str, contract: ConsumerGroup, filters: Mapping[str, str], dropped: Sequence[str]
+) -> dict[str, dict[str, Filter]]:
+    """Return the topics and patterns of a contract with these changes."""
+    for each in dropped:
+        if each not in contract.patterns:
+            raise InvalidArgument(
+                f"group {group!r} has no pattern {each!r}; it has "
+                f"{', '.join(sorted(contract.patterns)) or 'none'}"
+            )
+    patterns = {
+        name: wanted for name, wanted in contract.patterns.items() if name not in set(dropped)
+    }
+    new = {name: Filter.of_text(text) for name, text in filters.items() if is_pattern(name)}
+    for name in new:
+        for other in patterns:
+            if other != name and overlap(other, name):
+                raise InvalidArgument(
+                    f"{name!r} and {other!r}, which group {group!r} reads already, may be the same "
+                    "topic, and each topic has one filter; drop that one"
+                )
+    patterns |= new
+    named = {name: text for name, text in filters.items() if not is_pattern(name)}
+    topics = {**contract.topics, **_filters(group, contract, named)}
+    topics = {name: each for name, each in topics.items() if matching(patterns, name) is None}
+    return {"topics": topics, "patterns": patterns}
+
+
 def _filters(group: str, contract: ConsumerGroup, filters: Mapping[str, str]) -> dict[str, Filter]:
     for topic in filters:
+        if is_pattern(topic):
+            raise InvalidArgument(
+                f"filter of {topic!r}: what a group reads by pattern changes only while it has no "
+                "members (`vq group alter`)"
+            )
         if topic not in contract.topics:
             raise InvalidArgument(
                 f"group {group!r} does not read topic {topic!r}; it reads "

@@ -162,7 +162,7 @@ async def _group(
         return GroupDrain(name, None, (), f"{type(error).__name__}: {error}")
     if closed.topic not in nodes.contract.topics:
         return None
-    members = sum(closed.topic in each.value.topics for each in nodes.members.values())
+    members = sum(each.value.reads(closed.topic) for each in nodes.members.values())
     told = await gather_all(
         progress(inspector, nodes, placement, count=False) for placement in view.partitions
     )

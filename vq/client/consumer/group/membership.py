@@ -30,6 +30,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.permit import Permit, PermitKeeper
+from vq.client.consumer.deliver.policy import founding_policy
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
 from vq.client.consumer.group.outside_offsets import MemberOffsets
@@ -48,6 +49,7 @@ from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
 from vq.tasks import begin_task
+from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
@@ -105,13 +107,15 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
-        self._targets = Targets(cluster, config, member)
+        self._targets = Targets(cluster, config, member, on_change=self.wake)
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
-            topics=dict(filters),
+            topics={each: wanted for each, wanted in filters.items() if not is_pattern(each)},
+            patterns={each: wanted for each, wanted in filters.items() if is_pattern(each)},
             mode=str(config.mode),
             strategy=self._targets.strategy,
             offset_store=offsets.identity,
+            failure=founding_policy(config),
         )
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
@@ -325,9 +329,15 @@ class Membership:
             self._pause("ZooKeeper is away for longer than the session time-out")
 
     async def _ensure_contract(self) -> None:
-        self.contract = await groups.ensure_group(
-            self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+        self._took(
+            await groups.ensure_group(
+                self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+            )
         )
+
+    def _took(self, contract: ConsumerGroup) -> None:
+        self.contract = contract
+        self._consumer.follow(contract.failure)
 
     async def _follow_contract(self, *, again: bool = False) -> None:
         """Take what the contract became; what this member needs of it comes back."""
@@ -336,13 +346,14 @@ class Membership:
         if present is None or merge(self._group, present, self._wanted, now_ms) != present:
             await self._ensure_contract()
         else:
-            self.contract = present
+            self._took(present)
 
     def _value(self) -> Member:
         return Member(
             host=socket.gethostname(),
             pid=os.getpid(),
             topics=tuple(sorted(self._wanted.topics)),
+            patterns=tuple(sorted(self._wanted.patterns)),
             since_ms=self._cluster.clock.wall_ms(),
             nonce=self._nonce,
             rack=self._config.rack,
@@ -500,7 +511,8 @@ class Membership:
         self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
-        for topic in self._wanted.topics:  # takes long the first time; others may join meanwhile
+        # It takes long the first time; others may join meanwhile.
+        for topic in await self._targets.topics_of(self._value()):
             await self._targets.partitions(topic)
         proof = await self._prove()
         await self._follow_contract()
@@ -511,14 +523,12 @@ class Membership:
             return self._config.audit_interval_s
         due_s = await self._expire_places(kept)
         present = {**kept, **live}
-        topics = {name: view.value.topics for name, view in present.items()}
-        assigned = await self._mirror.assigned(
-            {topic for each in topics.values() for topic in each}
-        )
+        topics = {name: await self._targets.topics_of(each.value) for name, each in present.items()}
+        assigned = await self._mirror.assigned(set().union(*topics.values()))
         await self.share.drop_lost(assigned)
         if not self._resume(proof):
             return self._config.audit_interval_s
-        target = await self._targets.target(self.contract.strategy, present, assigned)
+        target = await self._targets.target(self.contract.strategy, present, topics, assigned)
         self.target_count = len(target)
         self.share.give_up(
             hold
@@ -562,9 +572,11 @@ class Membership:
         if now >= self._audit_at:
             self._audit_at = now + self._config.audit_interval_s
             self._mirror.audit()
+            self._targets.audit()
             self.share.doubt()
 
     def _doubt(self) -> None:
         """Have everything read again: it may have changed without a hint."""
         self._mirror.doubt()
+        self._targets.doubt()
         self.share.doubt()

@@ -14,6 +14,7 @@ from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.group_terms import BAD_RECORD
 from vq.errors import (
     CoordinationError,
     GroupStopped,
@@ -27,21 +28,21 @@ from vq.model import TopicPartition
 from vq.remoting.format import Command, Place
 from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
 
-#: What the reason begins with if no message was lost: ``on_failure = "stop"``.
+#: What the reason begins with if a listener failed: no message was lost then.
 LISTENER_FAILED: Final = "on_failure = 'stop'"
 
 
-async def why_stopped(
+async def why_elsewhere(
     cluster: ClusterClient, partition: TopicPartition, committed: CommittedOffset
 ) -> str:
-    """Return why the group must not go on, according to the tree; "": it may.
+    """Return why an offset means nothing in the topic that there is now, by the tree; "": it does.
 
     Raises:
         CoordinationError: The topic was made anew, and the routes known here are those of the old
             one; try again.
     """
-    if committed.stopped or not committed.topic_id:
-        return committed.stopped
+    if not committed.topic_id:
+        return ""
     if cluster.routes.topic(partition.topic).id == committed.topic_id:
         return ""
     now = await topics.describe_topic(cluster.coordinator, partition.topic)
@@ -83,7 +84,7 @@ def proves_a_loss(error: VqError, position: int) -> bool:
 def stopped_error(group: str, partition: TopicPartition, reason: str) -> GroupStopped:
     """Return the error for a group that is stopped until somebody resets it."""
     lost = "Messages were lost there; going on by itself it might skip others. "
-    if reason.startswith(LISTENER_FAILED):
+    if reason.startswith((LISTENER_FAILED, BAD_RECORD)):
         lost = ""
     return GroupStopped(
         f"group {group!r} was stopped on {partition}: {reason}. {lost}"

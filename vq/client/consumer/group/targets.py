@@ -4,7 +4,7 @@ The strategies are in ``coordination.groups.rebalance``. In here: what they need
 counts when one of the application fails.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -16,10 +16,15 @@ from vq.coordination.groups.rebalance import (
     Shares,
     group_strategy_of,
 )
+from vq.coordination.tree.coordinator import Watch
+from vq.coordination.tree.mirror import Mirror
+from vq.coordination.tree.paths import TOPICS
+from vq.coordination.tree.values.consumers import Member
 from vq.coordination.tree.values.group_terms import STICKY
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.topic_pattern import matching
 
 logger = get_logger(__name__)
 
@@ -31,7 +36,14 @@ class Targets:
         strategy: The name of the strategy that it is configured with.
     """
 
-    def __init__(self, cluster: ClusterClient, config: ConsumerConfig, member: str) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        member: str,
+        *,
+        on_change: Callable[[], None],
+    ) -> None:
         self.strategy, own = group_strategy_of(config.strategy)
         self._strategies = {**STRATEGIES, self.strategy: own}
         self._cluster = cluster
@@ -40,20 +52,28 @@ class Targets:
         self._shares: Shares = {}  # as last computed
         self._error = ""  # why the last computation failed; "": it did not
         self._racks: dict[TopicPartition, str] = {}  # of masters, as last known
+        self._names = Mirror(
+            cluster.coordinator,
+            TOPICS,
+            _name,
+            on_hint=on_change,
+            on_value=lambda _name, _value: self._matched.clear(),
+        )
+        self._matched: dict[tuple[str, ...], list[str]] = {}  # the names that patterns match
 
     async def target(
         self,
         strategy: str,
         present: Mapping[str, MemberView],
+        topics: Mapping[str, frozenset[str]],
         assigned: Mapping[TopicPartition, Assigned],
     ) -> set[TopicPartition]:
         """Return the partitions that should be this member's, by the strategy of the group."""
-        members = {name: frozenset(each.value.topics) for name, each in present.items()}
         partitions: list[TopicPartition] = []
-        for topic in sorted(set().union(*members.values())):
+        for topic in sorted(set().union(*topics.values())):
             partitions += await self.partitions(topic)
         balance = GroupBalance(
-            members=members,
+            members=topics,
             partitions=partitions,
             current={partition: each.member for partition, each in assigned.items()},
             member_racks={name: each.value.rack for name, each in present.items()},
@@ -61,6 +81,29 @@ class Targets:
         )
         self._share_out(strategy, balance)
         return {each for each, member in self._shares.items() if member == self._member}
+
+    async def topics_of(self, member: Member) -> frozenset[str]:
+        """Return the topics that a member subscribes to, those that match its patterns included.
+
+        Without a pattern nobody asks for the names of all topics.
+        """
+        if not member.patterns:
+            return frozenset(member.topics)
+        await self._names.refresh()
+        found = self._matched.get(member.patterns)
+        if found is None:
+            names = self._names.values
+            found = [each for each in names if matching(member.patterns, each) is not None]
+            self._matched[member.patterns] = found
+        return frozenset(found).union(member.topics)
+
+    def doubt(self) -> None:
+        """Have the names of topics read again: they may have changed without a hint."""
+        self._names.doubt()
+
+    def audit(self) -> None:
+        """Have the names of topics read again, since a watch may be lost."""
+        self._names.mark_names()
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic; none where there is no such topic."""
@@ -96,3 +139,8 @@ class Targets:
         racks = {each: routes.rack_of(each) for each in partitions}
         self._racks |= {partition: rack for partition, rack in racks.items() if rack}
         return self._racks
+
+
+async def _name(name: str, _: Watch) -> str:
+    """Return what a mirror of names keeps for each: nothing more."""
+    return name

@@ -1,7 +1,7 @@
 """Values below ``consumers``: a group, its members, and what it has for each partition."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -21,6 +21,7 @@ from vq.errors import InvalidArgument
 from vq.limits import EPOCH_MAX
 from vq.message_filter import Filter
 from vq.model import check_name, choice_of
+from vq.topic_pattern import check_pattern, matches, matching
 
 #: Claims of a partition that its assignment remembers.
 HISTORY_MAX: Final = 8
@@ -69,7 +70,8 @@ class ConsumerGroup(Value):
 
     ``model``, ``mode`` and ``order`` are choices of ``group_terms``; ``strategy`` names how the
     partitions are shared out. ``start`` is ``earliest`` or ``latest``: where the group begins in a
-    partition without a committed offset. ``topics`` maps each topic to its filter. ``failure`` says
+    partition without a committed offset. ``topics`` maps each topic to its filter, and ``patterns``
+    each pattern of names; a topic of ``topics`` is never one of a pattern. ``failure`` says
     what follows a failed message; it may change while members run. ``offset_store`` is
     ``zookeeper``, the identity of another store that has the offsets, or ``any``: that of the next
     member. ``roll``: members of another
@@ -91,6 +93,7 @@ class ConsumerGroup(Value):
     offset_store: str = ZOOKEEPER
     start: str = "earliest"
     topics: Mapping[str, Filter] = field(default_factory=dict)
+    patterns: Mapping[str, Filter] = field(default_factory=dict)
     failure: FailurePolicy = field(default_factory=FailurePolicy)
     roll: Roll | None = None
     by_stream: bool = False
@@ -99,6 +102,8 @@ class ConsumerGroup(Value):
         for name, kind in (("model", GroupModel), ("mode", WorkingMode), ("order", Ordering)):
             object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
         check_name("strategy", self.strategy)
+        for pattern in self.patterns:
+            check_pattern(pattern)
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
         is_reordering = self.failure.on_failure == OnFailure.RETRY_TOPIC
@@ -122,6 +127,8 @@ class ConsumerGroup(Value):
             )
             if getattr(self, name) != default
         }
+        if self.patterns:
+            terms["patterns"] = {each: wanted.stored for each, wanted in self.patterns.items()}
         if self.failure != FailurePolicy():
             terms["failure"] = self.failure.to_json()
         if self.roll is not None:
@@ -142,11 +149,24 @@ class ConsumerGroup(Value):
         plain = {name: value for name, value in document.items() if name not in nested}
         values = cls._plain_fields(plain)
         values["topics"] = _filters(values.get("topics", {}))
+        values["patterns"] = _filters(values.get("patterns", {}))
         if "failure" in document:
             values["failure"] = FailurePolicy.from_json(document["failure"])
         if "roll" in document:
             values["roll"] = Roll.from_json(document["roll"])
         return cls(**values)
+
+    def filter_of(self, topic: str) -> Filter | None:
+        """Return the filter of a topic, by name or pattern; None: the group does not read it."""
+        pattern = matching(self.patterns, topic)
+        return self.topics.get(topic, None if pattern is None else self.patterns[pattern])
+
+    def among(self, names: Iterable[str]) -> Self:
+        """Return the contract with those of ``names`` as topics, too, that a pattern matches."""
+        if not self.patterns:
+            return self
+        found = {name: wanted for name in names if (wanted := self.filter_of(name)) is not None}
+        return replace(self, topics={**self.topics, **found})
 
     def rolled(self) -> Self:
         """Return the contract at the end of its roll; itself without one."""
@@ -171,7 +191,8 @@ class ConsumerGroup(Value):
 class Member(Value):
     """``consumers/<group>/members/<member>``: a consumer process.
 
-    ``rack`` is where it runs, for the strategy ``rack``; left out if it is not told. The node
+    ``topics`` are those it subscribes to by name, ``patterns`` the others. ``rack`` is where it
+    runs, for the strategy ``rack``. What is empty of these two is left out. The node
     ``members/<member>~`` keeps the place of a member while it restarts: it has ``kept_topics`` in
     place of ``topics``, and once the member was closed ``kept_s``, for how long that is.
     """
@@ -183,15 +204,20 @@ class Member(Value):
     since_ms: int = 0
     nonce: str = ""
     rack: str = ""
+    patterns: tuple[str, ...] = ()
     kept_topics: tuple[str, ...] = ()
     kept_s: float = 0.0
+
+    def reads(self, topic: str) -> bool:
+        """Whether it subscribes to a topic, by name or by pattern."""
+        return topic in self.topics or any(matches(each, topic) for each in self.patterns)
 
     def _to_json(self) -> dict[str, Any]:
         values = Value._to_json(self)
         return {
             name: value
             for name, value in values.items()
-            if value or name not in {"rack", "kept_topics", "kept_s"}
+            if value or name not in {"rack", "patterns", "kept_topics", "kept_s"}
         }
 
     @staticmethod
@@ -207,7 +233,7 @@ class Member(Value):
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         values = cls._plain_fields(document)
-        for name in ("topics", "kept_topics"):
+        for name in ("topics", "patterns", "kept_topics"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
 
@@ -291,7 +317,9 @@ class Owner(PartitionOfGroup):
     """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now.
 
     ``stopped`` is the error that stops the member, ``stopped_at`` the offset and
-    ``stopped_since_ms`` the time. All three are left out while the member goes on.
+    ``stopped_since_ms`` the time. All three are left out while the member goes on. If it is a
+    listener that failed too often: ``held`` is the number of messages that it failed for; of the
+    first one of them there are ``message_id``, ``attempts``, and ``next_try_ms``.
     """
 
     _what = "owner"
@@ -301,6 +329,10 @@ class Owner(PartitionOfGroup):
     stopped: str = ""
     stopped_at: int | None = None
     stopped_since_ms: int = 0
+    held: int = 0
+    message_id: int | None = None
+    attempts: int = 0
+    next_try_ms: int | None = None
 
     def _to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {"member": self.member, "generation": self.generation}
@@ -308,6 +340,11 @@ class Owner(PartitionOfGroup):
             values["stopped"] = self.stopped
             values["stopped_at"] = self.stopped_at
             values["stopped_since_ms"] = self.stopped_since_ms
+        if self.held:
+            values["held"] = self.held
+            values["message_id"] = self.message_id
+            values["attempts"] = self.attempts
+            values["next_try_ms"] = self.next_try_ms
         return values
 
 

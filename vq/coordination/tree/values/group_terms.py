@@ -58,6 +58,18 @@ class OnFailure(enum.StrEnum):
     STOP = "stop"  # the member stops there
 
 
+class OnBadRecord(enum.StrEnum):
+    """What follows when no node has a record that can be read, or its content is not decoded."""
+
+    STOP = "stop"  # the group stops there until a reset
+    SKIP = "skip"  # it is passed over, counted and logged
+    DEAD_LETTER = "dead-letter"  # its bytes go to the group's dead-letter topic
+
+
+#: What the reason of a group begins with that was stopped at a bad record.
+BAD_RECORD: Final = "on_bad_record = 'stop'"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
     """What the members of a group do with a message whose listener fails.

@@ -1,0 +1,95 @@
+"""What a consumer subscribes to: topics by name, and topics whose names match a pattern.
+
+No two subscriptions may be of one topic, so each topic has one listener and one filter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vq import limits
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.by_mode import check_listener_for
+from vq.client.consumer.deliver.delivery import Executor
+from vq.client.kinds import check_whole
+from vq.errors import InvalidArgument
+from vq.message_filter import Filter, Wanting
+from vq.model import check_name
+from vq.reserved import Purpose, group_of
+from vq.topic_pattern import check_pattern, is_pattern, matching, overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic, or the topics of a pattern: how much to fetch at a time, what, and for whom."""
+
+    topic_or_pattern: str
+    length: int
+    wanted: Filter
+    executor: Executor
+    listener: Any  # the executor's,
+    giving_up: Any  # and its twin that has messages copied which have used up their attempts
+
+
+class Subscriptions:
+    """Those of one consumer, each with another name or pattern."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self._by_name: dict[str, Subscription] = {}
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def add(
+        self,
+        name: str,
+        length: int,
+        message_filter: Wanting,
+        executor: Executor,
+        listener: Any,
+        giving_up: Any,
+    ) -> None:
+        """Add one; see ``MessageConsumer.subscribe``."""
+        given: object = name
+        if isinstance(given, str) and is_pattern(given):
+            check_pattern(given)
+        else:
+            check_name("topic", name)
+        if name in self._by_name:
+            raise InvalidArgument(f"topic {name!r} is subscribed already")
+        for other in self._by_name:
+            if overlap(other, name):
+                raise InvalidArgument(
+                    f"{name!r} and {other!r}, which is subscribed already, may be the same topic, "
+                    "and each topic has one listener and one filter; make one subscription of them"
+                )
+        check_whole("length", length)
+        if not 1 <= length <= limits.FETCH_BYTES_MAX:
+            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        group = self._config.group
+        if group and group_of(name, Purpose.DEAD_LETTERS) == group:
+            raise InvalidArgument(
+                f"group {group!r} would copy its dead letters into topic {name!r}, "
+                "which it reads; read them with another group"
+            )
+        check_listener_for(self._config, listener)
+        wanted = Filter.of(message_filter)
+        self._by_name[name] = Subscription(name, length, wanted, executor, listener, giving_up)
+
+    def of(self, topic: str) -> Subscription:
+        """Return the one that a topic belongs to, by its name or by a pattern."""
+        name = topic if self.names(topic) else matching(self._by_name, topic)
+        assert name is not None, f"nothing is subscribed that matches {topic}"
+        return self._by_name[name]
+
+    def names(self, topic: str) -> bool:
+        """Whether a topic is subscribed by its name."""
+        return topic in self._by_name
+
+    def filters(self) -> dict[str, Filter]:
+        """Return the filter of each name and pattern."""
+        return {name: each.wanted for name, each in self._by_name.items()}
