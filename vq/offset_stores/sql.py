@@ -196,12 +196,20 @@ class SqlOffsetStore(OffsetTable):
                 as handled.
             GenerationStale: Another member has the partition now.
             InvalidState: The consumer handles several messages of a partition at a time, no
-                consumer of this process has the partition, or the connection is in autocommit mode.
+                consumer of this process has the partition, the connection is in autocommit mode, or
+                the message comes from the group's retry topic.
         """
         messages = [message] if isinstance(message, Message) else list(message)
         if not messages:
             return
         first, last = messages[0], messages[-1]
+        if last.next_offset < 0:
+            raise InvalidState(
+                f"message {last.offset} of {last.topic}-{last.partition} comes from the group's retry "
+                "topic, or from no consumer: its place was passed by when it was "
+                "copied there, so no offset can be stored with its results; with commit_in give "
+                "on_failure = 'hold', 'stop' or 'dead-letter'"
+            )
         served = self._served_at(first, group)
         values = {
             **_key_values(served.key),
