@@ -205,8 +205,8 @@ class SqlOffsetStore(OffsetTable):
         first, last = messages[0], messages[-1]
         if last.next_offset < 0:
             raise InvalidState(
-                f"message {last.offset} of {last.topic}-{last.partition} comes from the retry topic "
-                "of its group, or from no consumer: its place was passed by when it was "
+                f"message {last.offset} of {last.topic}-{last.partition} comes from the retry topic"
+                " of its group, or from no consumer: its place was passed by when it was "
                 "copied there, so no offset can be stored with its results; with commit_in give "
                 "on_failure = 'hold', 'stop' or 'dead-letter'"
             )
