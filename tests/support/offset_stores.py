@@ -241,6 +241,7 @@ async def all_of_a_commit_is_kept(w: World) -> None:
         topic_id="9f" * 8,
         stopped="on_failure = 'stop': the listener said “no” 没有",
         epoch=77,
+        ahead=((2**60 + 9, 2**63 - 2), (2**60 + 99, 5)),
     )
     mine = await m1.claim(P0, P1)
     await m1.offsets.commit([(mine[0], whole), (mine[1], CommittedOffset(offset=0))])

@@ -6,6 +6,7 @@
 Only this module and ``sql`` import SQLAlchemy, and only once a store is made.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ class Statements:
             sa.Column("member", sa.String(2 * limits.NAME_CHARS_MAX), nullable=False),
             sa.Column("topic_id", sa.String(64), nullable=False),
             sa.Column("stopped", sa.Text, nullable=False),
+            sa.Column("ahead", sa.Text, nullable=False),
             **options,
         )
         self.schema = sa.Table(
@@ -88,6 +90,7 @@ class Statements:
                 time_ms=sa.bindparam("now_ms"),
                 member=sa.bindparam("by_member"),
                 stopped="",
+                ahead="",
                 revision=columns.revision + 1,
             )
         )
@@ -178,6 +181,7 @@ def progress_values(offset: CommittedOffset | None) -> dict[str, Any]:
         "member": known.member,
         "topic_id": known.topic_id,
         "stopped": _storable(known.stopped[:_STOPPED_MAX]),
+        "ahead": json.dumps(known.ahead) if known.ahead else "",
     }
 
 
@@ -203,6 +207,7 @@ def row_of(found: Mapping[str, Any]) -> tuple[Key, Row]:
             member=found["member"],
             topic_id=found["topic_id"],
             stopped=found["stopped"],
+            ahead=tuple((at, of) for at, of in json.loads(found["ahead"] or "[]")),
         )
     key = Key(*(found[name] for name in _KEY))
     return key, Row(Fence(found["life"], found["generation"]), offset, found["revision"])
