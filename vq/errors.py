@@ -12,8 +12,10 @@
     ├── ListenerFailed         the application's listener raised for a message
     ├── FilterFailed           the application's message filter raised for a message
     ├── GroupStopped           the place a group committed is gone; somebody must decide
+    ├── AlreadyHandled         the results of a message are stored already, with its offset
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
+        └── OffsetStoreFailed  the same of the store that has a group's offsets
 
 An outcome has three values: done, ``Refused``, ``OutcomeUnknown``. A caller never matches text: the
 class attributes say what can be done. A status number on the wire maps to exactly one class here
@@ -156,6 +158,26 @@ class CoordinationError(VqError):
     """ZooKeeper cannot be reached, the session ended, or the tree does not hold what it should."""
 
     retriable = True
+
+
+class OffsetStoreFailed(CoordinationError):
+    """It is not known what an offset store has, or whether it took a commit."""
+
+    hint = (
+        "the partition waits, and the member tries again; `vq group describe` shows why. Look at "
+        "the database, or the file, that the error names"
+    )
+
+
+class AlreadyHandled(VqError):
+    """The offset is behind the message, so the results of an earlier try of it are stored.
+
+    ``commit_in`` raises it, so that the transaction is rolled back. A listener lets it through: the
+    consumer then takes the message as handled. ``details["done"]``: of a list, so many of its first
+    messages.
+    """
+
+    hint = "let it leave the transaction and the listener: the message counts as handled"
 
 
 class DirectoryRefused(VqError):

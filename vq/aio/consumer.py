@@ -11,6 +11,7 @@ from vq.client.consumer.deliver.giving_up import Called, awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
 from vq.client.consumer.deliver.redelivered import redelivering_async
+from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
@@ -150,7 +151,8 @@ class MessageConsumer:
     def _called(self, listener: AsyncListener) -> Called:
         """Return what the executor calls for a listener. Copies have time, whatever its limit."""
         core, limit_s = self._core, self.config.listener_timeout_s
-        called = listener if limit_s is None else limited(listener, limit_s)
+        called = listener if self.config.offset_store is None else passing_async(listener)
+        called = called if limit_s is None else limited(called, limit_s)
         return Called(called, awaiting(called, core.failed.tries, core.copy))
 
     def _check_pulled(self) -> None:

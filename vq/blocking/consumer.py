@@ -8,6 +8,7 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import Called, Spent, calling
 from vq.client.consumer.deliver.redelivered import redelivering
+from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.pull import ThreadPull
@@ -177,7 +178,8 @@ class MessageConsumer:
 
     def _called(self, listener: Listener) -> Called:
         """Return what the executor calls for a listener."""
-        called = listener if self.config.listener_timeout_s is None else Watched(listener)
+        called = listener if self.config.offset_store is None else passing(listener)
+        called = called if self.config.listener_timeout_s is None else Watched(called)
         return Called(called, calling(called, self._core.failed.tries, self._copy))
 
     def _copy(self, spent: Spent) -> None:

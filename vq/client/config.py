@@ -34,6 +34,7 @@ from vq.model import (
     check_name,
     choice_of,
 )
+from vq.offset_stores.table import OffsetTable
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -385,6 +386,10 @@ class ConsumerConfig:
         strategy: How the group shares out partitions, the same in all members: ``sticky``,
             ``average``, ``circle``, ``hash`` or ``rack``; the how-to "Choose how a group shares
             out" has a table. Or an object of your own, see ``GroupStrategy``.
+        offset_store: Where the offsets of the group are kept, the same in all members: a
+            ``vq.SqlOffsetStore`` or a ``vq.FileOffsetStore``; None: in ZooKeeper. The application
+            closes it after the consumer. ``commit_interval_s`` counts for it, too; ZooKeeper gets
+            copies.
     """
 
     group: str = ""
@@ -414,8 +419,10 @@ class ConsumerConfig:
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
     strategy: str | GroupStrategy = STICKY
+    offset_store: OffsetTable | None = None
 
     def __post_init__(self) -> None:
+        _check_offset_store(self.offset_store, self.group)
         for what, name in (("group", self.group), ("member_id", self.member_id)):
             check_text(what, name)
             if name:
@@ -490,6 +497,18 @@ class ConsumerConfig:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
+
+
+def _check_offset_store(store: object, group: str) -> None:
+    if store is None:
+        return
+    if not isinstance(store, OffsetTable):
+        raise InvalidArgument(
+            f"offset_store = {shown(store)} is {type(store).__name__}; give a vq.SqlOffsetStore or "
+            "a vq.FileOffsetStore; None is ZooKeeper"
+        )
+    if not group:
+        raise InvalidArgument("offset_store keeps the offsets of a group; give group = '...', too")
 
 
 def _pauses(given: object) -> tuple[float, float]:

@@ -33,14 +33,20 @@ from vq.client.consumer.group import places
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
+from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffsets
 from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
-from vq.client.consumer.troubles import Troubles
+from vq.client.consumer.troubles import UNKNOWN_OFFSET, Troubles
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import BAD_RECORD, FailurePolicy, OnBadRecord
+from vq.coordination.tree.values.group_terms import (
+    BAD_RECORD,
+    FailurePolicy,
+    OnBadRecord,
+    WorkingMode,
+)
 from vq.errors import (
     ContentUnreadable,
     CoordinationError,
@@ -60,6 +66,8 @@ from vq.topic_pattern import is_pattern
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
+#: Pauses before an offset store that did not answer is asked again.
+_LEARN_AGAIN = Backoff(first_s=0.5, most_s=10.0, jitter=0.5)
 #: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
@@ -110,6 +118,21 @@ class ConsumerCore:
         )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
+        store, in_order = config.offset_store, config.mode is WorkingMode.ORDERLY
+        self._outside = (
+            None
+            if store is None
+            else OutsideOffsets(
+                store,
+                cluster=cluster.config.cluster,
+                coordinator=cluster.coordinator,
+                clock=cluster.clock,
+                in_order=in_order,
+            )
+        )
+
+        self._offsets: MemberOffsets = self._outside or cluster.offsets
+        self._learning: dict[TopicPartition, asyncio.Task[None]] = {}
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
@@ -157,11 +180,14 @@ class ConsumerCore:
             for topic in wanted:
                 if not is_pattern(topic):
                     await self._cluster.track(topic)
+            if self._outside is not None:
+                await self._outside.open()
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
                 member=self.member,
                 filters=wanted,
+                offsets=self._offsets,
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
@@ -215,17 +241,57 @@ class ConsumerCore:
 
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
+        self._expect_target()
+        if hold.unknown is None:
+            await self._begin_at(hold)
+        else:
+            self._learning[hold.partition] = begin_task(self._learn(hold))
+
+    async def _learn(self, hold: Hold) -> None:
+        """Begin to consume a partition once its offset store says where; it waits meanwhile."""
+        membership = self._membership
+        assert membership is not None
+        try:
+            for tries in itertools.count(1):
+                if hold.state is not State.STARTING:
+                    return  # it is given up, or lost
+                if hold.unknown is None:
+                    break
+                self._troubles.failed(hold.partition, UNKNOWN_OFFSET, hold.unknown)
+                await asyncio.sleep(_LEARN_AGAIN.pause_s(tries, self._cluster.rng))
+                try:
+                    await membership.share.learn(hold)
+                except CoordinationError as error:
+                    logger.debug("offset cannot be learned, trying again", error=error)
+            self._troubles.over(hold.partition)
+            await self._begin_at(hold)
+        except VqError as error:
+            logger.warning(
+                "partition cannot begin, trying again",
+                group=self.config.group,
+                partition=hold.partition,
+                error=error,
+            )
+            if hold.may(Event.GIVE_UP):
+                membership.share.give_up([hold])
+            membership.wake()
+        finally:
+            if self._learning.get(hold.partition) is asyncio.current_task():
+                del self._learning[hold.partition]
+
+    async def _begin_at(self, hold: Hold) -> None:
+        """Begin to consume a partition where the group is in it."""
         partition, committed = hold.partition, hold.claim.committed
         by_pattern = not self._subscriptions.names(partition.topic)
         elsewhere = ""
-        self._expect_target()
         if committed is not None:
             elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
             if not (by_pattern and elsewhere):
                 hold.stopped = committed.stopped or elsewhere
                 begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
                 hold.has_sought = begin.position < committed.offset
-                self._begin(hold, begin)
+                if hold.state is State.STARTING:  # not given up meanwhile
+                    self._begin(hold, begin)
                 return
             hold.has_sought = True  # the offset is one of a topic that is not there any more
             self._handled.pop(partition, None)
@@ -246,7 +312,8 @@ class ConsumerCore:
         error = (await self._membership.share.commit({partition: begin}))[partition]
         if error is not None:
             raise error
-        self._begin(hold, begin)
+        if hold.state is State.STARTING:
+            self._begin(hold, begin)
 
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
@@ -503,6 +570,8 @@ class ConsumerCore:
         """
         try:
             await self._commit([hold], is_last=True)
+            if self._outside is not None:
+                await self._outside.copy_now(hold.partition)
         except VqError as error:
             if isinstance(error, CoordinationError) and error.retriable:
                 raise
@@ -597,6 +666,9 @@ class ConsumerCore:
                 )
             except Exception:
                 logger.exception("commit failed, trying again later", group=self.config.group)
+            if self._outside is not None and await self._outside.copy_when_due():
+                assert self._membership is not None
+                self._membership.wake()
 
     async def commit(self) -> None:
         """Commit the position of every partition that has moved.
@@ -634,7 +706,9 @@ class ConsumerCore:
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
         check_name("topic", topic)
-        found = await self._cluster.offsets.read(self.config.group, [topic])
+        if self._outside is not None and not self._outside.identity:
+            await self._outside.open()
+        found = await self._offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
     @property
@@ -650,10 +724,11 @@ class ConsumerCore:
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._learning.values()]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         readings = self.holds.readings()
         try:
             if self._membership is not None:
@@ -661,6 +736,8 @@ class ConsumerCore:
         finally:
             for reading in readings:
                 reading.fetcher.stop()
+            if self._outside is not None:
+                self._outside.close()
 
 
 def _settle(future: "asyncio.Future[None]") -> None:

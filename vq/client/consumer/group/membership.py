@@ -33,6 +33,7 @@ from vq.client.consumer.deliver.permit import Permit, PermitKeeper
 from vq.client.consumer.deliver.policy import founding_policy
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
+from vq.client.consumer.group.outside_offsets import MemberOffsets
 from vq.client.consumer.group.share import GroupConsumer, Share
 from vq.client.consumer.group.targets import Targets
 from vq.client.departures import Departure
@@ -93,6 +94,7 @@ class Membership:
         *,
         member: str,
         filters: Mapping[str, Filter],
+        offsets: MemberOffsets,
         holds: Holds,
         consumer: GroupConsumer,
         permit: Permit,
@@ -115,13 +117,20 @@ class Membership:
             mode=str(config.mode),
             order=str(config.order),
             strategy=self._targets.strategy,
+            offset_store=offsets.identity,
             failure=founding_policy(config),
         )
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(
-            cluster, config.group, member, holds=holds, consumer=consumer, wake=self.wake
+            cluster,
+            config.group,
+            member,
+            offsets=offsets,
+            holds=holds,
+            consumer=consumer,
+            wake=self.wake,
         )
         self._mirror = GroupMirror(self._coordinator, self._group, on_change=self.wake)
         self._audit_at = -math.inf

@@ -18,7 +18,9 @@ from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.group.hand_overs import HandOvers
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds
+from vq.client.consumer.group.outside_offsets import MemberOffsets
 from vq.client.consumer.group.together import Together
+from vq.client.consumer.troubles import UNKNOWN_OFFSET
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import (
     CLAIMS_PER_MULTI,
@@ -38,7 +40,13 @@ from vq.coordination.tree.coordinator import (
 )
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.coordination.tree.values.group_terms import FailurePolicy
-from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
+from vq.errors import (
+    CoordinationError,
+    GenerationStale,
+    InvalidArgument,
+    OffsetStoreFailed,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
@@ -56,7 +64,10 @@ class GroupConsumer(Protocol):
     """What a consumer does when its member's share changes, or is in doubt."""
 
     async def claimed(self, hold: Hold) -> None:
-        """The member owns a partition now; ``hold.claim.committed`` says where to go on."""
+        """The member owns a partition now; ``hold.claim.committed`` says where to go on.
+
+        If ``hold.unknown`` is set, it is to ``learn`` that first.
+        """
         ...
 
     async def drain(self, hold: Hold) -> None:
@@ -119,6 +130,7 @@ class Share:
         cluster: Where the group is.
         group: Its name.
         member: The name of this member.
+        offsets: Where the group's progress is kept.
         holds: What it has; states are changed here and by the consumer that delivers.
         consumer: Delivers what it has.
         wake: Called when an owner that is waited for released its partition, or died.
@@ -130,6 +142,7 @@ class Share:
         group: str,
         member: str,
         *,
+        offsets: MemberOffsets,
         holds: Holds,
         consumer: GroupConsumer,
         wake: Callable[[], None],
@@ -138,6 +151,7 @@ class Share:
         self._coordinator = cluster.coordinator
         self._group = group
         self._member = member
+        self._offsets = offsets
         self._holds = holds
         self._consumer = consumer
         self._wake = wake
@@ -148,6 +162,7 @@ class Share:
         )
         self._commits = Together(self._commit_together, most=COMMITS_PER_MULTI)
         self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
+        self._lookups = Together(self._learn_together, most=CLAIMS_PER_MULTI)
 
     def doubt(self) -> None:
         """Have all owners looked at again: they may have changed without a hint."""
@@ -225,7 +240,7 @@ class Share:
                 watch=self._on_owner,
             )
             claimed = [each for each in found.values() if isinstance(each, Claim)]
-            found |= await self._cluster.offsets.known(claimed)
+            known = await self._offsets.known(claimed)
         except BaseException:
             for hold in holds:
                 hold.on(Event.CLAIM_FAILED)
@@ -233,7 +248,11 @@ class Share:
         begun: list[Hold] = []
         failed: list[CoordinationError] = []
         for hold in holds:
-            outcome = found[hold.partition]
+            outcome, progress = found[hold.partition], known.get(hold.partition)
+            if isinstance(progress, OffsetStoreFailed):
+                hold.unknown = progress  # it stays claimed: no other member would know more
+            elif progress is not None:
+                outcome = progress
             if isinstance(outcome, Claim):
                 hold.claim, hold.session_id = outcome, session_id
                 hold.on(Event.CLAIMED)
@@ -246,6 +265,26 @@ class Share:
         await _each(begun, self._begin)
         if failed:
             raise failed[0]
+
+    async def learn(self, hold: Hold) -> None:
+        """Ask again what was committed of a hold whose progress is ``unknown``.
+
+        Raises:
+            CoordinationError: ZooKeeper gave no answer; it still is.
+        """
+        [found] = await self._lookups.do([hold.claim])
+        if isinstance(found, OffsetStoreFailed):
+            hold.unknown = found
+        elif isinstance(found, CoordinationError):
+            raise found
+        else:
+            hold.claim, hold.unknown = found, None
+
+    async def _learn_together(
+        self, claimed: Sequence[Claim]
+    ) -> Sequence[Claim | CoordinationError]:
+        found = await self._offsets.known(claimed)
+        return [found[each.partition] for each in claimed]
 
     async def _begin(self, hold: Hold) -> None:
         """Begin to consume a partition that was just claimed."""
@@ -454,13 +493,13 @@ class Share:
         outcome: dict[TopicPartition, VqError | None] = {}
         try:
             await self._write(step, outcome)
-        except (ConnectionLost, SessionExpired):
+        except (ConnectionLost, SessionExpired, OffsetStoreFailed):
             raise
         except VqError:  # one of them is refused; each alone shows which one
             for alone in step:
                 try:
                     await self._write([alone], outcome)
-                except (ConnectionLost, SessionExpired):
+                except (ConnectionLost, SessionExpired, OffsetStoreFailed):
                     raise
                 except VqError as error:
                     outcome[alone.hold.partition] = error
@@ -484,7 +523,7 @@ class Share:
         for each in step:  # before: the session may end meanwhile, and the hold with it
             each.hold.attempted = (*each.hold.attempted, each.offset)[-_ATTEMPTED_MAX:]
         try:
-            result = await self._cluster.offsets.commit(
+            result = await self._offsets.commit(
                 [(each.claim, each.offset) for each in step],
                 may_go_back={each.hold.partition for each in step if each.hold.has_sought},
             )
@@ -505,9 +544,9 @@ class Share:
 
 def _report(trouble: PartitionTrouble) -> dict[str, Any]:
     """Return what an owner node has of a trouble."""
-    report = {
+    report: dict[str, Any] = {
         "stopped": f"{type(trouble.error).__name__}: {trouble.error}",
-        "stopped_at": trouble.offset,
+        "stopped_at": None if trouble.offset == UNKNOWN_OFFSET else trouble.offset,
         "stopped_since_ms": trouble.since_ms,
     }
     if not trouble.held:

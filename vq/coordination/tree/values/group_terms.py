@@ -27,6 +27,9 @@ RETRY_SCHEDULE: Final = (
 )
 #: The strategy of a group that names none; see ``strategies``.
 STICKY: Final = "sticky"
+#: Where a group has its offsets unless another store is named; and any store: the next member's.
+ZOOKEEPER: Final = "zookeeper"
+ANY_STORE: Final = "any"
 
 
 class GroupModel(enum.StrEnum):
