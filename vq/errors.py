@@ -14,6 +14,7 @@
     ├── GroupStopped           the place a group committed is gone; somebody must decide
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
+        └── OffsetStoreFailed  the same of the store that has a group's offsets
 
 An outcome has three values: done, ``Refused``, ``OutcomeUnknown``. A caller never matches text: the
 class attributes say what can be done. A status number on the wire maps to exactly one class here
@@ -152,6 +153,15 @@ class CoordinationError(VqError):
     """ZooKeeper cannot be reached, the session ended, or the tree does not hold what it should."""
 
     retriable = True
+
+
+class OffsetStoreFailed(CoordinationError):
+    """It is not known what an offset store has, or whether it took a commit."""
+
+    hint = (
+        "the partition waits, and the member tries again; `vq group describe` shows why. Look at "
+        "the database, or the file, that the error names"
+    )
 
 
 class DirectoryRefused(VqError):

@@ -122,7 +122,6 @@ ABSENT = {
     "beginTransaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "tx.select": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "retry topic": lambda: is_refused(vq.ConsumerConfig(on_failure="retry-topic")),
-    "broadcasting": lambda: "model" not in FIELDS,
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
     "console": lambda: "console" not in COMMANDS,
     "gateway": lambda: "gateway" not in COMMANDS,
@@ -142,7 +141,6 @@ def is_refused(config: vq.ConsumerConfig) -> bool:
     return False
 
 
-FIELDS = {*vq.ConsumerConfig.__dataclass_fields__}
 CONFIG = {*vq.MessageFactoryConfig.__dataclass_fields__}
 _MISSING = re.compile(r"\bnot yet\b|does not (?:exist|have) yet|There is no [^.]* yet")
 

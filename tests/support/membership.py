@@ -49,6 +49,7 @@ class Consumer:
             ConsumerConfig(**{"group": "g", "member_id": name, **settings}),
             member=name,
             filters={"t": wanted},
+            offsets=cluster.offsets,
             holds=Holds("g", name),
             consumer=self,
             permit=self.permit,

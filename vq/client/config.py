@@ -12,7 +12,13 @@ from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
-from vq.coordination.tree.values.group_terms import STICKY, OnFailure, WorkingMode
+from vq.coordination.tree.values.group_terms import (
+    STICKY,
+    GroupModel,
+    OnFailure,
+    WorkingMode,
+    check_model,
+)
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -303,6 +309,12 @@ class ConsumerConfig:
 
     Attributes:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
+        model: ``clustering``: each message goes to one member of the group. ``broadcasting``: every
+            member gets every message. All members have the same. A broadcasting member with a
+            ``member_id`` keeps its progress in a file of its machine,
+            ``<directory>/<cluster>/<group>/<member_id>.json``; the variable ``VQ_OFFSETS_DIR``
+            names the directory, without it that is ``~/.vq/offsets``. One without a name keeps
+            none, and begins at the end each time: it needs ``start_position = "latest"``.
         member_id: This member's name in the group; if empty, made from host, process and a random
             number. A member with a fixed name that was killed and starts again waits for the end of
             its old session: up to two session time-outs and 5 s. Meanwhile the group keeps its
@@ -361,6 +373,7 @@ class ConsumerConfig:
     """
 
     group: str = ""
+    model: GroupModel | Literal["clustering", "broadcasting"] = GroupModel.CLUSTERING
     member_id: str = ""
     restart_s: float = 0.0
     start_position: StartPosition | Literal["earliest", "latest"] = StartPosition.EARLIEST
@@ -394,6 +407,7 @@ class ConsumerConfig:
         start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
+        object.__setattr__(self, "model", choice_of(GroupModel, "model", self.model))
         on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
         object.__setattr__(self, "on_failure", on_failure)
         if on_failure is OnFailure.DEAD_LETTER and self.group:
@@ -422,6 +436,7 @@ class ConsumerConfig:
                 "strategy = 'rack' needs rack = '...': where this consumer runs, as `vq broker "
                 "--rack` names it"
             )
+        _check_broadcasting(self, name)
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)
         _between("prefetch_bytes", self.prefetch_bytes, 64 * limits.KIB, limits.GIB)
@@ -449,6 +464,28 @@ class ConsumerConfig:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
+
+
+def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:
+    """Check what a member of a broadcasting group asks for."""
+    if config.model is not GroupModel.BROADCASTING:
+        return
+    check_model(config.model, config.on_failure)
+    for what, is_given in (
+        (f"strategy = {strategy!r}", strategy != STICKY),
+        (f"restart_s = {config.restart_s}", bool(config.restart_s)),
+    ):
+        if is_given:
+            raise InvalidArgument(
+                f"{what} does not go with model = 'broadcasting': every member has every "
+                "partition, and none moves; leave it out"
+            )
+    if not config.member_id and config.start_position is not StartPosition.LATEST:
+        raise InvalidArgument(
+            "model = 'broadcasting' keeps the progress of each member under its name, in a file: "
+            "give member_id = '...', a name that the member has again when it restarts; or "
+            "start_position = 'latest', to begin at the end each time"
+        )
 
 
 def _pauses(given: object) -> tuple[float, float]:

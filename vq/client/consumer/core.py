@@ -29,6 +29,7 @@ from vq.client.consumer.group import places
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
+from vq.client.consumer.group.own_offsets import OwnOffsets
 from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
@@ -37,7 +38,7 @@ from vq.client.copies import DeadLetterCopies
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import OnFailure
+from vq.coordination.tree.values.group_terms import GroupModel, OnFailure
 from vq.errors import (
     CoordinationError,
     FilterFailed,
@@ -100,6 +101,11 @@ class ConsumerCore:
         gives_up = config.on_failure is OnFailure.DEAD_LETTER
         self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
         self._copies = DeadLetterCopies(cluster, config.group)
+        self._own_offsets: OwnOffsets | None = None
+        if config.model is GroupModel.BROADCASTING and config.group:
+            keeps = bool(config.member_id)
+            self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
+        self._offsets = self._own_offsets or cluster.offsets
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -136,11 +142,14 @@ class ConsumerCore:
             for topic in wanted:
                 if not is_pattern(topic):
                     await self._cluster.track(topic)
+            if self._own_offsets is not None:
+                await self._own_offsets.open()
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
                 member=self.member,
                 filters=wanted,
+                offsets=self._offsets,
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
@@ -151,6 +160,8 @@ class ConsumerCore:
                 raise InvalidState("this consumer was closed while it started")
         except BaseException:
             self._membership = None  # ``start`` may be tried again
+            if self._own_offsets is not None:
+                await self._own_offsets.close()
             raise
         finally:
             self._starting = False
@@ -185,7 +196,7 @@ class ConsumerCore:
         self._expect_target()
         if committed is not None:
             elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
-            if not (by_pattern and elsewhere):
+            if not (elsewhere and (by_pattern or self._own_offsets is not None)):
                 hold.stopped = committed.stopped or elsewhere
                 begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
                 hold.has_sought = begin.position < committed.offset
@@ -196,19 +207,27 @@ class ConsumerCore:
         assert self._membership is not None
         hold.stopped = ""
         offsets = await self.reader.partition(partition).bounds()
-        latest = (
-            self._membership.contract.start == "latest"
-            and not elsewhere
-            and not await claims.is_younger(
-                self._cluster.coordinator, self.config.group, partition, by_pattern=by_pattern
-            )
-        )
+        start = self._membership.contract.start
+        if self._own_offsets is not None:
+            start = self.config.start_position  # each member begins by itself
+        latest = start == "latest" and not elsewhere and not await self._is_new(partition)
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
         error = (await self._membership.share.commit({partition: begin}))[partition]
         if error is not None:
             raise error
         self._begin(hold, begin)
+
+    async def _is_new(self, partition: TopicPartition) -> bool:
+        """Whether a partition was made after the group, or this member of it, began."""
+        if self._own_offsets is not None:
+            return await self._own_offsets.is_new(partition)
+        return await claims.is_younger(
+            self._cluster.coordinator,
+            self.config.group,
+            partition,
+            by_pattern=not self._subscriptions.names(partition.topic),
+        )
 
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
@@ -308,7 +327,7 @@ class ConsumerCore:
 
     def _report_stopped(self, reading: Reading) -> None:
         hold = reading.hold
-        error = places.stopped_error(self.config.group, hold.partition, hold.stopped)
+        error = places.stopped_error(self.config, hold.partition, hold.stopped)
         self._troubles.failed(hold.partition, reading.fetcher.position, error)
 
     async def _keep_stop(self) -> None:
@@ -564,7 +583,7 @@ class ConsumerCore:
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
         check_name("topic", topic)
-        found = await self._cluster.offsets.read(self.config.group, [topic])
+        found = await self._offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
     @property
@@ -591,6 +610,8 @@ class ConsumerCore:
         finally:
             for reading in readings:
                 reading.fetcher.stop()
+            if self._own_offsets is not None:
+                await self._own_offsets.close()
 
 
 def _settle(future: "asyncio.Future[None]") -> None:

@@ -66,6 +66,7 @@ class CountedMember:
             ConsumerConfig(group="g", member_id=name, audit_interval_s=3600.0),
             member=name,
             filters={"t": ALL},
+            offsets=cluster.offsets,
             holds=Holds("g", name),
             consumer=self,
             permit=Permit(cluster.clock.monotonic),

@@ -32,6 +32,7 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.permit import Permit, PermitKeeper
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
+from vq.client.consumer.group.own_offsets import OwnOffsets
 from vq.client.consumer.group.share import GroupConsumer, Share
 from vq.client.consumer.group.targets import Targets
 from vq.client.departures import Departure
@@ -40,9 +41,11 @@ from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.contract import MemberDiffers, merge
 from vq.coordination.groups.group_mirror import GroupMirror
 from vq.coordination.groups.groups import MemberView
+from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
@@ -92,6 +95,7 @@ class Membership:
         *,
         member: str,
         filters: Mapping[str, Filter],
+        offsets: OffsetStore | OwnOffsets,
         holds: Holds,
         consumer: GroupConsumer,
         permit: Permit,
@@ -104,11 +108,13 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
+        self._has_all = config.model is GroupModel.BROADCASTING
         self._targets = Targets(cluster, config, member, on_change=self.wake)
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
             topics={each: wanted for each, wanted in filters.items() if not is_pattern(each)},
             patterns={each: wanted for each, wanted in filters.items() if is_pattern(each)},
+            model=str(config.model),
             mode=str(config.mode),
             strategy=self._targets.strategy,
         )
@@ -116,7 +122,14 @@ class Membership:
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(
-            cluster, config.group, member, holds=holds, consumer=consumer, wake=self.wake
+            cluster,
+            config.group,
+            member,
+            offsets=offsets,
+            has_all=self._has_all,
+            holds=holds,
+            consumer=consumer,
+            wake=self.wake,
         )
         self._mirror = GroupMirror(self._coordinator, self._group, on_change=self.wake)
         self._audit_at = -math.inf
@@ -153,7 +166,10 @@ class Membership:
             self._cluster.on_change(self.wake),
         ]
         self._on_session(self._coordinator.state)
-        self._permit.start()
+        if self._has_all:
+            self._permit.grant_for_good()
+        else:
+            self._permit.start()
         self._task = begin_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
@@ -268,10 +284,11 @@ class Membership:
         self._doubt()
         self._wake.set()
         self._cancel_timer()
-        if state is SessionState.SUSPENDED:
-            self._suspend_when_due()
-        elif state is not SessionState.CONNECTED:
-            self._permit.revoke()
+        if not self._has_all:  # otherwise nobody else gets what this member has
+            if state is SessionState.SUSPENDED:
+                self._suspend_when_due()
+            elif state is not SessionState.CONNECTED:
+                self._permit.revoke()
         if state is SessionState.CLOSED:
             why = self._coordinator.why_closed
             self._consumer.ended(
@@ -352,7 +369,7 @@ class Membership:
         # forgotten between the two steps above comes back.
         await self._follow_contract(again=True)
         self._session = self._coordinator.session_id
-        if not self.is_paused:
+        if not (self.is_paused or self._has_all):
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
                 self._pause("its member node was gone")
             else:
@@ -516,7 +533,9 @@ class Membership:
         self.share.give_up(
             hold
             for hold in self._holds
-            if hold.is_owned and not hold.is_leaving and hold.partition not in target
+            if hold.is_owned
+            and not hold.is_leaving
+            and (hold.partition not in target or self._targets.is_made_anew(hold))
         )
         # Even where it is wanted again by now: what began to be drained stands still.
         self.share.resume_hand_overs()

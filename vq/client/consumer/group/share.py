@@ -18,6 +18,7 @@ from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.group.hand_overs import HandOvers
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds
+from vq.client.consumer.group.own_offsets import OwnOffsets
 from vq.client.consumer.group.together import Together
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import (
@@ -27,7 +28,7 @@ from vq.coordination.groups.claims import (
     Occasion,
     StillOwned,
 )
-from vq.coordination.groups.offset_store import COMMITS_PER_MULTI
+from vq.coordination.groups.offset_store import COMMITS_PER_MULTI, OffsetStore
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     EventKind,
@@ -37,7 +38,13 @@ from vq.coordination.tree.coordinator import (
     WatchEvent,
 )
 from vq.coordination.tree.values.consumers import CommittedOffset
-from vq.errors import CoordinationError, GenerationStale, InvalidArgument, VqError
+from vq.errors import (
+    CoordinationError,
+    GenerationStale,
+    InvalidArgument,
+    OffsetStoreFailed,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
@@ -114,6 +121,9 @@ class Share:
         cluster: Where the group is.
         group: Its name.
         member: The name of this member.
+        offsets: Where its progress is kept.
+        has_all: Every member has every partition: nothing is claimed, and a session that ends
+            takes nothing.
         holds: What it has; states are changed here and by the consumer that delivers.
         consumer: Delivers what it has.
         wake: Called when an owner that is waited for released its partition, or died.
@@ -125,6 +135,8 @@ class Share:
         group: str,
         member: str,
         *,
+        offsets: OffsetStore | OwnOffsets,
+        has_all: bool,
         holds: Holds,
         consumer: GroupConsumer,
         wake: Callable[[], None],
@@ -133,6 +145,8 @@ class Share:
         self._coordinator = cluster.coordinator
         self._group = group
         self._member = member
+        self._offsets = offsets
+        self._has_all = has_all
         self._holds = holds
         self._consumer = consumer
         self._wake = wake
@@ -205,22 +219,14 @@ class Share:
     ) -> None:
         """Claim up to one ``multi`` of them, and begin to consume those."""
         holds = [self._holds.at(partition) for partition in partitions]
-        session_id = self._coordinator.session_id
+        session_id = 0 if self._has_all else self._coordinator.session_id
         for hold in holds:
             hold.on(Event.CLAIM)  # first, since the watch may fire before the claim returns
         self._owners_doubted = False
         try:
-            found = await claims.claim_together(
-                self._coordinator,
-                self._group,
-                self._member,
-                partitions,
-                known=assigned,
-                occasion=occasion,
-                watch=self._on_owner,
-            )
+            found = await self._claim_in_tree(partitions, assigned, occasion)
             claimed = [each for each in found.values() if isinstance(each, Claim)]
-            found |= await self._cluster.offsets.known(claimed)
+            found |= await self._offsets.known(claimed)
         except BaseException:
             for hold in holds:
                 hold.on(Event.CLAIM_FAILED)
@@ -241,6 +247,24 @@ class Share:
         await _each(begun, self._begin)
         if failed:
             raise failed[0]
+
+    async def _claim_in_tree(
+        self,
+        partitions: Sequence[TopicPartition],
+        assigned: Mapping[TopicPartition, Assigned],
+        occasion: Occasion,
+    ) -> dict[TopicPartition, Claim | CoordinationError]:
+        if self._has_all:
+            return {each: Claim(self._group, self._member, each, 1) for each in partitions}
+        return await claims.claim_together(
+            self._coordinator,
+            self._group,
+            self._member,
+            partitions,
+            known=assigned,
+            occasion=occasion,
+            watch=self._on_owner,
+        )
 
     async def _begin(self, hold: Hold) -> None:
         """Begin to consume a partition that was just claimed."""
@@ -312,7 +336,7 @@ class Share:
                     member=self._member,
                     partition=hold.partition,
                 )
-        if self._went_with_its_session(hold):
+        if self._went_with_its_session(hold) or self._has_all:
             hold.on(Event.RELEASED)
         elif self._coordinator.state is SessionState.CONNECTED:
             [error] = await self._releases.do([hold.claim])
@@ -338,6 +362,7 @@ class Share:
             hold
             for hold in self._holds
             if hold.is_owned
+            and not self._has_all
             and (
                 self._is_doubtful
                 or hold.partition not in assigned
@@ -366,7 +391,7 @@ class Share:
     def drop_ended(self) -> None:
         """Lose what was claimed in a session that ended, and with it every owner node of it."""
         for hold in self._holds:
-            if hold.is_owned and hold.session_id != self._coordinator.session_id:
+            if hold.is_owned and self._went_with_its_session(hold):
                 self._lose(hold)
 
     def leave(self) -> list[Claim]:
@@ -379,7 +404,7 @@ class Share:
             if hold.may(Event.LEAVE):
                 hold.on(Event.LEAVE)
             if hold.may(Event.RELEASED):
-                if not self._went_with_its_session(hold):
+                if not (self._has_all or self._went_with_its_session(hold)):
                     owed.append(hold.claim)
                 hold.on(Event.RELEASED)
         return owed
@@ -392,8 +417,8 @@ class Share:
             CoordinationError: It may not have been written.
         """
         hold = self._holds.get(partition)
-        if hold is None or not hold.is_owned:
-            return  # its owner node is gone, and the report with it
+        if hold is None or not hold.is_owned or self._has_all:
+            return  # it has no owner node, so nobody reads the report
         if trouble is None:
             await claims.report_stopped(self._coordinator, hold.claim)
         else:
@@ -454,13 +479,13 @@ class Share:
         outcome: dict[TopicPartition, VqError | None] = {}
         try:
             await self._write(step, outcome)
-        except (ConnectionLost, SessionExpired):
+        except (ConnectionLost, SessionExpired, OffsetStoreFailed):
             raise
         except VqError:  # one of them is refused; each alone shows which one
             for alone in step:
                 try:
                     await self._write([alone], outcome)
-                except (ConnectionLost, SessionExpired):
+                except (ConnectionLost, SessionExpired, OffsetStoreFailed):
                     raise
                 except VqError as error:
                     outcome[alone.hold.partition] = error
@@ -484,7 +509,7 @@ class Share:
         for each in step:  # before: the session may end meanwhile, and the hold with it
             each.hold.attempted = (*each.hold.attempted, each.offset)[-_ATTEMPTED_MAX:]
         try:
-            result = await self._cluster.offsets.commit(
+            result = await self._offsets.commit(
                 [(each.claim, each.offset) for each in step],
                 may_go_back={each.hold.partition for each in step if each.hold.has_sought},
             )

@@ -14,6 +14,7 @@ from vq.coordination.tree.values.group_terms import (
     OnFailure,
     Ordering,
     WorkingMode,
+    check_model,
 )
 from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type
 from vq.errors import InvalidArgument
@@ -102,6 +103,7 @@ class ConsumerGroup(Value):
             check_pattern(pattern)
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+        check_model(self.model, self.failure.on_failure)
         is_reordering = self.failure.on_failure == OnFailure.RETRY_TOPIC
         if is_reordering and self.mode != WorkingMode.CONCURRENT and self.order == Ordering.STRICT:
             raise InvalidArgument(

@@ -55,6 +55,21 @@ class OnFailure(enum.StrEnum):
     STOP = "stop"  # the member stops there
 
 
+def check_model(model: str, on_failure: str) -> None:
+    """Check that what follows a failed message makes sense where every member gets every message.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    copies = (OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER)
+    if model == GroupModel.BROADCASTING and on_failure in copies:
+        raise InvalidArgument(
+            f"on_failure = {str(on_failure)!r} does not go with model = 'broadcasting': each "
+            "member would copy the message for the whole group. Give 'hold' (the member goes on "
+            "trying), 'skip' or 'stop'; or a clustering group of its own for each reader"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
     """What the members of a group do with a message whose listener fails.
