@@ -50,7 +50,12 @@ if TYPE_CHECKING:
         Position,
     )
     from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
-    from vq.coordination.tree.values.group_terms import FailurePolicy, OnFailure, WorkingMode
+    from vq.coordination.tree.values.group_terms import (
+        FailurePolicy,
+        OnBadRecord,
+        OnFailure,
+        WorkingMode,
+    )
     from vq.errors import (
         BatchFailed,
         InvalidArgument,
@@ -99,7 +104,12 @@ _HOMES = {
     "vq.client.consumer.deliver.tries": ("RETRY", "Retry"),
     "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
-    "vq.coordination.tree.values.group_terms": ("FailurePolicy", "OnFailure", "WorkingMode"),
+    "vq.coordination.tree.values.group_terms": (
+        "FailurePolicy",
+        "OnBadRecord",
+        "OnFailure",
+        "WorkingMode",
+    ),
     "vq.client.reading.positions": (
         "Moment",
         "Position",
@@ -179,6 +189,7 @@ __all__ = [
     "MessageProducer",
     "Moment",
     "OffsetBounds",
+    "OnBadRecord",
     "OnFailure",
     "OnUnavailable",
     "OutcomeUnknown",

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         sequence_fault,
     )
     from vq.operations.messages.dead_letters import DeadLetter, DeadLetters
+    from vq.operations.messages.delayed import DelayedMessage, DelayedMessages
     from vq.operations.messages.resending import Resending
     from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.operations.messages.settling import LetterState, Settled
@@ -140,6 +141,7 @@ _HOMES = {
     "vq.operations.brokers.draining": ("DrainUnknown", "DrainedGroup", "DrainedNode"),
     "vq.operations.topics.emptying": ("GroupDrain", "TopicDrain"),
     "vq.operations.messages.dead_letters": ("DeadLetter", "DeadLetters"),
+    "vq.operations.messages.delayed": ("DelayedMessage", "DelayedMessages"),
     "vq.operations.messages.resending": ("Resending",),
     "vq.operations.messages.settling": ("LetterState", "Settled"),
     "vq.operations.messages.searched": (
@@ -226,6 +228,8 @@ __all__ = [
     "Damage",
     "DeadLetter",
     "DeadLetters",
+    "DelayedMessage",
+    "DelayedMessages",
     "DeletedTopic",
     "Deletion",
     "DiskState",

@@ -129,8 +129,12 @@ class CorruptData(VqError):
     """Bytes fail their checksum or cannot be parsed as what they claim to be."""
 
 
+class ContentUnreadable(CorruptData):
+    """The content of a message is none that its serializer reads; the message itself is whole."""
+
+
 class GroupStopped(VqError):
-    """The place of a group is gone, or its listener failed there: it stands still until a reset."""
+    """The place of a group is gone, or it cannot handle what is there: it waits for a reset."""
 
     hint = "`vq group reset` sets where the group goes on; `vq group describe` shows where it was"
 

@@ -651,12 +651,20 @@ class PartitionTrouble(NamedTuple):
         offset: The offset of the message that was not handled.
         since_ms: When the first try at this offset failed, in milliseconds since 1970.
         tries: How many tries at this offset failed.
+        message_id: Of the message, if a listener failed for it.
+        next_try_ms: When the listener gets it again, in milliseconds since 1970; or earlier, if the
+            failure policy of the group changes.
+        held: How many messages of the partition have used up their attempts, this one included: it
+            is the first of them. 0: it has attempts left.
     """
 
     error: VqError
     offset: int
     since_ms: int
     tries: int
+    message_id: int | None = None
+    next_try_ms: int | None = None
+    held: int = 0
 
 
 class MessageList(list[Message]):

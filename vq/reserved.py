@@ -15,6 +15,8 @@ these headers more:
     _vq.attempts        3                    how often listeners were called with it
     _vq.first-failed    1764360000000        when the first call failed, in ms since 1970
     _vq.reason          ValueError: no id    why the last call failed, its beginning
+    _vq.raw-bytes       4711                 no node has a message there that can be read; the
+                                             content is the beginning of so many bytes that it has
 
 A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other. A
 message with ``_vq.settled`` is no dead letter: it tells what became of some.
@@ -96,6 +98,7 @@ ORIGIN_NUMBER: Final = f"{PREFIX}origin-number"
 ATTEMPTS: Final = f"{PREFIX}attempts"
 FIRST_FAILED: Final = f"{PREFIX}first-failed"
 REASON: Final = f"{PREFIX}reason"
+RAW_BYTES: Final = f"{PREFIX}raw-bytes"
 RESENT: Final = f"{PREFIX}resent"
 SETTLED: Final = f"{PREFIX}settled"
 #: So much of a reason is kept: a header is no place for a trace.
@@ -122,17 +125,20 @@ class MessageOrigin(NamedTuple):
 
 
 class DeliveryFailure(NamedTuple):
-    """Why a message was copied: what its listeners made of it.
+    """Why a message was copied: what its listeners made of it, or that nobody could read it.
 
     Attributes:
-        attempts: How often they were called with it, >= 1.
+        attempts: How often they were called with it; 0: nobody could read it.
         first_ms: When the first call failed, in milliseconds since 1970.
         reason: Why the last one failed.
+        raw_bytes: No node has a record there that can be read, only so many bytes. The content of
+            the copy is their beginning, at most 1 MiB. None: the copy is of a message.
     """
 
     attempts: int
     first_ms: int
     reason: str
+    raw_bytes: int | None = None
 
 
 def headers_of_copy(origin: MessageOrigin, failure: DeliveryFailure) -> dict[str, str]:
@@ -144,6 +150,8 @@ def headers_of_copy(origin: MessageOrigin, failure: DeliveryFailure) -> dict[str
         FIRST_FAILED: str(failure.first_ms),
         REASON: reason[:REASON_CHARS_MAX],
     }
+    if failure.raw_bytes is not None:
+        headers[RAW_BYTES] = str(failure.raw_bytes)
     return headers if origin.number is None else {**headers, ORIGIN_NUMBER: str(origin.number)}
 
 
@@ -166,7 +174,8 @@ def failure_in(headers: Mapping[str, str] | None) -> DeliveryFailure | None:
     attempts, first_ms = _number(headers, ATTEMPTS), _number(headers, FIRST_FAILED)
     if headers is None or attempts is None or first_ms is None:
         return None
-    return DeliveryFailure(attempts, first_ms, headers.get(REASON, ""))
+    reason, raw_bytes = headers.get(REASON, ""), _number(headers, RAW_BYTES)
+    return DeliveryFailure(attempts, first_ms, reason, raw_bytes)
 
 
 def _number(headers: Mapping[str, str] | None, name: str) -> int | None:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from vq import limits
-from vq.errors import CorruptData, InvalidArgument, ProtocolError
+from vq.errors import ContentUnreadable, InvalidArgument, ProtocolError
 from vq.hessian import objects
 from vq.hessian.plain import Long
 from vq.shown import shown
@@ -56,7 +56,7 @@ class Serializer(Protocol):
         """Return the object of which ``dumps`` made ``content``.
 
         Raises:
-            CorruptData: The bytes are no such content.
+            ContentUnreadable: The bytes are no such content.
         """
 
 
@@ -86,15 +86,16 @@ class Json:
         """Return the value of a JSON document.
 
         Raises:
-            CorruptData: It is no JSON in UTF-8, has NaN or an infinity, or a number too large for a
-                float.
+            ContentUnreadable: It is no JSON in UTF-8, has NaN or an infinity, or a number too large
+                for a float.
         """
         try:
             return json.loads(
                 content.decode(), parse_constant=_no_constant, parse_float=_finite_float
             )
         except (ValueError, RecursionError) as error:
-            raise CorruptData(f"content of {len(content)} bytes is not JSON: {error}") from error
+            what = f"content of {len(content)} bytes is not JSON: {error}"
+            raise ContentUnreadable(what) from error
 
 
 class Protobuf(Generic[M]):
@@ -135,12 +136,12 @@ class Protobuf(Generic[M]):
         """Return the message in ``content``; fields that its class does not know are kept aside.
 
         Raises:
-            CorruptData: It is no message of the class.
+            ContentUnreadable: It is no message of the class.
         """
         try:
             return self._class.FromString(content)
         except DecodeError as error:
-            raise CorruptData(
+            raise ContentUnreadable(
                 f"content of {len(content)} bytes is not a {self._class.__name__}: {error}"
             ) from error
 
@@ -216,13 +217,13 @@ class Hessian2:
         """Return the value of a Hessian 2 document.
 
         Raises:
-            CorruptData: It is no such document or exceeds a bound, or a registered class does not
-                take its fields.
+            ContentUnreadable: It is no such document or exceeds a bound, or a registered class does
+                not take its fields.
         """
         try:
             return objects.decode(content, self._classes, self._bounds)
         except (ProtocolError, RecursionError) as error:
-            raise CorruptData(f"content of {len(content)} bytes: {error}") from error
+            raise ContentUnreadable(f"content of {len(content)} bytes: {error}") from error
 
 
 def _check_keys(value: Any) -> None:

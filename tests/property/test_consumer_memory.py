@@ -19,11 +19,12 @@ from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.fetch import fetch_sessions, fetcher
 from vq.client.consumer.fetch.fetch_sessions import Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.clock import SystemClock
-from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
+from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable, VqError
 from vq.limits import KIB
 from vq.message_filter import ALL
 from vq.model import Address, Message, PartitionPlacement, Span, TopicPartition
@@ -176,6 +177,10 @@ class Nobody(Executor):
         """See ``Executor.put``."""
 
 
+async def _read_again(_: int, __: VqError) -> None:
+    """Pass over nothing."""
+
+
 class Held:
     """One partition as the consumer holds it, from a position on."""
 
@@ -194,7 +199,9 @@ class Held:
             self.partition,
             position,
             None,
-            Failures(self.partition, ConsumerConfig(group="g"), random.Random(0)),
+            Failures(
+                self.partition, "g", PolicyInForce(ConsumerConfig()), random.Random(0), lambda: 0
+            ),
             executor=Nobody(),
             permit=Permit(loop.time),
             hooks=hooks,
@@ -209,6 +216,7 @@ class Held:
             on_chunk=self.delivery.add,
             on_error=lambda error: None,
             on_new_epoch=lambda: None,
+            on_bad_record=_read_again,
         )
         fetches.join(self.fetcher)
         self.fetcher._joined = True

@@ -12,6 +12,7 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.workers import AnyDelivery, Workers
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
 from vq.errors import VqError
@@ -90,7 +91,9 @@ class Partition:
             0,
             listener,
             config,
+            PolicyInForce(config),
             random.Random(number),
+            lambda: 1_000,
             hooks=self.told.hooks,
             executor=workers,
             permit=self.permit,

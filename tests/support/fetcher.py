@@ -123,6 +123,10 @@ class Fetches:
         self.validated.append(asker.validate)
 
 
+async def _read_again(_: int, __: VqError) -> None:
+    """Pass over nothing."""
+
+
 class Reader:
     """A fetcher and what came out of it."""
 
@@ -149,6 +153,7 @@ class Reader:
             on_chunk=self.chunks.append,
             on_error=self.errors.append,
             on_new_epoch=lambda: self.epochs.append(self.fetcher.position),
+            on_bad_record=_read_again,
             **bounds,
         )
         if start:

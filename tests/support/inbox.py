@@ -10,6 +10,7 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.inbox import Inbox, Messages
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.reading.chunk import Chunk
 from vq.model import TopicPartition
 from vq.store.records.record import encode_record
@@ -27,7 +28,7 @@ class Partition:
             where,
             0,
             None,
-            Failures(where, ConsumerConfig(group="g"), random.Random(0)),
+            Failures(where, "g", PolicyInForce(ConsumerConfig()), random.Random(0), lambda: 0),
             executor=inbox,
             permit=endless(),
             hooks=self.told.hooks,

@@ -19,6 +19,7 @@ from vq.client.consumer.group.membership import Membership
 from vq.coordination.groups import claims, groups
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.consumers import Owner
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import VqError
 from vq.message_filter import ALL as EVERYTHING
 from vq.message_filter import Filter
@@ -39,6 +40,7 @@ class Consumer:
         self.name = name
         self.held: set[TopicPartition] = set()
         self.events: list[str] = []
+        self.followed = FailurePolicy()
         self.on_claimed: Callable[[claims.Claim], Awaitable[None]] | None = None
         self.on_drain: Callable[[TopicPartition], Awaitable[None]] | None = None
         self.on_commit: Callable[[TopicPartition], Awaitable[None]] | None = None
@@ -60,6 +62,9 @@ class Consumer:
         coordinator = self.cluster.coordinator
         assert isinstance(coordinator, MemoryCoordinator)
         return coordinator
+
+    def follow(self, failure: FailurePolicy) -> None:
+        self.followed = failure
 
     async def claimed(self, hold: Hold) -> None:
         """See ``GroupConsumer``."""

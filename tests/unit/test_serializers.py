@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2, struct_pb2
 
 from vq import limits, serializers
-from vq.errors import CorruptData, InvalidArgument
+from vq.errors import ContentUnreadable, CorruptData, InvalidArgument
 from vq.serializers import Hessian2, Json, Protobuf, Serializer
 from vq.store.properties_pb2 import RecordProperties
 
@@ -147,7 +147,7 @@ def test_a_stack_that_is_used_up_is_an_error_of_vq() -> None:
             return type(error)
         return None
 
-    assert next(filter(None, map(error_at, range(400, 1_000)))) is CorruptData
+    assert next(filter(None, map(error_at, range(400, 1_000)))) is ContentUnreadable
 
 
 @pytest.mark.parametrize(

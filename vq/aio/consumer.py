@@ -56,6 +56,11 @@ class MessageConsumer:
         """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
+    @property
+    def bad_records(self) -> int:
+        """How many records nobody could read and were passed over, see ``on_bad_record``."""
+        return self._core.bad_records
+
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """Return the partitions that do not go on now, each with the cause and the time.
 
@@ -128,11 +133,12 @@ class MessageConsumer:
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called: AsyncListener = listener
-            if core.failing is not None:
-                called = awaiting(listener, core.failing, core.give_up)
-            called = called if limit_s is None else limited(called, limit_s)
-            self._core.subscribe(topic_or_pattern, length, message_filter, self._listening, called)
+            called, giving_up = listener, awaiting(listener, core.failing, core.give_up)
+            if limit_s is not None:
+                called, giving_up = limited(called, limit_s), limited(giving_up, limit_s)
+            core.subscribe(
+                topic_or_pattern, length, message_filter, self._listening, called, giving_up
+            )
         self._is_pulled = listener is None
         return self
 

@@ -65,6 +65,11 @@ class MessageConsumer:
         """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
+    @property
+    def bad_records(self) -> int:
+        """How many records nobody could read and were passed over, see ``on_bad_record``."""
+        return self._core.bad_records
+
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """Return the partitions that do not go on now, each with the cause and the time.
 
@@ -156,10 +161,12 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            failing = self._core.failing
-            called = listener if failing is None else calling(listener, failing, self._give_up)
-            called = called if self.config.listener_timeout_s is None else Watched(called)
-            self._core.subscribe(topic_or_pattern, length, message_filter, self._workers, called)
+            called, giving_up = listener, calling(listener, self._core.failing, self._give_up)
+            if self.config.listener_timeout_s is not None:
+                called, giving_up = Watched(called), Watched(giving_up)
+            self._core.subscribe(
+                topic_or_pattern, length, message_filter, self._workers, called, giving_up
+            )
         self._pull.subscribed(listener)
         return self
 

@@ -62,6 +62,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "dlq",
         "List, read, resend and delete the dead letters of consumer groups.",
     ),
+    "delayed": Entry(
+        "vq.cli.messages.delayed", "delayed", "List and cancel messages that are delivered later."
+    ),
     "message": Entry(
         "vq.cli.messages.message", "message", "Look at single messages, and find them."
     ),

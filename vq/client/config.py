@@ -13,8 +13,10 @@ from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Stra
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
+    MAX_ATTEMPTS_MAX,
     STICKY,
     GroupModel,
+    OnBadRecord,
     OnFailure,
     WorkingMode,
     check_model,
@@ -350,8 +352,16 @@ class ConsumerConfig:
         window_bytes: A second bound of the same: their contents together, but for the last one.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
             counted by this member, so a message that moves on with its partition begins anew.
+            This and the two settings below are the group's: its first member founds them, members
+            follow what `vq group alter` makes of them, and one that says something else is told
+            so in the log. None: what the group has; in a new group 3.
         on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``.
-            ``subscribe`` refuses ``retry-topic``: members have no retry topic yet.
+            ``subscribe`` refuses ``retry-topic``: members have no retry topic yet. None: what the
+            group has; in a new group ``hold``.
+        on_bad_record: ``stop``, ``skip`` or ``dead-letter``: what becomes of a record that no node
+            has so that it can be read, see ``OnBadRecord``; also of a message for which the
+            listener raises ``vq.errors.ContentUnreadable``, as serializers do for what is no
+            content of theirs.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -359,6 +369,7 @@ class ConsumerConfig:
             None: no limit.
         retry_backoff: The pause before the second try, and the longest one, in seconds; it doubles
             in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it.
+            None: what the group has; in a new group (0.1, 30.0).
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
         read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
@@ -387,12 +398,13 @@ class ConsumerConfig:
     batch_wait_ms: float = 0.0
     window_messages: int = 10_000
     window_bytes: int = 16 * limits.MIB
-    max_attempts: int = 3
-    on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] = (
-        OnFailure.HOLD
+    max_attempts: int | None = None
+    on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] | None = (
+        None
     )
+    on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] = OnBadRecord.STOP
     listener_timeout_s: float | None = None
-    retry_backoff: tuple[float, float] = (0.1, 30.0)
+    retry_backoff: tuple[float, float] | None = None
     audit_interval_s: float = 30.0
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
@@ -408,9 +420,13 @@ class ConsumerConfig:
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         object.__setattr__(self, "model", choice_of(GroupModel, "model", self.model))
-        on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
-        object.__setattr__(self, "on_failure", on_failure)
-        if on_failure is OnFailure.DEAD_LETTER and self.group:
+        on_failure = self.on_failure
+        if on_failure is not None:
+            on_failure = choice_of(OnFailure, "on_failure", on_failure)
+            object.__setattr__(self, "on_failure", on_failure)
+        on_bad_record = choice_of(OnBadRecord, "on_bad_record", self.on_bad_record)
+        object.__setattr__(self, "on_bad_record", on_bad_record)
+        if self.group and OnFailure.DEAD_LETTER in (on_failure, on_bad_record):
             topic_of(Purpose.DEAD_LETTERS, self.group)  # raises if the name is too long
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
@@ -455,10 +471,12 @@ class ConsumerConfig:
                 f"batch_wait_ms = {self.batch_wait_ms} waits for more messages of a list; give "
                 "batch_size, too"
             )
-        _between("max_attempts", self.max_attempts, 1, 1_000)
+        if self.max_attempts is not None:
+            _between("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_MAX)
         if self.listener_timeout_s is not None:
             _positive("listener_timeout_s", self.listener_timeout_s)
-        object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
+        if self.retry_backoff is not None:
+            object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
         _number("max_wait_s", self.max_wait_s)
         if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:
             raise InvalidArgument(
@@ -471,6 +489,7 @@ def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:
     if config.model is not GroupModel.BROADCASTING:
         return
     check_model(config.model, config.on_failure)
+    check_model(config.model, config.on_bad_record, "on_bad_record")
     for what, is_given in (
         (f"strategy = {strategy!r}", strategy != STICKY),
         (f"restart_s = {config.restart_s}", bool(config.restart_s)),

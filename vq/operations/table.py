@@ -21,6 +21,7 @@ from vq.operations.groups import balance, groups, making, progress, resets, term
 from vq.operations.messages import (
     columns,
     dead_letters,
+    delayed,
     finding,
     resending,
     stored,
@@ -100,6 +101,10 @@ class Operations:
     read_dead_letters = yielding_row(dead_letters.read_dead_letters, ASK, READ, GROUP, "dlq read")
     resend_dead_letters = row(resending.resend_dead_letters, ACT, MANAGE, GROUP, "dlq resend")
     delete_dead_letters = row(resending.delete_dead_letters, ACT, MANAGE, GROUP, "dlq delete")
+
+    # Delayed messages
+    list_delayed = row(delayed.list_delayed, ASK, READ, TOPIC, "delayed list")
+    cancel_delayed = row(delayed.cancel_delayed, ACT, WRITE, CLUSTER, "delayed cancel")
 
     # Repeatable writes
     begin_write = row(writes.begin_write, ACT, WRITE, CLUSTER)

@@ -54,6 +54,7 @@ async def test_a_lag_that_is_not_known_is_absent() -> None:
     other = {name for name in found if 'partition="1"' in name}
     assert {name.partition("{")[0] for name in other} == {
         "vq_group_stopped",
+        "vq_group_held_messages",
         "vq_group_owned",
         "vq_group_subscribed",
     }

@@ -160,12 +160,23 @@ def test_a_choice_may_be_given_as_text() -> None:
     assert made.start_position is StartPosition.LATEST
 
 
-@pytest.mark.parametrize("name", ["on_failure", "mode", "start_position"])
-@pytest.mark.parametrize("value", ["nonsense", "", 1, None])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, each) for name in ("on_failure", "mode") for each in ("nonsense", "", 1)),
+        *(("start_position", each) for each in ("nonsense", None)),
+        ("mode", None),
+    ],
+)
 def test_another_choice_is_refused_with_those_there_are(name: str, value: object) -> None:
     config: Any = ConsumerConfig
     with pytest.raises(InvalidArgument, match=f"{name} = .*give '.*' or '.*'"):
         config(**{name: value})
+
+
+def test_what_the_group_says_is_taken_by_those_who_say_nothing() -> None:
+    made = ConsumerConfig()
+    assert (made.on_failure, made.max_attempts, made.retry_backoff) == (None, None, None)
 
 
 def test_the_bound_in_messages_comes_from_the_one_in_bytes() -> None:

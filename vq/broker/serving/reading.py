@@ -287,11 +287,15 @@ def scan(
     except CorruptData as error:
         channel.context.suspect(channel, position)
         check_boundary(channel, log, position)
-        raise PartitionQuarantined(f"{channel}: {error}") from error
+        raise _bad_record(position, f"{channel}: {error}") from error
     if found[2] == position:
         check_boundary(channel, log, position)
-        raise PartitionQuarantined(f"{channel}: the record at {position} is incomplete")
+        raise _bad_record(position, f"{channel}: the record at {position} is incomplete")
     return found
+
+
+def _bad_record(position: int, what: str) -> PartitionQuarantined:
+    return PartitionQuarantined(what, details={"offset": position})
 
 
 class WaitingOffsets:

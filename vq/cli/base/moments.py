@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.text import utc
+from vq.limits import DELAY_S_MAX
 
 _AGO: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -38,6 +39,29 @@ class Moment(click.ParamType[int]):
                 "not so long ago, like 90s, 15m, 2h or 7d"
             )
         return moment_ms
+
+
+class LaterMoment(click.ParamType[float]):
+    """A time ahead as ISO 8601, taken as UTC when it names no zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return seconds since 1970 UTC."""
+        if isinstance(value, float):
+            return value
+        try:
+            moment = datetime.fromisoformat(str(value))
+            moment = moment.replace(tzinfo=moment.tzinfo or UTC)
+            seconds = moment.timestamp()
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a time like 2026-11-22T09:30 or 2026-11-22T09:30:00+01:00")
+        left = seconds - time.time()
+        if not 0 < left <= DELAY_S_MAX:
+            self.fail(f"{value} is {left:.0f} s ahead; give a time up to 40 days ahead")
+        return seconds
 
 
 def check_span(since_ms: int | None, until_ms: int | None) -> None:

@@ -16,7 +16,7 @@ from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
-from vq.coordination.tree.values.group_terms import GroupModel
+from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.operations.groups.groups import (
@@ -54,6 +54,10 @@ _PROGRESS: Final = record(
     stopped=maybe(TEXT),
     stopped_at=maybe(WHOLE),
     stopped_since_s=maybe(NUMBER),
+    held=WHOLE,
+    message_id=maybe(WHOLE),
+    attempts=maybe(WHOLE),
+    next_try_s=maybe(NUMBER),
     needs_reset=TRUTH,
     other_topic=TRUTH,
     subscribed=TRUTH,
@@ -410,7 +414,15 @@ def remarks_on(group: str, progress: GroupProgress) -> list[str]:
             f"`vq group reset {group}` sets where it goes on"
         ]
     found = []
-    if progress.stopped is not None:
+    if progress.held:
+        messages = f"{progress.held} message{'s' if progress.held > 1 else ''}"
+        found.append(
+            f"{partition}: {progress.owner} holds {messages} that its listener fails for; the "
+            f"first is at offset {progress.stopped_at}, id {progress.message_id}, since "
+            f"{utc(progress.stopped_since_ms)}, {progress.attempts} attempts, next try "
+            f"{utc(progress.next_try_ms)}: {progress.stopped}"
+        )
+    elif progress.stopped is not None:
         found.append(
             f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
             f"{utc(progress.stopped_since_ms)}: {progress.stopped}"
@@ -437,7 +449,8 @@ def remarks_on(group: str, progress: GroupProgress) -> list[str]:
 
 def _is_damage(stopped: str) -> bool:
     """Whether what a member publishes is an error of bytes that cannot be read."""
-    return stopped.startswith((f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:"))
+    errors = (f"{CorruptData.__name__}:", f"{PartitionQuarantined.__name__}:")
+    return stopped.startswith(errors) or BAD_RECORD in stopped
 
 
 def _row(progress: GroupProgress) -> dict[str, Any]:
@@ -455,7 +468,7 @@ def _row(progress: GroupProgress) -> dict[str, Any]:
 
 def _progress_json(progress: GroupProgress) -> dict[str, Any]:
     fields = asdict(progress)
-    for name in ("committed_ms", "stopped_since_ms"):
+    for name in ("committed_ms", "stopped_since_ms", "next_try_ms"):
         fields[name.removesuffix("ms") + "s"] = in_seconds(fields.pop(name))
     return {**fields, "beyond_end": progress.beyond_end}
 

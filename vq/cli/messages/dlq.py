@@ -72,6 +72,7 @@ _LETTER: Final = record(
     attempts=maybe(WHOLE),
     first_failed_s=maybe(NUMBER),
     reason=maybe(TEXT),
+    raw_bytes=maybe(WHOLE),
     settled_by=maybe(TEXT),
     settled_s=maybe(NUMBER),
 )
@@ -142,6 +143,8 @@ def read(
 ) -> None:
     """Print dead letters of a group: from where, why, how often tried, and what became of them.
 
+    `raw`: nobody could read a message there, and the letter has the beginning of so many bytes.
+
     With --json it prints a line for each.
     """
     check_span(since_ms, until_ms)
@@ -174,8 +177,8 @@ def read(
     sys.stdout.flush()
 
 
-_READ_COLUMNS: Final = ("letter", "state", "given_up", "origin", "attempts", "reason")
-_OPTIONAL: Final = ("given_up", "origin", "attempts", "reason")
+_READ_COLUMNS: Final = ("letter", "state", "given_up", "origin", "attempts", "raw", "reason")
+_OPTIONAL: Final = ("given_up", "origin", "attempts", "raw", "reason")
 
 
 def _as_row(letter: DeadLetter) -> dict[str, Any]:
@@ -187,6 +190,7 @@ def _as_row(letter: DeadLetter) -> dict[str, Any]:
         "given_up": None if given_up is None else text.utc(given_up),
         "origin": None if letter.origin is None else str(letter.origin),
         "attempts": None if failure is None else failure.attempts,
+        "raw": None if failure is None else failure.raw_bytes,
         "reason": None if failure is None else failure.reason,
     }
 
@@ -205,6 +209,7 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
         "attempts": None if failure is None else failure.attempts,
         "first_failed_s": None if failure is None else text.in_seconds(failure.first_ms),
         "reason": None if failure is None else failure.reason,
+        "raw_bytes": None if failure is None else failure.raw_bytes,
         "settled_by": None if settled is None else settled.by,
         "settled_s": None if settled is None else text.in_seconds(settled.time_ms),
     }
@@ -291,8 +296,9 @@ def resend(
         )
         if found["homeless"]:
             output.remark(
-                f"left {found['homeless']}: their topic or partition is not there, takes no "
-                "messages, or none so large; --to TOPIC sends them elsewhere"
+                f"left {found['homeless']}: they are raw bytes, which are no message, or their "
+                "topic or partition is not there, takes no messages, or none so large; --to TOPIC "
+                "sends messages elsewhere"
             )
     else:
         output.remark(

@@ -8,7 +8,7 @@ from typing import Final
 from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, optional, record
 from vq.cli.base.text import safe, safe_content, utc
 from vq.errors import InvalidArgument
-from vq.model import Message, time_ms_of
+from vq.model import Key, Message, time_ms_of
 from vq.shown import shown
 
 MESSAGE_SCHEMA: Final = optional(
@@ -36,7 +36,7 @@ _FIELDS: Final[dict[str, Callable[[Message], str]]] = {
     "next_offset": lambda message: str(message.next_offset),
     "id": lambda message: str(message.id),
     "time": lambda message: utc(time_ms_of(message.id or 0)),
-    "key": lambda message: key_text(message),
+    "key": lambda message: key_text(message.key),
     "tag": lambda message: message.tag or "",
     "headers": lambda message: ",".join(f"{k}={v}" for k, v in (message.headers or {}).items()),
 }
@@ -47,9 +47,8 @@ _ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\\\": "\\"}
 NAMES: Final = (*_FIELDS, "headers[NAME]", _CONTENT)
 
 
-def key_text(message: Message) -> str:
-    """Return the key as text; one of bytes is ``0x`` and hexadecimal digits, none is empty."""
-    key = message.key
+def key_text(key: Key | None) -> str:
+    """Return a key as text; one of bytes is ``0x`` and hexadecimal digits, none is empty."""
     if isinstance(key, bytes):
         return "0x" + key.hex()
     return "" if key is None else str(key)

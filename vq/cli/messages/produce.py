@@ -9,9 +9,10 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from typing import BinaryIO, TypeVar
+from types import MappingProxyType
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
@@ -19,6 +20,7 @@ from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.base.completion import topic_names
 from vq.cli.base.input import interruptible
 from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows
+from vq.cli.base.moments import LaterMoment
 from vq.cli.base.options import (
     Invocation,
     Seconds,
@@ -49,6 +51,7 @@ from vq.client.producer.spread.partitioner import (
     strategy_of,
 )
 from vq.errors import InvalidArgument, NotSent, Refused, UnknownTopic, VqError
+from vq.limits import DELAY_S_MAX
 from vq.model import Compression, Message
 from vq.operations.cluster.settings import read_settings
 
@@ -105,15 +108,22 @@ class ProduceRun:
         form: What a line means.
         tally: Counts.
         pace: When the next line is sent; None: at once.
+        delay: When messages are delivered; empty: at once.
     """
 
     def __init__(
-        self, producer: MessageProducer, form: InputFormat, tally: Tally, pace: LineRate | None
+        self,
+        producer: MessageProducer,
+        form: InputFormat,
+        tally: Tally,
+        pace: LineRate | None,
+        delay: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._producer = producer
         self._form = form
         self._tally = tally
         self._pace = pace
+        self._delay = delay
 
     def send_all(self, lines: Iterable[bytes | LongLine]) -> None:
         """Send every line; return once each has its outcome."""
@@ -139,7 +149,7 @@ class ProduceRun:
             raise
         self._tally.size += len(message.content)
         self._tally.keyless += message.key is None and self._form.tells_keyless
-        return message
+        return message._replace(**self._delay) if self._delay else message
 
     def _send(self, message: Message, number: int) -> None:
         ended = self._tally.ended
@@ -304,6 +314,18 @@ def _one_of(names: Iterable[str]) -> str:
     help="Deadline of each message, all tries included, and of what comes before the first.  [30]",
 )
 @click.option(
+    "--delay",
+    type=Seconds(min=0, min_open=True, max=DELAY_S_MAX),
+    metavar="SECONDS",
+    help="Deliver each message so long after it was sent, at most 40 days.",
+)
+@click.option(
+    "--deliver-at",
+    type=LaterMoment(),
+    metavar="TIME",
+    help="Deliver each message at this time, such as 2026-11-22T09:30, at most 40 days ahead.",
+)
+@click.option(
     "--rate",
     type=Seconds(min=0, min_open=True, max=RATE_MAX),
     metavar="N",
@@ -358,6 +380,8 @@ def produce(
     compression_threshold: int | None,
     on_unavailable: str | None,
     timeout: float | None,
+    delay: float | None,
+    deliver_at: float | None,
     rate: float | None,
     limit: int | None,
     unacknowledged: str | None,
@@ -378,7 +402,14 @@ def produce(
 
     A missing topic is created if `vq cluster settings` allows it, by the first line that the new
     topic can take. Without such a line no topic is created.
+
+    With --delay or --deliver-at an acknowledged message waits, and is delivered then; `vq delayed
+    list` shows what waits, `vq delayed cancel` recalls it.
     """
+    if delay is not None and deliver_at is not None:
+        raise click.UsageError("--delay and --deliver-at exclude one another")
+    given = {"delay_s": delay, "deliver_at": deliver_at}
+    later = {name: value for name, value in given.items() if value is not None}
     is_json = input_format != INPUTS[0]
     of_all = {
         "--tag": tag is not None,
@@ -447,7 +478,11 @@ def produce(
             if partition is not None:
                 check_partition(topic, partition, count)
             run = ProduceRun(
-                producer, form, tally, None if pace_of is None else pace_of(time.monotonic())
+                producer,
+                form,
+                tally,
+                None if pace_of is None else pace_of(time.monotonic()),
+                later,
             )
             try:
                 with (

@@ -18,10 +18,12 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
+from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import FailedTries
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
@@ -38,9 +40,17 @@ from vq.client.copies import DeadLetterCopies
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
-from vq.coordination.tree.values.group_terms import GroupModel, OnFailure
+from vq.coordination.tree.values.group_terms import (
+    BAD_RECORD,
+    FailurePolicy,
+    GroupModel,
+    OnBadRecord,
+    OnFailure,
+)
 from vq.errors import (
+    ContentUnreadable,
     CoordinationError,
+    CorruptData,
     FilterFailed,
     GenerationStale,
     InvalidState,
@@ -72,7 +82,8 @@ class ConsumerCore:
         closed: ``close`` was called.
         holds: What it has of its group's partitions.
         reader: Reads without the group.
-        failing: What listeners failed for; None: nothing is copied.
+        policy: What follows a failed message.
+        failing: What listeners failed for while messages are copied.
         steering: Seeks, pauses and resumes.
     """
 
@@ -98,14 +109,17 @@ class ConsumerCore:
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-        gives_up = config.on_failure is OnFailure.DEAD_LETTER
-        self.failing = FailedTries(config.max_attempts, cluster.clock.wall_ms) if gives_up else None
+        self.policy = PolicyInForce(config)
+        self.failing = FailedTries(self.policy, cluster.clock.wall_ms)
         self._copies = DeadLetterCopies(cluster, config.group)
         self._own_offsets: OwnOffsets | None = None
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
         self._offsets = self._own_offsets or cluster.offsets
+        self._bad_records = BadRecords(
+            cluster, config.group, self.policy.on_bad_record, self._copies
+        )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
 
@@ -117,11 +131,17 @@ class ConsumerCore:
         message_filter: Wanting,
         executor: Executor,
         listener: Any = None,
+        giving_up: Any = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener."""
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+
+        ``giving_up`` is a listener, too: what ``calling`` or ``awaiting`` made of it.
+        """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
-        self._subscriptions.add(topic_or_pattern, length, message_filter, executor, listener)
+        self._subscriptions.add(
+            topic_or_pattern, length, message_filter, executor, listener, giving_up
+        )
 
     async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
         """Copy a message into the group's topic of dead letters; return once that is stored."""
@@ -172,7 +192,8 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            listeners = [each.listener for each in self._subscriptions]
+            each_topic = self._subscriptions
+            listeners = [one for each in each_topic for one in (each.listener, each.giving_up)]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -188,6 +209,21 @@ class ConsumerCore:
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
+    def follow(self, failure: FailurePolicy) -> None:
+        """See ``GroupConsumer``."""
+        if not self.policy.follow(failure):
+            return
+        for reading in self.holds.readings():
+            reading.delivery.listener = self._listener(reading.hold.partition.topic)
+        for each in self._subscriptions:
+            each.executor.end_pauses()
+
+    def _listener(self, topic: str) -> Any:
+        """Return what the executor calls for messages of a topic, by the policy in force."""
+        subscription = self._subscriptions.of(topic)
+        copies = OnFailure.DEAD_LETTER in (self.policy.now.on_failure, self.policy.on_bad_record)
+        return subscription.giving_up if copies else subscription.listener
+
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
@@ -243,9 +279,11 @@ class ConsumerCore:
         delivery = delivery_for(
             partition,
             position,
-            subscription.listener,
+            self._listener(partition.topic),
             self.config,
+            self.policy,
             self._cluster.rng,
+            self._cluster.clock.wall_ms,
             executor=subscription.executor,
             permit=self._permit,
             hooks=hooks,
@@ -263,6 +301,7 @@ class ConsumerCore:
             on_error=lambda error: self._fetch_reported(reading, error),
             # A new master: its log may not have what was handled.
             on_new_epoch=lambda: self._check(reading, reading.progress()),
+            on_bad_record=lambda offset, why: self._meet_bad_record(reading, offset, why),
         )
         reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
         if hold.stopped:
@@ -347,8 +386,28 @@ class ConsumerCore:
         If the partition is about to leave or to pause, the next reading fails likewise.
         """
         if reading.is_current and reading.hold.may(Event.STOP):
+            is_bad = isinstance(error.__cause__, ContentUnreadable)
+            is_bad &= self.policy.on_bad_record is OnBadRecord.STOP
+            why = BAD_RECORD if is_bad else places.LISTENER_FAILED
             self._stop_reading(reading)
-            self._stop(reading, f"{places.LISTENER_FAILED}: {error}")
+            self._stop(reading, f"{why}: {error}")
+
+    async def _meet_bad_record(self, reading: Reading, offset: int, damage: VqError) -> int | None:
+        """Do about a record that nobody can read what the settings say; see the fetcher."""
+        delivery, hold = reading.delivery, reading.hold
+        if not reading.is_current:
+            return None
+        if self.policy.on_bad_record is OnBadRecord.STOP:
+            # What is before it is handled first, so that the group stops right at it.
+            if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
+                self._stop_reading(reading)
+                self._stop(reading, f"{BAD_RECORD}: {damage}")
+            return None
+        reader = self.reader.partition(hold.partition)
+        following = await self._bad_records.settle(reader, offset, damage)
+        reading.message_id = None  # nobody knows the one before the next
+        delivery.pass_over(following)
+        return following
 
     # Troubles -------------------------------------------------------------------------------------
     @property
@@ -360,6 +419,11 @@ class ConsumerCore:
     def bad_reads(self) -> int:
         """See ``MessageConsumer.bad_reads``."""
         return self._troubles.bad_reads
+
+    @property
+    def bad_records(self) -> int:
+        """See ``MessageConsumer.bad_records``."""
+        return self._bad_records.passed
 
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
         """See ``MessageConsumer.troubles``."""
@@ -383,8 +447,8 @@ class ConsumerCore:
         if reading.is_current:
             error = reading.delivery.error
             self._troubles.bad_reads += not isinstance(error, FilterFailed)
-            bad = offset if error is None else error.details.get("offset", offset)
-            reading.fetcher.fetch_again(offset, int(bad))
+            damage = error if isinstance(error, CorruptData) else None
+            reading.fetcher.fetch_again(offset, damage)
 
     def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
         """Note an error of the fetcher, or with None that it is over."""

@@ -14,10 +14,12 @@ from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
 logger = get_logger(__name__)
-#: What is published changes no more often than this.
+#: What is published changes no more often than this,
 _PUBLISH_S: Final = 1.0
+#: and the tries of a message that is held no more often than this.
+_RENEW_S: Final = 5.0
 
-Report = Callable[[TopicPartition, PartitionTrouble | None], Awaitable[None]]
+Report = Callable[[Mapping[TopicPartition, PartitionTrouble | None]], Awaitable[None]]
 
 
 class Troubles:
@@ -36,7 +38,7 @@ class Troubles:
         self._clock = clock
         self._present: dict[TopicPartition, PartitionTrouble] = {}
         self._delayed: set[TopicPartition] = set()  # present, with an error that passes
-        self._published: set[TopicPartition] = set()
+        self._published: dict[TopicPartition, tuple[PartitionTrouble, float]] = {}  # what and when
         self._changed: set[TopicPartition] = set()
         self._wake = asyncio.Event()
         self._ended = False
@@ -73,14 +75,16 @@ class Troubles:
             self._delay(partition, offset, error, delayed_s)
             return
         self._delayed.discard(partition)
+        if isinstance(error, ListenerFailed):
+            self._present[partition] = self._of_listener(error, offset)
+            self._publish_soon(partition)
+            return  # the delivery logs each try
         if before is not None and before.offset == offset and type(before.error) is type(error):
             self._present[partition] = before._replace(error=error, tries=before.tries + 1)
             return
         now = self._clock.wall_ms()
         self._present[partition] = PartitionTrouble(error, offset, now, 1)
         self._publish_soon(partition)
-        if isinstance(error, ListenerFailed):
-            return  # the delivery logs each try
         logger.error(
             "partition does not go on, trying again without skipping",
             group=self._group,
@@ -88,6 +92,21 @@ class Troubles:
             partition=partition,
             offset=offset,
             error=error,
+        )
+
+    def _of_listener(self, error: ListenerFailed, offset: int) -> PartitionTrouble:
+        """Return what its error tells of a message; of one that takes too long, it is the first."""
+        told = error.details
+        if "attempts" not in told:
+            return PartitionTrouble(error, offset, self._clock.wall_ms(), 1)
+        return PartitionTrouble(
+            error,
+            offset,
+            int(told["since_ms"]),
+            int(told["attempts"]),
+            int(told["message_id"]) or None,
+            int(told["next_try_ms"]),
+            int(told["held"]),
         )
 
     def _delay(
@@ -164,37 +183,63 @@ class Troubles:
         self._wake.set()
 
     async def publish(self, report: Report) -> None:
-        """Publish what changes, without end; at most once per second."""
+        """Publish what changes, without end; at most once per second.
+
+        A message that has tries left is not published, nor what passes by itself.
+        """
         while True:
             await self._wake.wait()
             self._wake.clear()
-            changed, self._changed = sorted(self._changed), set()
-            for partition in changed:
-                trouble = None if partition in self._delayed else self._present.get(partition)
-                if trouble is None and partition not in self._published:
+            changed, self._changed = self._changed, set()
+            due: dict[TopicPartition, PartitionTrouble | None] = {}
+            for partition in sorted(changed):
+                trouble = self._to_publish(partition)
+                last = self._published.get(partition)
+                if trouble is None and last is None:
                     continue  # over before it was published
-                try:
-                    await report(partition, trouble)
-                except VqError as error:
-                    logger.info(
-                        "error of a partition cannot be published, trying again later",
-                        group=self._group,
-                        partition=partition,
-                        error=error,
-                    )
+                if trouble is not None and last is not None and self._waits(trouble, *last):
                     self._publish_soon(partition)
-                except Exception:
-                    logger.exception(
-                        "publishing the error of a partition failed",
-                        group=self._group,
-                        partition=partition,
-                    )
                 else:
-                    self._note_published(partition, present=trouble is not None)
+                    due[partition] = trouble
+            if due:
+                await self._report(report, due)
             await asyncio.sleep(_PUBLISH_S)
 
-    def _note_published(self, partition: TopicPartition, *, present: bool) -> None:
-        if present:
-            self._published.add(partition)
+    def _to_publish(self, partition: TopicPartition) -> PartitionTrouble | None:
+        trouble = self._present.get(partition)
+        if trouble is None or partition in self._delayed:
+            return None
+        has_tries = isinstance(trouble.error, ListenerFailed) and "held" in trouble.error.details
+        return None if has_tries and not trouble.held else trouble
+
+    def _waits(self, trouble: PartitionTrouble, last: PartitionTrouble, at: float) -> bool:
+        """Whether only the tries of a message have changed, and that was published just now."""
+        is_same = last.offset == trouble.offset and type(last.error) is type(trouble.error)
+        return is_same and self._clock.monotonic() < at + _RENEW_S
+
+    async def _report(
+        self, report: Report, due: Mapping[TopicPartition, PartitionTrouble | None]
+    ) -> None:
+        try:
+            await report(due)
+        except VqError as error:
+            logger.info(
+                "errors of partitions cannot be published, trying again later",
+                group=self._group,
+                partitions=",".join(map(str, due)),
+                error=error,
+            )
+            for partition in due:
+                self._publish_soon(partition)
+        except Exception:
+            logger.exception(
+                "publishing the errors of partitions failed",
+                group=self._group,
+                partitions=",".join(map(str, due)),
+            )
         else:
-            self._published.discard(partition)
+            now = self._clock.monotonic()
+            for partition, trouble in due.items():
+                self._published.pop(partition, None)
+                if trouble is not None:
+                    self._published[partition] = trouble, now

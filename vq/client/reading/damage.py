@@ -7,8 +7,9 @@ Loop-bound. A group member, a read by position and the readers of ``vq.admin`` d
 2. Report them to the node that gave them, from the second bad reading on: by then they came over
    two connections. The node checks its disk, shows operators what it found, and repairs it from
    another node. A copy is told at once, because the reader leaves it.
-3. Go by the policy of the caller: a group member reads on and on and skips nothing, all others
-   raise after ``READS_MAX`` readings.
+3. Go by the policy of the caller: a group member goes by ``on_bad_record`` once every node gave bad
+   bytes and one has found them so on its disk, and reads on until then; all others raise after
+   ``READS_MAX`` readings.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Final
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.reading.nodes import Nodes
-from vq.errors import CorruptData, VqError
+from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
@@ -36,6 +37,16 @@ _HINT: Final = (
     "the broker was told; `vq topic describe` shows the damaged range. Read on behind it; "
     "docs/howto/repair-damage.md says how to repair it"
 )
+
+
+def bad_record_in(error: VqError) -> int | None:
+    """Return where the record is that an error says nobody can read; None: it says no such thing.
+
+    A broker refuses such a record where it filters, and sends its bytes otherwise.
+    """
+    offset = error.details.get("offset")
+    is_bad = isinstance(error, CorruptData | PartitionQuarantined) and isinstance(offset, int)
+    return offset if is_bad and isinstance(offset, int) else None
 
 
 class Damaged:
@@ -60,6 +71,7 @@ class Damaged:
         self._pauses = pauses
         self._at = -1
         self._given_by: Address | None = None  # the bytes that were read last; None: the master
+        self._bad_at: set[Address] = set()  # nodes that gave bad bytes
 
     def note(self, at: int) -> None:
         """Note a bad reading from an offset on, behind which nothing was good."""
@@ -67,11 +79,29 @@ class Damaged:
         self._at = at
         if self.reads == 1:
             self._given_by = self._nodes.damaged(self._partition, at)
+            self._bad_at.clear()
+        if self._given_by is not None:
+            self._bad_at.add(self._given_by)
+
+    def refused(self, error: VqError) -> None:
+        """Note that the node asked last gave an error instead of bytes."""
+        if bad_record_in(error) is not None and self._given_by is not None:
+            self._bad_at.add(self._given_by)
 
     def over(self) -> None:
         """Note that the bytes are good."""
         self.reads = 0
         self._at = -1
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it was read often, and each node that has it gave bytes that fail a check.
+
+        Raises:
+            VqError: The nodes are not known now.
+        """
+        holders = self._nodes.holders(self._partition, self._at)
+        return self.reads >= READS_MAX and self._bad_at.issuperset(holders)
 
     @property
     def pause_s(self) -> float:
@@ -90,22 +120,26 @@ class Damaged:
         self._given_by = address
         return address, epoch
 
-    async def report(self, offset: int) -> None:
-        """Report the bytes to the node that gave them, if it is time; no error if that fails."""
+    async def report(self, offset: int) -> bool:
+        """Report the bytes to the node that gave them, if it is time; no error if that fails.
+
+        Returns whether the node has the damage on its disk, as far as is known.
+        """
         if self.reads < _REPORT_FROM_READ and self._given_by is None:
-            return
+            return False
         try:
             address = self._given_by or self._cluster.master_at(self._partition, offset)[0]
             end = await report_damage(self._cluster, address, self._partition, offset)
         except VqError as error:
             logger.info("damage cannot be reported", partition=self._partition, error=error)
-        else:
-            logger.debug(
-                "damage was reported",
-                partition=self._partition,
-                offset=offset,
-                on_disk=end is not None,
-            )
+            return False
+        logger.debug(
+            "damage was reported",
+            partition=self._partition,
+            offset=offset,
+            on_disk=end is not None,
+        )
+        return end is not None
 
     async def again(self, at: int, error: VqError) -> None:
         """Note a bad reading from ``at`` on, report it, and wait until it is time to read again.

@@ -114,7 +114,11 @@ def decode_messages(
         records: list[Record] = []
         read_to = decode_into(data[position:end], base + position, records)
         for record in records:
-            message = to_message(partition, record, times[0])
+            try:
+                message = to_message(partition, record, times[0])
+            except CorruptData as error:
+                error.details.setdefault("offset", record.offset)
+                raise
             out.append(message)
             decompressed += len(message.content)
         if read_to == base + position:

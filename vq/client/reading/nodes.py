@@ -78,12 +78,20 @@ class Nodes:
             VqError: As ``at``.
         """
         self._cluster.read_copies()
-        address, epoch = self._cluster.master_at(partition, offset)
-        master = self._master(partition, offset)
-        found = [address]
-        if master is not None:
-            found += [each for each in candidates(master, ReadFrom.ANY, "") if each != address]
+        _, epoch = self._cluster.master_at(partition, offset)
+        found = self.holders(partition, offset)
         return found[(reading - 1) % len(found)], epoch
+
+    def holders(self, partition: TopicPartition, offset: int) -> list[Address]:
+        """Return the master, and then the copies in sync, as far as they are known.
+
+        Raises:
+            VqError: As ``at``.
+        """
+        address, _ = self._cluster.master_at(partition, offset)
+        master = self._master(partition, offset)
+        copies = [] if master is None else candidates(master, ReadFrom.ANY, "")
+        return [address, *(each for each in copies if each != address)]
 
     def damaged(self, partition: TopicPartition, offset: int) -> Address | None:
         """Return the copy whose bytes of a partition failed a check; None: they are the master's.

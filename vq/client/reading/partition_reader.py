@@ -236,7 +236,7 @@ class PartitionReader:
                 while not (await anext(read) or read.is_idle):
                     pass
             except (CorruptData, PartitionQuarantined) as error:
-                offset = await self._behind(int(error.details.get("offset", offset)), error)
+                offset = await self.behind(int(error.details.get("offset", offset)), error)
             else:
                 return offset
         raise CorruptData(
@@ -245,8 +245,12 @@ class PartitionReader:
             details={"offset": offset},
         )
 
-    async def _behind(self, offset: int, damage: VqError) -> int:
-        """Return where a record begins behind a damaged one."""
+    async def behind(self, offset: int, damage: VqError) -> int:
+        """Return where a record begins behind a damaged one.
+
+        Raises:
+            VqError: A broker does not answer, or knows of no ``damage``.
+        """
         try:
             return await self.boundary(offset + 1)
         except VqError:  # the damage hides where records begin; its broker knows its end
@@ -340,6 +344,8 @@ class PartitionReader:
                 return found
             except VqError as raised:
                 error = raised
+                if bad is not None:
+                    bad.refused(raised)
                 if (bad is not None or self._nodes.from_copy) and address is not None:
                     error = self._nodes.refused(self.partition, offset, address, raised)
                 if self.clock.monotonic() + pause >= deadline or not passes(error):

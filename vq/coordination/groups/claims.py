@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from vq.coordination.tree.coordinator import (
     Check,
@@ -415,32 +415,35 @@ async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
 
 
 async def report_stopped(
-    coordinator: Coordinator,
-    claimed: Claim,
-    *,
-    stopped: str = "",
-    stopped_at: int | None = None,
-    stopped_since_ms: int = 0,
+    coordinator: Coordinator, reports: Sequence[tuple[Claim, Mapping[str, Any]]]
 ) -> None:
-    """Write into the owner node the error that stops the member here; "": it goes on.
+    """Write into owner nodes what stops their member there, by the fields of ``Owner``; none: it
+    goes on.
 
-    If the node belongs to another member or session, nothing is written.
+    It is one write for up to ``CLAIMS_PER_MULTI`` partitions. If a node belongs to another member
+    or session by then, nothing is written there.
     """
-    topic, number = claimed.partition
-    path = Owner.path(claimed.group, topic, number)
+    assert len(reports) <= CLAIMS_PER_MULTI, f"{len(reports)} partitions for one multi"
 
-    def say(node: Node | None) -> Sequence[Operation]:
-        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
-            return ()
-        value = replace(
-            Owner.decode(path, node.data),
-            stopped=stopped[:STOPPED_TEXT_MAX],
-            stopped_at=stopped_at,
-            stopped_since_ms=stopped_since_ms,
-        )
-        return [Set(path, value.encode(), node.stat.version)]
+    async def change(claimed: Claim, told: Mapping[str, Any]) -> Operation | None:
+        topic, number = claimed.partition
+        path = Owner.path(claimed.group, topic, number)
+        try:
+            node = await coordinator.get(path)
+        except NoNode:
+            return None
+        if not _is_held_by(node, path, claimed.member, coordinator.session_id):
+            return None
+        before = Owner.decode(path, node.data)
+        value = Owner(member=before.member, generation=before.generation, **told)
+        value = replace(value, stopped=value.stopped[:STOPPED_TEXT_MAX])
+        return None if value == before else Set(path, value.encode(), node.stat.version)
 
-    await update(coordinator, path, say, what=f"the owner node of {claimed.partition}")
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        changes = await gather_all(change(claimed, told) for claimed, told in reports)
+        return Plan([each for each in changes if each is not None], None)
+
+    await apply_plan(coordinator, plan, what="the owner nodes of partitions that do not go on")
 
 
 async def release(coordinator: Coordinator, claimed: Claim) -> None:

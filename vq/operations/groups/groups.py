@@ -152,6 +152,12 @@ class GroupProgress:
         stopped: What keeps the group, or the owner, from going on; None: nothing does.
         stopped_at: The offset at which the owner stands.
         stopped_since_ms: Since when the owner stands there.
+        held: How many messages the owner's listener has failed for as often as the group allows, so
+            that what must follow them waits. The fields below, ``stopped_at`` and
+            ``stopped_since_ms`` are of the first of them.
+        message_id: Its id; None: nothing is held.
+        attempts: How often the listener failed for it.
+        next_try_ms: When it is tried again. Both are up to 6 s old.
         needs_reset: The group goes on only after a reset.
         other_topic: The offset was committed for another topic of this name.
         subscribed: A member subscribes to the topic, or the group has no members.
@@ -179,6 +185,10 @@ class GroupProgress:
     stopped: str | None = None
     stopped_at: int | None = None
     stopped_since_ms: int | None = None
+    held: int = 0
+    message_id: int | None = None
+    attempts: int | None = None
+    next_try_ms: int | None = None
     needs_reset: bool = False
     other_topic: bool = False
     subscribed: bool = True
@@ -454,6 +464,10 @@ async def progress(
         stopped=stopped or (owner.stopped if owner is not None else "") or None,
         stopped_at=None if owner is None else owner.stopped_at,
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
+        held=0 if owner is None else owner.held,
+        message_id=None if owner is None else owner.message_id,
+        attempts=None if owner is None else owner.attempts or None,
+        next_try_ms=None if owner is None else owner.next_try_ms,
         needs_reset=bool(stopped),
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),

@@ -51,6 +51,17 @@ _PARTITION: Final[Sequence[Fact[GroupProgress]]] = (
         lambda each: why_stopped(each.facts()) is not None,
     ),
     gauge(
+        "vq_group_held_messages",
+        "Messages that listeners failed for as often as the group allows: what must follow waits.",
+        lambda each: each.held,
+    ),
+    gauge(
+        "vq_group_stopped_since_timestamp_seconds",
+        "Since when the member that consumes the partition does not go on; none while it does.",
+        lambda each: each.stopped_since_ms,
+        ms=True,
+    ),
+    gauge(
         "vq_group_owned",
         "1 if a member consumes the partition, else 0.",
         lambda each: each.owner is not None,

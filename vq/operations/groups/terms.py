@@ -11,10 +11,11 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.groups import groups
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
-from vq.coordination.tree.values.group_terms import FailurePolicy, GroupModel
+from vq.coordination.tree.values.group_terms import FailurePolicy, GroupModel, OnFailure
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.reserved import Purpose, topic_of
 from vq.topic_pattern import is_pattern, matching, overlap
 
 #: Longest time for which a group takes members of two versions: seven days.
@@ -86,8 +87,9 @@ async def alter_group(
 ) -> GroupTerms:
     """Change the terms of a group; return them as they are then. May be repeated.
 
-    What follows a failed message may change while members run: they follow. The other terms may
-    only while there is no member; ``roll_group`` changes them while there are.
+    What follows a failed message may change while members run: they follow within a second, at the
+    latest with their next audit (30 s), and what waits for its next try is tried at once. The other
+    terms may only change while there is no member; ``roll_group`` changes them while there are.
 
     Args:
         group: Its name.
@@ -118,6 +120,9 @@ async def alter_group(
     common = _given(mode, order, strategy)
     if model is not None:
         common["model"] = model
+
+    if on_failure == OnFailure.DEAD_LETTER:
+        topic_of(Purpose.DEAD_LETTERS, group)  # raises if the name is too long
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}

@@ -47,6 +47,11 @@ class DeadLetter:
         """How often listeners failed, since when, and why; None: the letter does not tell."""
         return self.message.failure
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether the content is the bytes of a record that nobody could read."""
+        return self.failure is not None and self.failure.raw_bytes is not None
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:

@@ -50,8 +50,9 @@ class Resending:
     Attributes:
         resent: Letters that it sent.
         finished: Letters that an earlier call had begun to send, and this one has finished.
-        homeless: Letters that it left, because they do not tell where they come from, or the topic
-            or its partition is not there, takes no messages, or takes none so large.
+        homeless: Letters that it left, because they do not tell where they come from, are no
+            messages but bytes that nobody could read, or the topic or its partition is not there,
+            takes no messages, or takes none so large.
     """
 
     resent: int
@@ -294,6 +295,8 @@ class _Run:
         """Return where a letter goes; None: nowhere."""
         origin: MessageOrigin | None = letter.origin
         message = letter.message
+        if letter.is_raw:
+            return None
         name = self.to if self.to is not None else (origin.topic if origin is not None else None)
         view = None if name is None else await self.topic(name)
         if view is None or len(message.content) > view.settings.max_message_bytes:

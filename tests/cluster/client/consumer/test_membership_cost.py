@@ -28,6 +28,7 @@ from vq.client.consumer.group.membership import Membership
 from vq.client.departures import Departures
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import VqError
 from vq.message_filter import ALL
 from vq.model import TopicPartition
@@ -81,6 +82,9 @@ class CountedMember:
 
     async def commit_last(self, hold: Hold) -> None:
         self.held.discard(hold.partition)
+
+    def follow(self, failure: FailurePolicy) -> None:
+        pass
 
     def suspend(self) -> None:
         pass

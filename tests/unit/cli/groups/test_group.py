@@ -45,6 +45,23 @@ def test_a_time_is_shown_in_utc() -> None:
             ["t-0: m does not go on at offset 7 since 1970-01-01T00:00:00.000Z: w"],
         ),
         (
+            GroupProgress(
+                topic="t",
+                partition=0,
+                owner="m",
+                stopped="w",
+                stopped_at=7,
+                held=2,
+                message_id=99,
+                attempts=5,
+                next_try_ms=1_000,
+            ),
+            [
+                "t-0: m holds 2 messages that its listener fails for; the first is at offset 7, id "
+                "99, since an unknown time, 5 attempts, next try 1970-01-01T00:00:01.000Z: w"
+            ],
+        ),
+        (
             GroupProgress(topic="t", partition=0, owner="m", stopped="w", stopped_at=7),
             ["t-0: m does not go on at offset 7 since an unknown time: w"],
         ),

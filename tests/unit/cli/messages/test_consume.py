@@ -15,6 +15,7 @@ from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.workers import Workers
 from vq.client.consumer.troubles import Troubles
 from vq.client.reading.chunk import Chunk
@@ -120,7 +121,7 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     told = Told()
     config = ConsumerConfig(group="g", retry_backoff=(60.0, 60.0))
     where = TopicPartition("t", 0)
-    failures = Failures(where, config, random.Random(0))
+    failures = Failures(where, "g", PolicyInForce(config), random.Random(0), lambda: 0)
     delivery = InTurn(
         where, 0, listener, failures, hooks=told.hooks, executor=workers, permit=endless()
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 import pytest
 from support.waiting import until
@@ -65,8 +66,8 @@ async def test_what_passes_is_not_published_and_ends_what_was(
     monkeypatch.setattr(module, "_PUBLISH_S", 0.005)
     told: list[tuple[TopicPartition, PartitionTrouble | None]] = []
 
-    async def tell(where: TopicPartition, trouble: PartitionTrouble | None) -> None:
-        told.append((where, trouble))
+    async def tell(found: Mapping[TopicPartition, PartitionTrouble | None]) -> None:
+        told.extend(found.items())
 
     troubles = Troubles("g", "m", ManualClock(wall_ms=20_000))
     task = asyncio.create_task(troubles.publish(tell))
@@ -109,10 +110,10 @@ async def test_what_changes_is_published_and_what_was_over_in_time_is_not(
     told: list[tuple[TopicPartition, PartitionTrouble | None]] = []
     fail = [ConnectionCut("away"), RuntimeError("a bug")]
 
-    async def tell(where: TopicPartition, trouble: PartitionTrouble | None) -> None:
+    async def tell(found: Mapping[TopicPartition, PartitionTrouble | None]) -> None:
         if fail:
             raise fail.pop()
-        told.append((where, trouble))
+        told.extend(found.items())
 
     troubles = Troubles("g", "m", ManualClock())
     task = asyncio.create_task(troubles.publish(tell))
@@ -129,6 +130,51 @@ async def test_what_changes_is_published_and_what_was_over_in_time_is_not(
         (P0, 20),
         (P0, None),
     ]
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.virtual_time
+async def test_what_is_held_is_published_in_a_bounded_way() -> None:
+    """However often its listener fails: one write for all partitions, at most every few seconds."""
+    loop = asyncio.get_running_loop()
+    clock = ManualClock(wall_ms=1_000)
+    told: list[tuple[float, dict[TopicPartition, PartitionTrouble | None]]] = []
+
+    async def tell(found: Mapping[TopicPartition, PartitionTrouble | None]) -> None:
+        told.append((loop.time() - begun, dict(found)))
+
+    def fail(partition: TopicPartition, attempts: int, held: int) -> None:
+        details = {"offset": 7, "message_id": 9, "attempts": attempts, "since_ms": 5}
+        error = ListenerFailed("no", details={**details, "next_try_ms": 8, "held": held})
+        troubles.failed(partition, 7, error)
+
+    troubles = Troubles("g", "m", clock)
+    task = asyncio.create_task(troubles.publish(tell))
+    begun = loop.time()
+    for attempts in (1, 2):
+        fail(P0, attempts, 0)
+        await asyncio.sleep(2)
+        clock.advance(2)
+    assert told == [], "it has tries left"
+    assert troubles.present()[P0].tries == 2
+    begun = loop.time()
+    for attempts in range(3, 603):  # for a minute
+        fail(P0, attempts, 2)
+        fail(P1, attempts, 1)
+        await asyncio.sleep(0.1)
+        clock.advance(0.1)
+    assert 10 <= len(told) <= 60 / 5 + 1
+    assert all(found.keys() == {P0, P1} for _, found in told)
+    last = told[-1][1][P0]
+    assert last is not None
+    assert last[1:] == (7, 5, last.tries, 9, 8, 2)
+    assert last.tries >= 540, "with its tries"
+    count = len(told)
+    troubles.over(P0)
+    await asyncio.sleep(2)
+    assert [found for _, found in told[count:]] == [{P0: None}], "that it is over, at once"
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

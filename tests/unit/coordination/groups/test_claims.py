@@ -140,7 +140,7 @@ async def test_a_partition_is_younger_than_a_group_that_began_before_it(client) 
     assert await claims.is_younger(client, "g", P0)
 
 
-async def test_an_owner_says_what_stops_it(client, other) -> None:
+async def test_an_owner_says_what_stops_it(ensemble, client, other) -> None:
     """In its own node, within a bound; in nobody else's."""
 
     async def owner() -> Owner:
@@ -148,21 +148,34 @@ async def test_an_owner_says_what_stops_it(client, other) -> None:
         return Owner.decode(path, (await client.get(path)).data)
 
     mine = await claims.claim(client, "g", "m1", P0)
-    await claims.report_stopped(
-        client, mine, stopped="x" * 10_000, stopped_at=7, stopped_since_ms=8
-    )
+    told = {"stopped": "x" * 10_000, "stopped_at": 7, "stopped_since_ms": 8}
+    held = {"held": 2, "message_id": 9, "attempts": 3, "next_try_ms": 10}
+    await claims.report_stopped(client, [(mine, {**told, **held})])
     said = await owner()
-    assert (said.member, said.generation, said.stopped_at, said.stopped_since_ms) == ("m1", 1, 7, 8)
-    assert said.stopped == "x" * claims.STOPPED_TEXT_MAX
+    assert said == Owner(
+        member="m1",
+        generation=1,
+        stopped="x" * claims.STOPPED_TEXT_MAX,
+        stopped_at=7,
+        stopped_since_ms=8,
+        held=2,
+        message_id=9,
+        attempts=3,
+        next_try_ms=10,
+    )
     assert await claims.still_ours(client, mine)
-    await claims.report_stopped(client, mine)
+    await claims.report_stopped(client, [(mine, {})])
     assert await owner() == Owner(member="m1", generation=1)
-    await claims.report_stopped(client, mine, stopped="again")
+    second = await claims.claim(client, "g", "m1", TopicPartition("t", 1))
+    again = {"stopped": "again"}
+    before = ensemble.tree.zxid
+    await claims.report_stopped(client, [(mine, again), (second, again)])
+    assert ensemble.tree.zxid == before + 1, "one write"
     await claims.release(client, mine)
-    await claims.report_stopped(client, mine, stopped="late")
     theirs = await claims.claim(other, "g", "m2", P0)
-    await claims.report_stopped(client, mine, stopped="late")
+    await claims.report_stopped(client, [(mine, {"stopped": "late"}), (second, {})])
     assert await owner() == Owner(member="m2", generation=theirs.generation)
+    assert Owner.decode("", (await client.get(Owner.path("g", "t", 1))).data).stopped == ""
 
 
 # Many at once ---------------------------------------------------------------------------------

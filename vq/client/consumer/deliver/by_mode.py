@@ -1,5 +1,6 @@
 """Which delivery a partition has: in turn, or sliding."""
 
+from collections.abc import Callable
 from typing import Any
 
 from vq.backoff import Draws
@@ -8,6 +9,7 @@ from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executo
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.sliding import Sliding
 from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import InvalidArgument
@@ -44,7 +46,9 @@ def delivery_for(
     position: int,
     listener: Any,
     config: ConsumerConfig,
+    policy: PolicyInForce,
     rng: Draws,
+    now_ms: Callable[[], int],
     *,
     executor: Executor,
     permit: Permit,
@@ -52,7 +56,7 @@ def delivery_for(
     wanted: Filter = ALL,
 ) -> Delivery:
     """Return what delivers a partition from ``position`` on, as the settings say."""
-    failures = Failures(partition, config, rng)
+    failures = Failures(partition, config.group, policy, rng, now_ms)
     if is_in_turn(config):
         return InTurn(
             partition,

@@ -40,6 +40,9 @@ class Executor(ABC):
     def put(self, delivery: Any) -> None:
         """A partition has something to deliver. Any thread."""
 
+    def end_pauses(self) -> None:  # noqa: B027  not all have them
+        """Have what waits for its next try tried now: the group has another policy."""
+
     def is_waited_for(self, delivery: Any) -> None:  # noqa: B027  not all care
         """A hand-over waits until the user is done with a message of ``delivery``."""
 
@@ -75,7 +78,8 @@ class Delivery(ABC):
 
     Attributes:
         partition: The partition.
-        listener: What the executor calls; None if it is asked for messages.
+        listener: What the executor calls; None if it is asked for messages. The loop may change
+            it: the executor looks again at each step.
         error: Why it stands still now, or None. It is tried again by itself.
         permit: To deliver,
         until: and how long it lasts, as looked up last; once stopped it stays in the past.
@@ -96,7 +100,7 @@ class Delivery(ABC):
         wanted: Filter = ALL,
     ) -> None:
         self.partition: Final = partition
-        self.listener: Final = listener
+        self.listener = listener
         self.error: VqError | None = None
         self.permit: Final = permit
         self.until = -math.inf
@@ -127,6 +131,16 @@ class Delivery(ABC):
                 return
             self._in_line = True
         self._executor.put(self)
+
+    def pass_over(self, offset: int) -> None:
+        """Go on at an offset: nobody can read what is before it. Only after ``fetch_again``."""
+        with self._lock:
+            if self.is_stopped:
+                return
+            self._expected = offset
+            self._passed_over(offset)
+        if self.error is not None:
+            self._went_on()
 
     def progress(self) -> Progress:
         """Return where this group goes on after a stop, and the message before that.
@@ -238,6 +252,10 @@ class Delivery(ABC):
         self.is_stopped = True
         self.until = -math.inf
         self._chunks.clear()
+
+    @abstractmethod
+    def _passed_over(self, offset: int) -> None:
+        """Have the progress go on at an offset, behind what nobody can read."""
 
     @abstractmethod
     def _forget_fetched(self) -> int:

@@ -5,13 +5,14 @@ who waits and for how long (the delivery and its executor).
 """
 
 import enum
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeGuard
 
-from vq.backoff import Backoff, Draws
-from vq.client.config import ConsumerConfig
+from vq.backoff import Draws
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
-from vq.coordination.tree.values.group_terms import OnFailure
-from vq.errors import ListenerFailed, VqError
+from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
+from vq.errors import ContentUnreadable, ListenerFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown_raised
@@ -37,13 +38,14 @@ class Failed(NamedTuple):
     """A try that failed, without its message: what keeps this does not keep that.
 
     Attributes:
-        offset: Of the message.
+        offset, message_id: Of the message.
         attempts: How often it was tried, with this try.
         error: What the listener raised; None: it returned ``retry``.
         retry: What it returned.
     """
 
     offset: int
+    message_id: int
     attempts: int
     error: BaseException | None
     retry: Retry | None = None
@@ -60,19 +62,26 @@ class Decided(NamedTuple):
 def failed_try(message: Message, result: BaseException | Retry) -> Failed:
     """Return the try that ended with an exception, or with an answer that asks for another one."""
     if isinstance(result, Retry):
-        return Failed(message.offset, message.attempts, None, result)
-    return Failed(message.offset, message.attempts, result)
+        return Failed(message.offset, message.id, message.attempts, None, result)
+    return Failed(message.offset, message.id, message.attempts, result)
 
 
 class Failures:
     """The policy for one partition."""
 
-    def __init__(self, partition: TopicPartition, config: ConsumerConfig, rng: Draws) -> None:
-        first_s, most_s = config.retry_backoff
+    def __init__(
+        self,
+        partition: TopicPartition,
+        group: str,
+        policy: PolicyInForce,
+        rng: Draws,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._partition = partition
-        self._config = config
+        self._group = group
+        self._policy = policy
         self._rng = rng
-        self._backoff = Backoff(first_s=first_s, most_s=most_s, jitter=_JITTER)
+        self._now_ms = now_ms
 
     def failed(self, failed: Failed, before: VqError | None) -> Decided:
         """Decide about a message, and log it.
@@ -81,24 +90,43 @@ class Failures:
             failed: The try.
             before: Why it, or its partition, stands still already; None: it does not.
         """
-        decided = self.decide(failed)
+        decided = self.decide(failed, before)
         self.tell(decided, before)
         return decided
 
-    def decide(self, failed: Failed) -> Decided:
-        """Decide about a message."""
-        offset, attempts, error, retry = failed
+    def decide(self, failed: Failed, before: VqError | None, *, is_alone: bool = True) -> Decided:
+        """Decide about a message; ``is_alone``: the listener was given no other one with it.
+
+        The error has in its ``details`` what there is to know: of which message, how often and
+        since when it was tried, when it is again, and with ``held`` that it is.
+        """
+        offset, message_id, attempts, error, retry = failed
         said = "asked for another try of" if error is None else "raised for"
         why = "" if error is None else f": {shown_raised(error)}"
+        policy = self._policy.now
+        verdict = Verdict.AGAIN
+        if is_alone and isinstance(error, ContentUnreadable):  # no further try reads it
+            verdict = _VERDICTS_ON_BAD[self._policy.on_bad_record]
+        elif attempts >= policy.max_attempts:
+            verdict = _VERDICTS[OnFailure(policy.on_failure)]
+        pause_s = retry.after_s if retry is not None else None
+        if pause_s is None:
+            pause_s = policy.retry_backoff_s[min(attempts, len(policy.retry_backoff_s)) - 1]
+            pause_s *= 1 - _JITTER + 2 * _JITTER * self._rng.random()
+        now_ms = self._now_ms()
         told = ListenerFailed(
             f"the listener {said} the message at offset {offset}{why}",
-            details={"offset": offset, "attempts": attempts},
+            details={
+                "offset": offset,
+                "message_id": message_id,
+                "attempts": attempts,
+                "since_ms": before.details["since_ms"] if _is_of(before, offset) else now_ms,
+                "next_try_ms": now_ms + round(pause_s * 1000),
+                "held": int(verdict is Verdict.HOLD),
+            },
         )
         told.__cause__ = error
-        verdict = Verdict.AGAIN
-        if attempts >= self._config.max_attempts:
-            verdict = _VERDICTS[OnFailure(self._config.on_failure)]
-        return Decided(verdict, told, self._pause_s(attempts, retry))
+        return Decided(verdict, told, pause_s)
 
     def tell(self, decided: Decided, before: VqError | None) -> None:
         """Log what was decided; where the error was raised, once for each cause.
@@ -107,12 +135,8 @@ class Failures:
         """
         verdict, told, _ = decided
         error = told.__cause__
-        is_told = (
-            before is not None
-            and type(before.__cause__) is type(error)
-            and before.details.get("offset") == told.details["offset"]
-        )
-        where_raised = None if is_told else error
+        last = before if _is_of(before, int(told.details["offset"])) else None
+        where_raised = None if last and type(last.__cause__) is type(error) else error
         tries = int(told.details["attempts"])
         if verdict is Verdict.SKIP:
             logger.error(
@@ -125,17 +149,19 @@ class Failures:
         elif verdict is Verdict.STOP:
             logger.error(
                 "listener failed, the group stops here",
-                group=self._config.group,
+                group=self._group,
                 partition=self._partition,
                 tries=tries,
                 error=told,
                 exc_info=where_raised,
             )
-        elif verdict is Verdict.HOLD and tries == self._config.max_attempts:
+        elif verdict is Verdict.HOLD and not (last and last.details["held"]):
             logger.error(
                 "listener failed, what follows waits for it, trying again",
                 partition=self._partition,
+                id=told.details["message_id"],
                 tries=tries,
+                pause_s=round(decided.pause_s, 1),
                 error=told,
                 exc_info=where_raised,
             )
@@ -148,15 +174,65 @@ class Failures:
                 exc_info=where_raised,
             )
 
-    def _pause_s(self, attempts: int, retry: Retry | None) -> float:
-        if retry is not None and retry.after_s is not None:
-            return retry.after_s
-        return self._backoff.pause_s(attempts, self._rng)
+
+class Failing:
+    """The messages of a partition that failed and are not finished; under its delivery's lock."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int, ListenerFailed] = {}  # by offset
+        self._held: set[int] = set()  # those that have used up their attempts,
+        self._first: int | None = None  # and the first of them
+
+    def __len__(self) -> int:
+        return len(self._errors)
+
+    def get(self, offset: int) -> ListenerFailed | None:
+        """Return why the message at an offset failed last; None: it did not."""
+        return self._errors.get(offset)
+
+    def note(self, offset: int, error: ListenerFailed) -> None:
+        """A message failed, and is tried again."""
+        self._errors[offset] = error
+        if error.details["held"]:
+            self._held.add(offset)
+            self._first = offset if self._first is None else min(self._first, offset)
+        else:  # the group may have another policy
+            self._let_go(offset)
+
+    def finish(self, offset: int) -> None:
+        """A message is finished."""
+        if self._errors.pop(offset, None) is not None:
+            self._let_go(offset)
+
+    def _let_go(self, offset: int) -> None:
+        if offset in self._held:
+            self._held.remove(offset)
+            if offset == self._first:
+                self._first = min(self._held, default=None)
+
+    def first_held(self) -> ListenerFailed | None:
+        """Return why the first message is held, and how many are; None: none is."""
+        if self._first is None:
+            return None
+        error = self._errors[self._first]
+        error.details["held"] = len(self._held)
+        return error
+
+
+def _is_of(error: VqError | None, offset: int) -> TypeGuard[ListenerFailed]:
+    """Whether an error is that of a listener for the message at an offset."""
+    return isinstance(error, ListenerFailed) and error.details.get("offset") == offset
 
 
 _VERDICTS: Final = {
     OnFailure.HOLD: Verdict.HOLD,
     OnFailure.DEAD_LETTER: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
+    OnFailure.RETRY_TOPIC: Verdict.HOLD,  # members have none yet
     OnFailure.SKIP: Verdict.SKIP,
     OnFailure.STOP: Verdict.STOP,
+}
+_VERDICTS_ON_BAD: Final = {
+    OnBadRecord.STOP: Verdict.STOP,
+    OnBadRecord.SKIP: Verdict.SKIP,
+    OnBadRecord.DEAD_LETTER: Verdict.HOLD,  # as above
 }

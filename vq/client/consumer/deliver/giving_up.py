@@ -10,7 +10,10 @@ committed only then, and it holds up what must follow it until then.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
+from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, OnBadRecord, OnFailure
+from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -25,23 +28,37 @@ Copy = Callable[[Message, DeliveryFailure], Awaitable[None]]
 
 
 class FailedTries:
-    """What the listener made of messages, until they are handled or copied. Any thread."""
+    """What the listener made of messages, until they are handled or copied. Any thread.
 
-    def __init__(self, max_attempts: int, now_ms: Callable[[], int]) -> None:
-        self._most = max_attempts
+    Args:
+        policy: After how many tries a message is copied; or at once, because nothing can read it.
+        now_ms: The time.
+    """
+
+    def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
+        self._policy = policy
         self._now_ms = now_ms
-        self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._since: dict[tuple[str, int, int], DeliveryFailure] = {}
+
+    def _most(self) -> int:
+        """Return after how many failed tries a message is copied."""
+        policy = self._policy.now
+        return (
+            policy.max_attempts
+            if policy.on_failure == OnFailure.DEAD_LETTER
+            else MAX_ATTEMPTS_MAX + 1
+        )
 
     def used_up(self, messages: Sequence[Message]) -> list[tuple[Message, DeliveryFailure]]:
         """Return messages of which only the copy is missing, with why; none: call the listener."""
-        if not self._since or messages[0].attempts <= self._most:
+        if not self._since or messages[0].attempts <= self._most():
             return []
         found = []
         for message in messages:
             known = self._since.get(_place(message))
             if known is None:
                 return []
-            found.append((message, DeliveryFailure(self._most, *known)))
+            found.append((message, known))
         return found
 
     def failed(
@@ -50,11 +67,18 @@ class FailedTries:
         """Note that the listener failed; return those to copy, with why. None: they have tries."""
         why = shown_raised(result) if isinstance(result, BaseException) else "vq.Retry"
         found = []
+        is_bad = (
+            self._policy.on_bad_record is OnBadRecord.DEAD_LETTER
+            and len(messages) == 1
+            and isinstance(result, ContentUnreadable)
+        )
         for message in messages:
-            since, _ = self._since.get(_place(message), (self._now_ms(), ""))
-            self._since[_place(message)] = since, why
-            if message.attempts >= self._most:
-                found.append((message, DeliveryFailure(message.attempts, since, why)))
+            before = self._since.get(_place(message))
+            since = self._now_ms() if before is None else before.first_ms
+            failure = DeliveryFailure(message.attempts, since, why)
+            self._since[_place(message)] = failure
+            if is_bad or message.attempts >= self._most():
+                found.append((message, failure))
         while len(self._since) > _REMEMBERED:
             self._since.pop(next(iter(self._since)), None)
         return found

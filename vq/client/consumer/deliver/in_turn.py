@@ -167,6 +167,9 @@ class InTurn(Delivery):
         super()._halt()
         self.window.left = iter(())
 
+    def _passed_over(self, offset: int) -> None:
+        self.window.pass_over(offset)
+
     def _forget_fetched(self) -> int:
         self.window.open(())
         return self.window.place().position

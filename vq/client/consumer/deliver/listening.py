@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from vq.client.consumer.deliver.delivery import Executor
@@ -43,6 +45,8 @@ class Listening(Executor):
         self._slots = asyncio.Semaphore(count)
         self._context = context
         self._tasks: dict[asyncio.Task[None], AnyDelivery] = {}
+        self._pauses: dict[int, tuple[asyncio.TimerHandle, Callable[[], object]]] = {}
+        self._numbers = itertools.count()
         self._is_closing = False
 
     def put(self, delivery: AnyDelivery) -> None:
@@ -64,11 +68,30 @@ class Listening(Executor):
         delivery = self._tasks.pop(task)
         if task.cancelled() and not self._is_closing:
             pause_s = delivery.pause_s if isinstance(delivery, InTurn) else 0.0
-            task.get_loop().call_later(max(pause_s, RECHECK_S), self.put, delivery)
+            self._after(max(pause_s, RECHECK_S), lambda: self.put(delivery))
+
+    def _after(self, pause_s: float, call: Callable[[], object]) -> None:
+        """Call something after a pause, or when the pauses are ended."""
+        number = next(self._numbers)
+        loop = asyncio.get_running_loop()
+        self._pauses[number] = loop.call_later(pause_s, self._is_over, number), call
+
+    def _is_over(self, number: int) -> None:
+        _, call = self._pauses.pop(number)
+        call()
+
+    def end_pauses(self) -> None:
+        """See ``Executor.end_pauses``."""
+        for number, (timer, _) in list(self._pauses.items()):
+            timer.cancel()
+            self._is_over(number)
 
     async def close(self) -> None:
         """Cancel what still runs, after the consumer has waited for it and left the group."""
         self._is_closing = True
+        for timer, _ in self._pauses.values():
+            timer.cancel()
+        self._pauses.clear()
         for delivery in self._tasks.values():
             if delivery.is_entered:
                 logger.warning(
@@ -102,7 +125,12 @@ class Listening(Executor):
                     pause = RECHECK_S
             if pause is None and not delivery.has_more():
                 return
-            await asyncio.sleep(pause or 0.0)
+            if not pause:
+                await asyncio.sleep(0.0)
+                continue
+            over = asyncio.Event()
+            self._after(pause, over.set)
+            await over.wait()
 
     async def _deliver(self, delivery: InTurn) -> float | None:
         """Handle the chunk at hand; return a pause before going on, None: it is done.
@@ -148,14 +176,15 @@ class Listening(Executor):
             finally:
                 delivery.leave()
         if pause is not None and not delivery.is_stopped:
-            asyncio.get_running_loop().call_later(pause, self.put, delivery)
+            self._after(pause, lambda: self.put(delivery))
 
     async def _pass(self, delivery: Sliding) -> float | None:
         """Do what its namesake in ``workers`` does, with a coroutine function."""
-        call, now = delivery.listener, delivery.permit.now
+        now = delivery.permit.now
         ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
         slice_end = now() + SLICE_S
         while delivery.more():
+            call = delivery.listener
             if delivery.needs_help():
                 self.put(delivery)
             while ready:
@@ -210,9 +239,8 @@ class Listening(Executor):
         cancelled = _cancellation(result)
         if cancelled is not None and self._is_closing:
             raise cancelled
-        loop = asyncio.get_running_loop()
         for message, pause_s in delivery.failed(messages, result):
-            loop.call_later(pause_s, self._again, delivery, message)
+            self._after(pause_s, partial(self._again, delivery, message))
         if cancelled is not None:
             raise cancelled
 

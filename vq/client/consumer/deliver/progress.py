@@ -103,6 +103,12 @@ class Window:
             self.open(_NOTHING)
         self._begin = Progress(position, self._begin.message_id)
 
+    def pass_over(self, position: int) -> None:
+        """Go on behind something that is no message: nobody knows which one is before that."""
+        if self.messages:
+            self.open(_NOTHING)
+        self._begin = Progress(position)
+
     def turn(self, most: int | None = None) -> Iterator[Message]:
         """Iterate over unfinished ones; each is finished when the next one is asked for."""
         first = self.finished

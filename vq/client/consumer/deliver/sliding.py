@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
-from vq.client.consumer.deliver.failures import Failures, Verdict, failed_try
+from vq.client.consumer.deliver.failures import Failing, Failures, Verdict, failed_try
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.deliver.sliding_window import SlidingWindow
@@ -24,7 +24,7 @@ from vq.client.consumer.deliver.tries import Retry, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
 from vq.coordination.tree.values.group_terms import WorkingMode
-from vq.errors import FilterFailed, VqError
+from vq.errors import FilterFailed, ListenerFailed, VqError
 from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 
@@ -97,8 +97,7 @@ class Sliding(Delivery):
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
-        self._failing: dict[int, VqError] = {}  # offsets of messages that failed, and why,
-        self._held: set[int] = set()  # and of those that have used up their attempts
+        self._failing: Final = Failing()
         self._is_damaged = False  # what was fetched failed a check,
         self._damaged_at = position  # behind this
 
@@ -141,7 +140,7 @@ class Sliding(Delivery):
             with self._lock:
                 is_ready, chunk = self._look()
             if self.error is not None:
-                self._goes_on()
+                self._went_on()
             if chunk is None:
                 return is_ready
             try:
@@ -190,7 +189,7 @@ class Sliding(Delivery):
         decoder.end_chunk()
         if self._is_damaged and self.window.end > self._damaged_at:
             self._is_damaged = False
-            self._goes_on()
+            self._went_on()
         self._hooks.consumed(chunk.size, decoder.rest)
 
     def take(self) -> tuple[list[Message], float]:
@@ -247,7 +246,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in messages}:
                 self._release(lane)
         if self.error is not None:
-            self._goes_on()
+            self._went_on()
 
     def failed(
         self, messages: Sequence[Message], result: BaseException | Retry
@@ -264,10 +263,11 @@ class Sliding(Delivery):
         later: list[tuple[Message, float]] = []
         behind: dict[Hashable, list[Message]] = {}  # by lane, behind the one that is tried first
         handled: list[Message] = []
+        is_alone = len(messages) == 1
         for message in messages:
             failed = failed_try(message, result)
             before = self._failing.get(message.offset)
-            decided = self.failures.decide(failed)
+            decided = self.failures.decide(failed, before, is_alone=is_alone)
             with contextlib.suppress(BaseException):  # of the application's logging
                 self.failures.tell(decided, before)
             if decided.verdict is Verdict.STOP:
@@ -276,9 +276,7 @@ class Sliding(Delivery):
             if decided.verdict is Verdict.SKIP:
                 handled.append(message)
                 continue
-            self._note_failing(
-                message.offset, decided.error, is_held=decided.verdict is Verdict.HOLD
-            )
+            self._note_failing(message.offset, decided.error)
             lane = self._lane_of(message)
             next_try = tried_again(message, failed.attempts + 1)
             if lane is not None and lane in behind:
@@ -294,7 +292,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in handled} - behind.keys():
                 self._release(lane)
         if self.error is not None:
-            self._goes_on()
+            self._went_on()
         return later
 
     def finished_part(self, messages: Sequence[Message], count: int) -> None:
@@ -326,6 +324,10 @@ class Sliding(Delivery):
         self.lanes.clear()
         self._decoded, self._admitted = (), 0
 
+    def _passed_over(self, offset: int) -> None:
+        self.window.pass_over(offset)
+        self._is_damaged = False
+
     def _forget_fetched(self) -> int:
         self._decoded, self._admitted = (), 0
         return self.window.end
@@ -353,8 +355,7 @@ class Sliding(Delivery):
         self.window.finish(offsets)
         if self._failing:
             for offset in offsets:
-                self._failing.pop(offset, None)
-                self._held.discard(offset)
+                self._failing.finish(offset)
 
     def _release(self, lane: Hashable) -> None:
         """The message of a lane that was in hand is finished."""
@@ -407,15 +408,21 @@ class Sliding(Delivery):
         self._is_damaged, self._damaged_at = True, self.window.end
         super()._begin_anew(error)
 
-    def _note_failing(self, offset: int, error: VqError, *, is_held: bool) -> None:
-        self._failing[offset] = error
-        if is_held:
-            self._held.add(offset)
-            self._stuck(error)
-        else:
-            forget_locals(error)  # it is kept until the message is finished
+    def _note_failing(self, offset: int, error: ListenerFailed) -> None:
+        forget_locals(error)  # it is kept until the message is finished
+        with self._lock:
+            self._failing.note(offset, error)
+            first = self._failing.first_held()
+        if error.details["held"] and first is not None:
+            self._stuck(first)
 
     def _goes_on(self) -> None:
-        """Tell that nothing is held up any more."""
-        if not self._held and not self._is_damaged:
-            self._went_on()
+        """Tell that nothing is held up any more, or of the next message that is."""
+        told = self.error
+        with self._lock:
+            first = self._failing.first_held()
+        if first is None:
+            if not self._is_damaged:
+                self._went_on()
+        elif isinstance(told, ListenerFailed) and told.details["offset"] != first.details["offset"]:
+            self._stuck(first)

@@ -32,6 +32,7 @@ class SlidingWindow:
         "_begin",
         "_bytes",
         "_finished",
+        "_is_cut",
         "_messages",
         "_most",
         "_most_bytes",
@@ -48,6 +49,7 @@ class SlidingWindow:
         self._messages: deque[Message] = deque()  # from the lowest unfinished one on
         self._finished: set[int] = set()  # offsets of those of them that are finished
         self._bytes = 0
+        self._is_cut = False  # something was passed over behind the last message
 
     def __len__(self) -> int:
         """Return how many messages it has, finished ones behind an unfinished one included."""
@@ -72,6 +74,7 @@ class SlidingWindow:
             size += len(messages[at].content)
             at += 1
         if at > start:
+            self._is_cut = False
             self._messages.extend(islice(messages, start, at))
             self._bytes = size
             self.end = messages[at - 1].next_offset
@@ -82,6 +85,13 @@ class SlidingWindow:
         self.end = position
         if not self._messages:
             self._begin = Progress(position, self._begin.message_id)
+
+    def pass_over(self, position: int) -> None:
+        """Note that something is before ``position`` that is no message: see ``Window``."""
+        self.end = position
+        self._is_cut = True
+        if not self._messages:
+            self._begin = Progress(position)
 
     def finish(self, offsets: Iterable[int]) -> None:
         """Note that the messages at these offsets are finished."""
@@ -97,6 +107,8 @@ class SlidingWindow:
             self._bytes -= len(last.content)
             self.finished_ever += 1
         if last is not None:
-            self._begin = Progress(last.next_offset if messages else self.end, last.id)
+            is_end = not messages
+            known = None if is_end and self._is_cut else last.id
+            self._begin = Progress(self.end if is_end else last.next_offset, known)
         if not messages:
             finished.clear()  # of what begins no message

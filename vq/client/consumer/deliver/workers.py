@@ -83,6 +83,14 @@ class Workers(Executor):
             heapq.heappush(self._later, (due, next(self._numbers), delivery, message))
             self._wake.notify()  # whoever waits looks again for how long
 
+    def end_pauses(self) -> None:
+        """See ``Executor.end_pauses``."""
+        with self._wake:
+            now = time.monotonic()
+            self._later = [(min(each[0], now), *each[1:]) for each in self._later]
+            heapq.heapify(self._later)
+            self._wake.notify()
+
     def _run(self) -> None:
         while not self._closed and (delivery := self._next()) is not None:
             self._at_work.add(delivery)
@@ -135,13 +143,14 @@ class Workers(Executor):
 
         Other threads do the same with the same two deques, whose ends are theirs one at a time.
         """
-        listener, now = delivery.listener, delivery.permit.now
+        now = delivery.permit.now
         ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
         message = result = None
         until = -math.inf
         slice_end = now() + SLICE_S
         try:
             while delivery.more():
+                listener = delivery.listener
                 if delivery.needs_help():
                     self.put(delivery)
                 while ready:

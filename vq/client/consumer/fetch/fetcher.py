@@ -10,7 +10,7 @@ and the decoder joins them.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from vq import limits
@@ -19,7 +19,7 @@ from vq.client.consumer.fetch.epochs import Epochs
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.loop_calls import call_soon
 from vq.client.reading.chunk import NO_REST, Chunk, Rest, chunk_of
-from vq.client.reading.damage import Damaged
+from vq.client.reading.damage import Damaged, bad_record_in
 from vq.client.reading.nodes import passes
 from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import InternalError, ProtocolError, VqError
@@ -66,12 +66,12 @@ class _Again:
 
     Attributes:
         task: Reads them; None when nothing is read again.
-        bad: Where they are.
+        damage: Why a record cannot be read; None: something else failed.
         space: The buffer space that the task waits for.
     """
 
     task: "asyncio.Task[None] | None" = None
-    bad: int = 0
+    damage: VqError | None = None
     space: "asyncio.Future[None] | None" = None
 
 
@@ -94,6 +94,9 @@ class PartitionFetcher:
     ``on_new_epoch`` is called when a broker has come up anew and everything fetched before was
     consumed: what the log holds there may be something else by now. ``start`` goes on.
 
+    ``on_bad_record`` is awaited with the offset of a record that no node has so that it can be read
+    (``Damaged.is_everywhere``), and why; it returns where to go on, or None: to read again.
+
     Attributes:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
@@ -114,6 +117,7 @@ class PartitionFetcher:
         on_chunk: Callable[[Chunk], None],
         on_error: Callable[[VqError | None], None],
         on_new_epoch: Callable[[], None],
+        on_bad_record: Callable[[int, VqError], Awaitable[int | None]],
     ) -> None:
         self.partition = partition
         self.position = offset
@@ -137,6 +141,7 @@ class PartitionFetcher:
         self._on_chunk = on_chunk
         self._on_error = on_error  # None: what was told before is over
         self._on_new_epoch = on_new_epoch
+        self._on_bad_record = on_bad_record
         self._masters = _Masters(last=last_epoch)
         self._epochs = Epochs()
         self._epochs.note(offset, last_epoch, offset, last_epoch)
@@ -201,10 +206,10 @@ class PartitionFetcher:
         if self._again.task is not None:
             self._again.task.cancel()
 
-    def fetch_again(self, offset: int, bad: int | None = None) -> None:
+    def fetch_again(self, offset: int, damage: VqError | None = None) -> None:
         """Forget what was fetched; read from ``offset`` on, after a pause, on a new connection.
 
-        ``bad``: where the record begins that failed a check, if that is known.
+        ``damage``: why a record cannot be read; None: something else failed.
 
         For bytes that failed a check: they may have been damaged on the way, by this connection or
         by what lies between, or on the broker's disk, where they may be put right. Another node of
@@ -213,7 +218,15 @@ class PartitionFetcher:
         if self._stopped:
             return
         self._damaged.note(offset)
-        self._again.bad = offset if bad is None else bad
+        self._again.damage = damage
+        self._move(offset)
+        if self._again.task is not None:
+            self._again.task.cancel()
+            self._again.space = None
+        self._again.task = begin_task(self._fetch_again())
+
+    def _move(self, offset: int) -> None:
+        """Forget what was fetched, and ask for what begins at an offset next."""
         self.position = offset
         self._masters.last = 0
         self.validate = True
@@ -221,10 +234,6 @@ class PartitionFetcher:
         self._rest = NO_REST
         self._finished.clear()
         self._count(asked=0, buffered=0)
-        if self._again.task is not None:
-            self._again.task.cancel()
-            self._again.space = None
-        self._again.task = begin_task(self._fetch_again())
 
     @property
     def _again_bytes(self) -> int:
@@ -248,7 +257,13 @@ class PartitionFetcher:
             self._cluster, self.partition, self.topic_id, nodes=self._fetches.nodes
         )
         try:
-            await self._damaged.report(self._again.bad)
+            following = await self._meet_damage(self._again.damage)
+            if following is not None:
+                self._again.task = None
+                self._damaged.over()
+                self._move(following)
+                self._maybe_fetch()
+                return
             response, body = await reader.get(request, damaged=self._damaged)
             self._again.task = None
             self.took(response, body)
@@ -260,6 +275,15 @@ class PartitionFetcher:
             what = f"{self.partition}: handling an answer to GET failed: {shown_raised(error)}"
             self.failed(InternalError(what))
             logger.exception("handling an answer to GET failed", partition=self.partition)
+
+    async def _meet_damage(self, damage: VqError | None) -> int | None:
+        """Report a record that cannot be read; return where to go on behind it, None: at it."""
+        if damage is None:
+            return None
+        bad = int(damage.details.get("offset", self.position))
+        if await self._damaged.report(bad) and self._damaged.is_everywhere:
+            return await self._on_bad_record(bad, damage)
+        return None
 
     def finished(self, size: int, rest: Rest = NO_REST) -> None:
         """The consumer is done with ``size`` bytes of chunks, but for ``rest``. Any thread.
@@ -394,6 +418,11 @@ class PartitionFetcher:
         if self._stopped:
             return
         self._count(asked=0)
+        if not self._queued and bad_record_in(error) is not None:
+            self.at_once = True
+            self._report_error(error)
+            self.fetch_again(self.position, error)
+            return
         if error.refresh_routes:
             self._cluster.refresh(self.partition.topic, error)
         stays = not passes(error)

@@ -30,6 +30,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.permit import Permit, PermitKeeper
+from vq.client.consumer.deliver.policy import founding_policy
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
 from vq.client.consumer.group.own_offsets import OwnOffsets
@@ -117,6 +118,7 @@ class Membership:
             model=str(config.model),
             mode=str(config.mode),
             strategy=self._targets.strategy,
+            failure=founding_policy(config),
         )
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
@@ -335,9 +337,15 @@ class Membership:
             self._pause("ZooKeeper is away for longer than the session time-out")
 
     async def _ensure_contract(self) -> None:
-        self.contract = await groups.ensure_group(
-            self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+        self._took(
+            await groups.ensure_group(
+                self._coordinator, self._group, self._wanted, now_ms=self._cluster.clock.wall_ms()
+            )
         )
+
+    def _took(self, contract: ConsumerGroup) -> None:
+        self.contract = contract
+        self._consumer.follow(contract.failure)
 
     async def _follow_contract(self, *, again: bool = False) -> None:
         """Take what the contract became; what this member needs of it comes back."""
@@ -346,7 +354,7 @@ class Membership:
         if present is None or merge(self._group, present, self._wanted, now_ms) != present:
             await self._ensure_contract()
         else:
-            self.contract = present
+            self._took(present)
 
     def _value(self) -> Member:
         return Member(

@@ -15,7 +15,7 @@ from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
-from vq.coordination.tree.values.group_terms import GroupModel
+from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import (
     CoordinationError,
     GroupStopped,
@@ -29,7 +29,7 @@ from vq.model import TopicPartition
 from vq.remoting.format import Command, Place
 from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
 
-#: What the reason begins with if no message was lost: ``on_failure = "stop"``.
+#: What the reason begins with if a listener failed: no message was lost then.
 LISTENER_FAILED: Final = "on_failure = 'stop'"
 
 
@@ -85,7 +85,7 @@ def proves_a_loss(error: VqError, position: int) -> bool:
 def stopped_error(config: ConsumerConfig, partition: TopicPartition, reason: str) -> GroupStopped:
     """Return the error for a group, or a broadcasting member, that waits for a decision."""
     lost = "Messages were lost there; going on by itself it might skip others. "
-    if reason.startswith(LISTENER_FAILED):
+    if reason.startswith((LISTENER_FAILED, BAD_RECORD)):
         lost = ""
     if config.model is GroupModel.BROADCASTING:
         return GroupStopped(

@@ -11,7 +11,7 @@ come while one is under way go together.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.progress import Progress
@@ -38,6 +38,7 @@ from vq.coordination.tree.coordinator import (
     WatchEvent,
 )
 from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import (
     CoordinationError,
     GenerationStale,
@@ -77,6 +78,10 @@ class GroupConsumer(Protocol):
 
         Called again when it raises; the partition is not released before.
         """
+        ...
+
+    def follow(self, failure: FailurePolicy) -> None:
+        """The contract was read: this follows a failed message from now on."""
         ...
 
     def suspend(self) -> None:
@@ -410,26 +415,20 @@ class Share:
         return owed
 
     # Reports and commits ------------------------------------------------------------------------
-    async def report(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:
-        """Write into the owner node why a partition does not go on; None: it does.
+    async def report(self, troubles: Mapping[TopicPartition, PartitionTrouble | None]) -> None:
+        """Write into owner nodes why partitions do not go on; None: it does.
 
         Raises:
-            CoordinationError: It may not have been written.
+            CoordinationError: They may not have been written.
         """
-        hold = self._holds.get(partition)
-        if hold is None or not hold.is_owned or self._has_all:
-            return  # it has no owner node, so nobody reads the report
-        if trouble is None:
-            await claims.report_stopped(self._coordinator, hold.claim)
-        else:
-            shown = f"{type(trouble.error).__name__}: {trouble.error}"
-            await claims.report_stopped(
-                self._coordinator,
-                hold.claim,
-                stopped=shown,
-                stopped_at=trouble.offset,
-                stopped_since_ms=trouble.since_ms,
-            )
+        told: list[tuple[Claim, Mapping[str, Any]]] = []
+        for partition, trouble in sorted(troubles.items()):
+            hold = self._holds.get(partition)
+            if hold is None or not hold.is_owned or self._has_all:
+                continue  # it has no owner node, so nobody reads the report
+            told.append((hold.claim, {} if trouble is None else _report(trouble)))
+        for start in range(0, len(told), CLAIMS_PER_MULTI):
+            await claims.report_stopped(self._coordinator, told[start : start + CLAIMS_PER_MULTI])
 
     async def commit(
         self, progress: Mapping[TopicPartition, Progress]
@@ -526,6 +525,24 @@ class Share:
             outcome[partition] = None
         for partition in result.stale:
             outcome[partition] = _stale(partition)
+
+
+def _report(trouble: PartitionTrouble) -> dict[str, Any]:
+    """Return what an owner node has of a trouble."""
+    report = {
+        "stopped": f"{type(trouble.error).__name__}: {trouble.error}",
+        "stopped_at": trouble.offset,
+        "stopped_since_ms": trouble.since_ms,
+    }
+    if not trouble.held:
+        return report
+    return {
+        **report,
+        "held": trouble.held,
+        "message_id": trouble.message_id,
+        "attempts": trouble.tries,
+        "next_try_ms": trouble.next_try_ms,
+    }
 
 
 def _stale(partition: TopicPartition) -> GenerationStale:

@@ -12,7 +12,6 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import check_listener_for
 from vq.client.consumer.deliver.delivery import Executor
 from vq.client.kinds import check_whole
-from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import InvalidArgument
 from vq.message_filter import Filter, Wanting
 from vq.model import check_name
@@ -28,7 +27,8 @@ class Subscription:
     length: int
     wanted: Filter
     executor: Executor
-    listener: Any  # the executor's
+    listener: Any  # the executor's,
+    giving_up: Any  # and its twin that has messages copied which have used up their attempts
 
 
 class Subscriptions:
@@ -45,7 +45,13 @@ class Subscriptions:
         return len(self._by_name)
 
     def add(
-        self, name: str, length: int, message_filter: Wanting, executor: Executor, listener: Any
+        self,
+        name: str,
+        length: int,
+        message_filter: Wanting,
+        executor: Executor,
+        listener: Any,
+        giving_up: Any,
     ) -> None:
         """Add one; see ``MessageConsumer.subscribe``."""
         given: object = name
@@ -64,15 +70,15 @@ class Subscriptions:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        group, copies = self._config.group, self._config.on_failure is OnFailure.DEAD_LETTER
-        if copies and group_of(name, Purpose.DEAD_LETTERS) == group:
+        group = self._config.group
+        if group and group_of(name, Purpose.DEAD_LETTERS) == group:
             raise InvalidArgument(
                 f"group {group!r} would copy its dead letters into topic {name!r}, "
-                "which it reads; read them with another group, or with another on_failure"
+                "which it reads; read them with another group"
             )
         check_listener_for(self._config, listener)
         wanted = Filter.of(message_filter)
-        self._by_name[name] = Subscription(name, length, wanted, executor, listener)
+        self._by_name[name] = Subscription(name, length, wanted, executor, listener, giving_up)
 
     def of(self, topic: str) -> Subscription:
         """Return the one that a topic belongs to, by its name or by a pattern."""

@@ -314,7 +314,9 @@ class Owner(PartitionOfGroup):
     """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now.
 
     ``stopped`` is the error that stops the member, ``stopped_at`` the offset and
-    ``stopped_since_ms`` the time. All three are left out while the member goes on.
+    ``stopped_since_ms`` the time. All three are left out while the member goes on. If it is a
+    listener that failed too often: ``held`` is the number of messages that it failed for; of the
+    first one of them there are ``message_id``, ``attempts``, and ``next_try_ms``.
     """
 
     _what = "owner"
@@ -324,6 +326,10 @@ class Owner(PartitionOfGroup):
     stopped: str = ""
     stopped_at: int | None = None
     stopped_since_ms: int = 0
+    held: int = 0
+    message_id: int | None = None
+    attempts: int = 0
+    next_try_ms: int | None = None
 
     def _to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {"member": self.member, "generation": self.generation}
@@ -331,6 +337,11 @@ class Owner(PartitionOfGroup):
             values["stopped"] = self.stopped
             values["stopped_at"] = self.stopped_at
             values["stopped_since_ms"] = self.stopped_since_ms
+        if self.held:
+            values["held"] = self.held
+            values["message_id"] = self.message_id
+            values["attempts"] = self.attempts
+            values["next_try_ms"] = self.next_try_ms
         return values
 
 

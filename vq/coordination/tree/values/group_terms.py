@@ -55,7 +55,19 @@ class OnFailure(enum.StrEnum):
     STOP = "stop"  # the member stops there
 
 
-def check_model(model: str, on_failure: str) -> None:
+class OnBadRecord(enum.StrEnum):
+    """What follows when no node has a record that can be read, or its content is not decoded."""
+
+    STOP = "stop"  # the group stops there until a reset
+    SKIP = "skip"  # it is passed over, counted and logged
+    DEAD_LETTER = "dead-letter"  # its bytes go to the group's dead-letter topic
+
+
+#: What the reason of a group begins with that was stopped at a bad record.
+BAD_RECORD: Final = "on_bad_record = 'stop'"
+
+
+def check_model(model: str, on_failure: str | None, what: str = "on_failure") -> None:
     """Check that what follows a failed message makes sense where every member gets every message.
 
     Raises:
@@ -64,9 +76,9 @@ def check_model(model: str, on_failure: str) -> None:
     copies = (OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER)
     if model == GroupModel.BROADCASTING and on_failure in copies:
         raise InvalidArgument(
-            f"on_failure = {str(on_failure)!r} does not go with model = 'broadcasting': each "
-            "member would copy the message for the whole group. Give 'hold' (the member goes on "
-            "trying), 'skip' or 'stop'; or a clustering group of its own for each reader"
+            f"{what} = {str(on_failure)!r} does not go with model = 'broadcasting': each "
+            "member would copy the message for the whole group. Give another one, such as 'skip' "
+            "or 'stop'; or a clustering group of its own for each reader"
         )
 
 

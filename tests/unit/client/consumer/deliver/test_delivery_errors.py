@@ -17,6 +17,7 @@ from vq.client.consumer.deliver import delivery as deliveries
 from vq.client.consumer.deliver import failures
 from vq.client.consumer.deliver import workers as threads
 from vq.client.consumer.deliver.in_turn import InTurn
+from vq.client.consumer.deliver.tries import Retry
 from vq.client.consumer.deliver.workers import Workers
 from vq.client.reading import decode
 from vq.client.reading.chunk import Chunk
@@ -221,6 +222,29 @@ def test_a_message_that_always_fails_holds_up_its_partition_alone(workers: Worke
     assert first.delivery.position == 0
     first.stop()
     assert first.stopped.is_set(), "it waits for its next try: nobody is in the listener"
+
+
+def test_the_pauses_of_all_partitions_end_together(workers: Workers) -> None:
+    """As the group has another policy; whatever was asked for before."""
+    fails: list[int] = []
+
+    def listener(message: Message) -> object:
+        if message.attempts == 1:
+            fails.append(message.partition)
+            return Retry(after_s=WAIT_S * 10)
+        return None
+
+    made = [
+        Partition(workers, listener, number, mode=mode)
+        for number, mode in enumerate(("orderly", "keyed", "concurrent"))
+    ]
+    for each in made:
+        each.add(1)
+    block_until(lambda: sorted(fails) == [0, 1, 2])
+    block_until(lambda: not any(each.delivery.is_entered for each in made))
+    assert [each.delivery.delivered for each in made] == [0, 0, 0]
+    workers.end_pauses()
+    block_until(lambda: [each.delivery.delivered for each in made] == [1, 1, 1])
 
 
 def test_a_bug_of_ours_is_said_and_the_chunk_is_fetched_again(

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from support.cases import case
 
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.giving_up import FailedTries, awaiting, calling
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import RETRY, Retry, tried_again
-from vq.errors import OutcomeUnknown
+from vq.errors import ContentUnreadable, OutcomeUnknown
 from vq.model import Message
 from vq.reserved import DeliveryFailure
 
@@ -28,7 +30,10 @@ class Case:
         self.copied: list[tuple[int, DeliveryFailure]] = []
         self.refuse_at: int | None = None
         self.now_ms = 1_000
-        failing = FailedTries(max_attempts, lambda: self.now_ms)
+        config = ConsumerConfig(
+            on_failure="dead-letter", on_bad_record="dead-letter", max_attempts=max_attempts
+        )
+        failing = FailedTries(PolicyInForce(config), lambda: self.now_ms)
         if is_async:
             self._call = awaiting(self._listen_async, failing, self._copy_async)
         else:
@@ -91,6 +96,18 @@ def test_the_last_failed_try_ends_with_a_copy(made: Callable[..., Case]) -> None
             assert not listener.copied
             assert listener(message(7, 3)) is None
             assert listener.copied == [(7, DeliveryFailure(3, 1_010, why))]
+
+
+def test_a_content_that_nobody_can_read_is_copied_at_the_first_try(
+    made: Callable[..., Case],
+) -> None:
+    """Of a list it is not known which one it is, so they are tried one by one."""
+    listener = made(ContentUnreadable("no json"))
+    assert listener(message(7)) is None
+    assert listener.copied == [(7, DeliveryFailure(1, 1_010, "ContentUnreadable('no json')"))]
+    with pytest.raises(ContentUnreadable):
+        listener([message(8), message(9)])
+    assert len(listener.copied) == 1
 
 
 def test_a_copy_that_is_not_stored_is_made_again_without_the_listener(

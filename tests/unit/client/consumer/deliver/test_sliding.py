@@ -125,6 +125,31 @@ def test_a_failed_message_comes_again_and_nothing_else_waits(four: Workers, mode
         assert set(before) == set(range(9))
 
 
+def test_of_several_messages_that_are_held_the_first_is_told(four: Workers) -> None:
+    """With how many there are; when it is handled, the next one is."""
+    works: set[bytes] = set()
+
+    def listener(message: Message) -> None:
+        if message.content in {b"1", b"2"} - works:
+            raise OSError("busy")
+
+    partition = Partition(four, listener, mode="keyed", retry_backoff=(0.001, 0.002))
+    partition.add(4, keys=["a", "b", "c", "d"])
+    first, second = partition.chunk(0).offset // 4, partition.offset // 2
+    told = partition.told.errors
+    block_until(lambda: told and told[-1].details["held"] == 2)
+    count = len(told)
+    block_until(lambda: len(told) > count + 10)
+    assert {each.details["offset"] for each in told[count:]} == {first}
+    works.add(b"1")
+    block_until(lambda: told[-1].details["offset"] == second)
+    assert told[-1].details["held"] == 1
+    assert partition.told.went_on == 0
+    works.add(b"2")
+    block_until(lambda: partition.told.went_on == 1)
+    assert partition.delivery.error is None
+
+
 def test_a_held_message_is_told_until_it_is_handled(
     four: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +168,9 @@ def test_a_held_message_is_told_until_it_is_handled(
     block_until(lambda: len(attempts) >= 5)
     assert partition.delivery.position == 0
     assert isinstance(partition.told.errors[0], ListenerFailed)
-    assert partition.told.errors[0].details == {"offset": 0, "attempts": 3}
+    told = {**partition.told.errors[0].details}
+    assert told.pop("next_try_ms") >= 1_000 + 1
+    assert told == {"offset": 0, "message_id": 1, "attempts": 3, "since_ms": 1_000, "held": 1}
     assert "what follows waits" in caplog.text
     works.set()
     block_until(lambda: partition.told.went_on == 1)

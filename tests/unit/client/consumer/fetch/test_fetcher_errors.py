@@ -15,6 +15,7 @@ from vq.client.reading.chunk import Chunk
 from vq.errors import (
     Busy,
     ConnectionCut,
+    CorruptData,
     InternalError,
     NotMaster,
     OffsetOutOfRange,
@@ -199,7 +200,7 @@ async def test_damage_that_comes_again_is_reported_to_the_broker(
     reader = Reader()
     reader.cluster.report_answer = answer
     for tries in range(1, 4):
-        reader.fetcher.fetch_again(100)
+        reader.fetcher.fetch_again(100, CorruptData())
         await until(lambda tries=tries: len(reader.chunks) == tries)
         assert reader.cluster.reported == [100] * (tries - 1)
 

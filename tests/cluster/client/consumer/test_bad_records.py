@@ -1,0 +1,272 @@
+"""``on_bad_record``: a record that no node has so that it can be read stops, or is passed over."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from support.broker import Client, MemoryCluster
+from support.cases import case
+from support.waiting import until, until_true
+
+import vq
+from vq import aio
+from vq.broker.health.repairing import Repairer
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.errors import ContentUnreadable, CorruptData, GroupStopped, InvalidArgument, UnknownTopic
+from vq.model import Message, TopicPartition
+from vq.operations.groups.resets import Goal, Target, plan_reset, reset
+from vq.store.records.format import COMPRESSION_ZLIB
+from vq.store.records.record import encode_record
+
+pytestmark = pytest.mark.virtual_time
+
+T0 = TopicPartition("t", 0)
+CONTENTS = [b"first", b"second", b"third"]
+_WRONG = encode_record(2, b"wrong", tag=b"a")
+BAD = {
+    "checksum": _WRONG[:4] + bytes([_WRONG[4] ^ 1]) + _WRONG[5:],
+    "compression": encode_record(2, b"no zlib", tag=b"a", compression=COMPRESSION_ZLIB),
+    "properties": encode_record(2, b"bad", tag=b"a", properties=b"\xff\xff\xff"),
+}
+MODES: dict[str, dict[str, Any]] = {
+    "orderly": {},
+    "concurrent": {"mode": "concurrent", "workers": 2},
+    "lists": {"batch_size": 3},
+}
+
+
+@pytest.fixture
+async def wire(cluster: MemoryCluster) -> Client:
+    return await Client.connect(cluster.network, cluster.nodes["b1"].address)
+
+
+def record(number: int) -> bytes:
+    return encode_record(number, b"%d" % number, tag=b"a")
+
+
+async def put(wire: Client, *bad: bytes) -> list[tuple[int, bytes]]:
+    """Store a batch of each bad record, between good ones; return where they begin."""
+    found = []
+    for number, each in enumerate(bad):
+        good = record(10 + 2 * number), record(11 + 2 * number)
+        result = await wire.put("t", 0, [good[0], each, good[1]])
+        found.append((result.offset + len(good[0]), each))
+    return found
+
+
+def config(**settings: Any) -> ConsumerConfig:
+    return ConsumerConfig(**{"group": "g", "max_wait_s": 0.5, "commit_interval_s": 0.2, **settings})
+
+
+class Handled:
+    """A member that handles what comes."""
+
+    def __init__(self, consumer: aio.MessageConsumer, wanted: Any = None) -> None:
+        self.contents: list[bytes] = []
+        self.consumer = consumer
+        consumer.subscribe("t", listener=self.handle, message_filter=wanted)
+
+    async def handle(self, given: Message | list[Message]) -> None:
+        messages = given if isinstance(given, list) else [given]
+        self.contents += [each.content for each in messages]
+
+
+async def letters(factory: aio.MessageFactory) -> list[vq.admin.DeadLetter]:
+    with contextlib.suppress(UnknownTopic):
+        return [each async for each in factory.admin.read_dead_letters("g")]
+    return []
+
+
+async def is_at_end(factory: aio.MessageFactory) -> bool:
+    return (await factory.admin.describe_group("g")).lag_bytes == 0
+
+
+@pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("policy", ["skip", "dead-letter"])
+@pytest.mark.parametrize("tag", [None, "a"])
+async def test_bad_records_are_passed_over_and_nothing_else_is(
+    factory: aio.MessageFactory,
+    wire: Client,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    policy: str,
+    tag: str | None,
+) -> None:
+    bad = await put(wire, *BAD.values(), BAD["checksum"])
+    good = [b"%d" % number for number in range(10, 18)]
+    consumer = await factory.create_consumer(config(on_bad_record=policy, **settings))
+    member = Handled(consumer, tag)
+    async with consumer:
+        await consumer.start()
+        await until(lambda: len(member.contents) == len(good), timeout_s=600.0)
+        await until(lambda: not consumer.troubles())
+        assert (sorted(member.contents), consumer.bad_records) == (good, len(bad))
+
+        async def is_done() -> bool:
+            return await is_at_end(factory)
+
+        await until_true(is_done)
+    assert caplog.text.count("record cannot be read from any node, passed over") == len(bad)
+    found = await letters(factory)
+    if policy == "skip":
+        assert not found
+        return
+    assert [each.message.content for each in found] == [each for _, each in bad]
+    for letter, (offset, raw) in zip(found, bad, strict=True):
+        assert letter.origin == ("t", 0, offset, None)
+        assert letter.failure is not None
+        assert (letter.failure.attempts, letter.failure.raw_bytes) == (0, len(raw))
+        assert letter.failure.reason
+    done = await factory.admin.resend_dead_letters("g")
+    assert (done.resent, done.homeless) == (0, len(bad)), "bytes are no message"
+    assert await is_at_end(factory)
+    again = await factory.create_consumer(config(on_bad_record=policy, **settings))
+    Handled(again, tag)
+    async with again:  # the place behind a bad record is known as one of this log
+        await again.start()
+        await asyncio.sleep(5.0)
+        assert not again.troubles()
+
+
+@pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
+async def test_the_group_stops_at_a_bad_record_unless_it_is_told_otherwise(
+    factory: aio.MessageFactory, client: ClusterClient, wire: Client, settings: dict[str, Any]
+) -> None:
+    """All before it is handled, later members stop there, too, and a reset past it goes on."""
+    ((offset, raw),) = await put(wire, BAD["compression"])
+    consumer = await factory.create_consumer(config(**settings))
+    member = Handled(consumer)
+    async with consumer:
+        await consumer.start()
+
+        async def is_stopped() -> bool:
+            found = (await client.offsets.read("g", ["t"])).get(T0)
+            return found is not None and found.stopped.startswith("on_bad_record = 'stop'")
+
+        await until_true(is_stopped, timeout_s=600.0)
+        assert member.contents == [b"10"]
+        assert isinstance(consumer.troubles()[T0].error, GroupStopped)
+        assert "Messages were lost" not in str(consumer.troubles()[T0].error)
+    consumer = await factory.create_consumer(config(on_bad_record="skip", **settings))
+    member = Handled(consumer)
+    async with consumer:
+        await consumer.start()
+        await until(lambda: T0 in consumer.troubles())
+        (planned,) = await plan_reset(client, "g", Target(goal=Goal.PAST_DAMAGE))
+        assert planned.after.offset == offset + len(raw)
+        await reset(client, "g", [planned], fence=True)
+        await until(lambda: member.contents == [b"11"], timeout_s=600.0)
+
+
+def change_on_disk(cluster: MemoryCluster, node: str, content: bytes) -> int:
+    """Change a stored message of ``t-0`` behind the back of a node; return the byte's offset."""
+    log = cluster.nodes[node].parts.partitions.channels["t", 0].log
+    assert log is not None
+    (piece,) = log.reader.pieces(0, log.end_offset)
+    at = bytes(log.reader.read(0, 1 << 20, log.end_offset)).index(content)
+    file = cluster.disks[node].open(piece.path)
+    file.pwrite([b"#"], at)
+    file.close()
+    return at
+
+
+async def test_a_record_that_another_node_has_is_no_bad_record(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once that one has it damaged, too, the others of its batch are still delivered."""
+
+    async def no_repair(*_: object) -> None:
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(Repairer, "_try", no_repair)
+    await cluster.start(node="n2")
+    await until(lambda: cluster.nodes["b1"].parts.context.role.named == 2)
+    producer = await factory.create_producer()
+    async with producer:
+        await producer.send_batch([Message("t", each) for each in CONTENTS])
+    change_on_disk(cluster, "b1", b"second")
+    consumer = await factory.create_consumer(config(on_bad_record="dead-letter"))
+    member = Handled(consumer)
+    async with consumer:
+        await consumer.start()
+        await until(lambda: len(member.contents) == 3, timeout_s=600.0)
+    assert (member.contents, consumer.bad_records) == (CONTENTS, 0)
+
+    change_on_disk(cluster, "b1-n2", b"second")
+    consumer = await factory.create_consumer(config(group="h", on_bad_record="skip"))
+    member = Handled(consumer)
+    async with consumer:
+        await consumer.start()
+        await until(lambda: len(member.contents) == 2, timeout_s=600.0)
+    assert (member.contents, consumer.bad_records) == ([b"first", b"third"], 1)
+
+
+@pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
+async def test_a_content_that_its_serializer_does_not_read_meets_the_same_policy(
+    factory: aio.MessageFactory, client: ClusterClient, settings: dict[str, Any]
+) -> None:
+    """At the first try, since none reads it; other errors go by ``on_failure``."""
+    async with await factory.create_producer() as producer:
+        for content in (b"[1]", b"no json", b"[2]"):
+            await producer.send(Message("t", content))
+    json = vq.serializers.Json()
+    for policy, handled in (("skip", [1, 2]), ("dead-letter", [1, 2]), ("stop", [1])):
+        with case(policy):
+            tries: list[bytes] = []
+            done: list[int] = []
+
+            async def handle(
+                given: Any, tries: list[bytes] = tries, done: list[int] = done
+            ) -> None:
+                for message in given if isinstance(given, list) else [given]:
+                    tries.append(message.content)
+                    done.extend(json.loads(message.content))
+
+            consumer = await factory.create_consumer(
+                config(group=f"g-{policy}", on_bad_record=policy, on_failure="hold", **settings)
+            )
+            consumer.subscribe("t", listener=handle)
+            async with consumer:
+                await consumer.start()
+                if policy == "stop":
+                    await until(
+                        lambda c=consumer: isinstance(c.last_error, GroupStopped),  # type: ignore[misc]
+                        timeout_s=60,
+                    )
+                else:
+                    await until(
+                        lambda done=done: set(done) == {1, 2},  # type: ignore[misc]
+                        timeout_s=60,
+                    )
+            assert set(handled) <= set(done)
+            assert tries.count(b"no json") <= 1 + bool(settings.get("batch_size"))
+    found = [each async for each in factory.admin.read_dead_letters("g-dead-letter")]
+    assert [each.message.content for each in found] == [b"no json"]
+    assert found[0].failure is not None
+    assert found[0].failure.raw_bytes is None, "it is a message, and may be sent again"
+
+
+async def test_a_listener_that_reads_damage_elsewhere_fails_as_any_other(
+    factory: aio.MessageFactory,
+) -> None:
+    async with await factory.create_producer() as producer:
+        await producer.send(Message("t", b"1"))
+    tries: list[int] = []
+
+    async def handle(message: Message) -> None:
+        tries.append(message.attempts)
+        if len(tries) < 3:
+            raise CorruptData("of another topic")
+
+    consumer = await factory.create_consumer(config(retry_backoff=(0.1, 0.2)))
+    async with consumer.subscribe("t", listener=handle):
+        await consumer.start()
+        await until(lambda: len(tries) == 3)
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="on_bad_record"):
+        ConsumerConfig(group="g", on_bad_record="hold")  # type: ignore[arg-type]
+    assert issubclass(ContentUnreadable, CorruptData)

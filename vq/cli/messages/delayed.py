@@ -1,0 +1,155 @@
+"""``vq delayed``: the messages that are delivered later: listed, and recalled."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from vq.cli.base import text
+from vq.cli.base.completion import topic_names
+from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.messages.message_format import key_text
+from vq.client.cluster import ClusterClient
+from vq.errors import OutcomeUnknown
+from vq.model import Cancellation, SendResult
+from vq.operations.messages.delayed import (
+    DELAYED_MESSAGES,
+    DELAYED_MESSAGES_MAX,
+    DelayedMessage,
+    cancel_delayed,
+    list_delayed,
+)
+
+_HANDLE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,19}):([0-9]{1,19})")
+
+
+@click.group(cls=Commands)
+def delayed() -> None:
+    """List and cancel messages that are delivered later."""
+
+
+class Handle(click.ParamType[SendResult]):
+    """Where a message waits, as ``vq delayed list`` prints it."""
+
+    name = "handle"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> SendResult:
+        """Return what the send of the message returned."""
+        if isinstance(value, SendResult):
+            return value
+        found = _HANDLE.fullmatch(str(value))
+        if found is None:
+            self.fail(
+                f"{value!r} is not PARTITION:OFFSET:ID, such as 3:81920:7318349394477056, as `vq "
+                "delayed list` prints it"
+            )
+        return SendResult(int(found[1]), int(found[2]), int(found[3]))
+
+
+def _handle(waits: SendResult) -> str:
+    return f"{waits.partition}:{waits.offset}:{waits.id}"
+
+
+@delayed.command(name="list")
+@click.argument("topic", required=False, shell_complete=topic_names)
+@click.option(
+    "--limit",
+    type=WholeNumber(min=1, max=DELAYED_MESSAGES_MAX),
+    default=DELAYED_MESSAGES,
+    show_default=True,
+    metavar="N",
+    help="List at most so many; all are counted.",
+)
+@shows(
+    record(
+        topic=maybe(TEXT),
+        waiting=WHOLE,
+        unreadable=WHOLE,
+        messages=some(
+            record(
+                handle=TEXT,
+                due_s=NUMBER,
+                topic=TEXT,
+                partition=WHOLE,
+                key=maybe(TEXT),
+                tag=maybe(TEXT),
+                bytes=WHOLE,
+            )
+        ),
+    )
+)
+@command_options
+def list_(invocation: Invocation, topic: str | None, limit: int) -> None:
+    """List the messages that wait for their time, the one that is due first at the top.
+
+    With TOPIC only those for it. The log of all that waits is read for that. A handle is what `vq
+    delayed cancel` takes: where the message waits, and its id.
+    """
+    found = invocation.call(lambda cluster: list_delayed(cluster, topic, limit=limit))
+    output = invocation.output
+    if output.as_json:
+        output.document(
+            {
+                "topic": topic,
+                "waiting": found.waiting,
+                "unreadable": found.unreadable,
+                "messages": [
+                    {**_values(each), "due_s": text.in_seconds(each.due_ms)} for each in found.first
+                ],
+            }
+        )
+        return
+    rows = [{**_values(each), "due": text.utc(each.due_ms)} for each in found.first]
+    output.table(rows, columns=_COLUMNS, optional=("key", "tag"))
+    if found.waiting > len(rows):
+        output.remark(f"and {found.waiting - len(rows)} more that are due later (--limit)")
+    if not rows:
+        output.remark("no message waits" if topic is None else f"no message for {topic} waits")
+    if found.unreadable:
+        output.remark(f"{found.unreadable} record(s) of what waits cannot be read: `vq doctor`")
+
+
+_COLUMNS: Final = ("handle", "due", "topic", "partition", "key", "tag", "bytes")
+
+
+def _values(message: DelayedMessage) -> dict[str, Any]:
+    return {
+        "handle": _handle(message.waits),
+        "topic": message.topic,
+        "partition": message.partition,
+        "key": key_text(message.key) or None,
+        "tag": message.tag,
+        "bytes": message.record_bytes,
+    }
+
+
+@delayed.command()
+@click.argument("handles", metavar="HANDLE...", nargs=-1, required=True, type=Handle())
+@shows(some(record(handle=TEXT, outcome=TEXT)))
+@command_options
+def cancel(invocation: Invocation, handles: Sequence[SendResult]) -> None:
+    """Have delayed messages delivered to nobody, and print what became of each.
+
+    `cancelled`: nobody gets it, also if it was cancelled before. `delivered`: it is in its
+    partition, or on its way there. `unknown`: its broker did not answer in time; ask again. Then
+    the exit code is 1.
+    """
+
+    async def work(cluster: ClusterClient) -> list[dict[str, str]]:
+        return [
+            {"handle": _handle(each), "outcome": (await cancel_delayed(cluster, each)).name.lower()}
+            for each in handles
+        ]
+
+    rows = invocation.call(work)
+    if invocation.output.as_json:
+        invocation.output.document(rows)
+    else:
+        invocation.output.table(rows, columns=("handle", "outcome"))
+    unknown = sum(each["outcome"] == Cancellation.UNKNOWN.name.lower() for each in rows)
+    if unknown:
+        raise OutcomeUnknown(f"it is unknown whether {unknown} message(s) are cancelled; ask again")
