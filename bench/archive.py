@@ -23,13 +23,13 @@ import google_crc32c
 from bench.contents import KINDS
 from bench.figures import markdown_table
 from vq.broker.base.runner import Lane, ThreadRunner
-from vq.broker.partition.archiving import PAUSE_SHARE
+from vq.broker.logs.archiving import PAUSE_SHARE
 from vq.clock import ManualClock
 from vq.limits import MIB
 from vq.store.archive.archive import CHUNK_BYTES, ArchiveFiles
 from vq.store.archive.archive_writer import ArchiveCheck, ArchiveWriter, BlockWriter
 from vq.store.archive.archived_file import ArchivedFile
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.log import Log, LogConfig
 from vq.store.records.record import encode_record
 

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from vq.broker.partition.node_state import (
-    NODE_EVENTS,
-    NODE_RULES,
-    NODE_TRANSITIONS,
-    NodeEvent,
-    NodeState,
-)
 from vq.broker.partition.partition_state import (
     EVENTS,
     RULES,
     TRANSITIONS,
     ChannelEvent,
     ChannelState,
+)
+from vq.broker.standing.node_state import (
+    NODE_EVENTS,
+    NODE_RULES,
+    NODE_TRANSITIONS,
+    NodeEvent,
+    NodeState,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +54,7 @@ and events that change nothing. The [table](#transitions) has them all.
 NODE_PREFACE = """\
 # How a node stands in its group
 
-This page is written by `make docs` from the tables in `vq/broker/partition/node_state.py`; a test
+This page is written by `make docs` from the tables in `vq/broker/standing/node_state.py`; a test
 keeps it so. How far the end of the process is stands beside this: a node that stops may lead until
 another one does.
 

@@ -90,10 +90,9 @@ if TYPE_CHECKING:
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
+    from vq.operations.topics.deletion import DeletedTopic, Deletion
     from vq.operations.topics.emptying import GroupDrain, TopicDrain
     from vq.operations.topics.topics import (
-        DeletedTopic,
-        Deletion,
         HeldBack,
         PartitionDescription,
         Topic,

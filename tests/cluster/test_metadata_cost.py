@@ -12,8 +12,8 @@ import pytest
 from support.coordination import LeadingBroker, client_of
 from support.waiting import WAIT_S
 
-from vq.broker.partition.topics_view import TopicsView
-from vq.coordination.topics import topics
+from vq.broker.logs.topics_view import TopicsView
+from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.placement import move
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.reading import TopicView
@@ -81,7 +81,7 @@ async def test_a_change_costs_the_same_in_a_cluster_of_any_size(size: int) -> No
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_list_costs_two_reads_for_each_topic(size: int) -> None:
     async with cluster_of(size) as (ensemble, client):
-        assert await calls(ensemble, topics.summarize_topics(client)) == 1 + 2 * size
+        assert await calls(ensemble, summaries.summarize_topics(client)) == 1 + 2 * size
 
 
 @pytest.mark.parametrize("size", SIZES)

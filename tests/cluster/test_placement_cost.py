@@ -14,7 +14,7 @@ import pytest
 from support.coordination import LeadingBroker, client_of
 from support.waiting import WAIT_S, until
 
-from vq.broker.partition.topics_view import TopicsView
+from vq.broker.logs.topics_view import TopicsView
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.routes import RouteWatcher
 from vq.coordination.topics.topics import change_placement, create_topic, describe_topic

@@ -18,7 +18,7 @@ from support.faults import make_rng, times
 from support.store import blocks_of, payloads
 from support.strace import need_strace
 
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.log import LogState
 
 pytestmark = pytest.mark.slow

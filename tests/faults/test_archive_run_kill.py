@@ -25,10 +25,10 @@ import vq
 
 pytestmark = pytest.mark.slow
 
-#: The smallest block, so that a few hundred large messages fill several.
-SETTINGS = {"block_bytes": 16 << 20, "session_timeout_s": 4.0}
+#: Small blocks, so that a few dozen large messages fill several.
+SETTINGS = {"block_bytes": 8 << 20, "session_timeout_s": 4.0}
 BIG = 512 << 10
-COUNT = 160
+COUNT = 80
 
 
 def run_of(cluster: ProcessCluster, number: int) -> Mapping[str, Any]:

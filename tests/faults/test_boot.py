@@ -6,6 +6,7 @@ with exit code 1 and a message that says what to do, and harms nobody.
 """
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cluster import ForkedBroker, ProcessCluster
+from support.cluster import VQ, ForkedBroker, ProcessCluster
+from support.command_server import command_server
 from support.faults import (
     LONG,
     Sender,
@@ -42,9 +44,13 @@ START_S = PROCESSES_WAIT_S
 
 def start_and_end(spec: BrokerSpec) -> tuple[int, str]:
     """Start a broker that is expected to refuse; return exit code and what it said."""
-    ended = subprocess.run(
-        spec.command(), capture_output=True, stdin=subprocess.DEVNULL, timeout=START_S, check=False
-    )
+    server = command_server(os.environ)
+    if server is not None:
+        ended = server.run(spec.command()[len(VQ) :], b"", START_S, os.environ)
+    else:
+        ended = subprocess.run(
+            spec.command(), input=b"", capture_output=True, timeout=START_S, check=False
+        )
     return ended.returncode, ended.stderr.decode()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import cuts, heirs, network, slowness
+from support.chaos.__main__ import main
 from support.chaos.report import spread, summary, table
 from support.chaos.rows import ROWS
 from support.chaos.run import Outcome, Strike
@@ -55,12 +56,14 @@ def test_a_master_that_is_killed_paused_or_cut_off_costs_no_message(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-def test_the_rows_are_listed_and_unknown_ones_refused() -> None:
-    listed = chaos("--list")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(ROWS)
-    refused = chaos("--rows", "T-KILL,T-NONE")
-    assert refused.returncode == 2
-    assert "no rows T-NONE" in refused.stderr
+def test_the_rows_are_listed_and_unknown_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    assert [line.split()[0] for line in listed.splitlines()] == list(ROWS)
+    with pytest.raises(SystemExit) as refused:
+        main(["--rows", "T-KILL,T-NONE"])
+    assert refused.value.code == 2
+    assert "no rows T-NONE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.name)

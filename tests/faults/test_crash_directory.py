@@ -20,7 +20,8 @@ from vq.broker.replication.epoch_file import EpochFile, read_epoch
 from vq.clock import ManualClock
 from vq.errors import VqError
 from vq.store.directory.directory import DataDirectory, NamesakeFound
-from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import Log, LogConfig
 from vq.store.records.record import decode_into, encode_record
 

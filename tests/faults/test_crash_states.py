@@ -25,7 +25,8 @@ from support.store import patiently
 from vq.clock import ManualClock
 from vq.errors import DiskFull, VqError
 from vq.model import ProducerStamp
-from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import DiskOperation, MemoryDisk, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import Log, LogConfig, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CONTROL_BYTES

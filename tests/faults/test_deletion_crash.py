@@ -29,14 +29,15 @@ from support.store import (
     records,
 )
 
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.reserve import Reserve
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.reserve import Reserve
 from vq.clock import ManualClock
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.directory import DataDirectory
 from vq.store.disk.disk import Disk
-from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import Log, LogBegin, LogConfig, LogState
 
 WHERE = TopicPartition("t", 0)

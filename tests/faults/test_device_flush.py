@@ -29,7 +29,7 @@ from vq.clock import ManualClock
 from vq.errors import VqError
 from vq.limits import MIB
 from vq.store.commit.flusher import FlushRunner
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.log import Log, LogConfig, LogState
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

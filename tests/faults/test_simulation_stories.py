@@ -16,8 +16,8 @@ from support.simulation.nemesis import Nemesis
 from support.simulation.world import SESSION_TIMEOUT_S, TOPIC, ClientHost, Size
 
 from vq import aio
-from vq.broker.partition.role import Role
 from vq.broker.replication.catching_up import Pursuit
+from vq.broker.standing.role import Role
 from vq.client.config import ConsumerConfig
 from vq.client.reading.chunk import Chunk
 from vq.client.reading.decode import Decoder

@@ -13,8 +13,9 @@ from support.waiting import WAIT_S
 from vq.errors import ProtocolError, ShuttingDown, Unreachable
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
-from vq.remoting.connection import Opened, Request, ServerConnection, ServerIdentity
+from vq.remoting.connection import Opened, Request, ServerConnection
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.messages import decode_reply
 from vq.remoting.ports import free_port
 from vq.remoting.transport import TcpNetwork

@@ -10,11 +10,11 @@ from support.roles import new_role
 from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.partition.gate import Gate
 from vq.broker.serving.server import Server
+from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.model import Address
-from vq.remoting.connection import ServerIdentity
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.transport import TcpNetwork
 from vq.turn import Turn
 

@@ -28,10 +28,10 @@ from vq.remoting.connection import (
     Reply,
     Request,
     ServerConnection,
-    ServerIdentity,
 )
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.frames import FrameParser, encode_frame
+from vq.remoting.hello import ServerIdentity
 
 
 def _frame(command: Command, direction: str, flags: int) -> bytes:

@@ -9,7 +9,7 @@ from support.archive_places import URL, Failing
 from support.broker import DATA, Client, message
 from support.node_pair import settled
 
-from vq.broker.partition import archiving
+from vq.broker.logs import archiving
 from vq.broker.partition.channel import Channel
 from vq.store.archive import archive_writer
 from vq.store.log.block import Block
@@ -45,7 +45,7 @@ async def fill(served: Any, blocks: int = 3) -> list[Block]:
 
 
 async def archive(served: Any, block: Block, to: str = URL) -> None:
-    await served.node.parts.partitions.logs.archive(channel_of(served), block, to)
+    await served.node.parts.partitions.logs.archiving.archive(channel_of(served), block, to)
 
 
 async def read_all(client: Client, begin: int = 0) -> bytes:

@@ -13,7 +13,8 @@ from pathlib import Path
 from support.store import append, archive, blocks_of, flush, open_log, payloads
 
 from vq.store.archive.archive_writer import BlockWriter
-from vq.store.disk.disk import Disk, RealDisk
+from vq.store.disk.disk import Disk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.log import Log
 

@@ -18,7 +18,7 @@ from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec, open_log
 from vq.model import Address
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 
 VQ = (sys.executable, "-m", "vq.cli.main")
 

@@ -5,6 +5,7 @@ from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
+from vq.broker.partition.copied import show_copied
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log
 
@@ -49,7 +50,7 @@ class NodePair:
         """Drop what lies before ``offset`` on this node alone, whole blocks."""
         channel = self.channel(name)
         channel.copies.told = max(channel.copies.told, self.channel(self.leader()).high_watermark)
-        channel.show_copied()  # an idle copy may not know the last one
+        show_copied(channel)  # an idle copy may not know the last one
         self.log(name).roll()
         await settled(channel)
         await self.nodes[name].parts.partitions.logs.drop_before(channel, offset)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection
 
-from vq.broker.partition.lease import Lease
-from vq.broker.partition.role import Role
+from vq.broker.standing.lease import Lease
+from vq.broker.standing.role import Role
 from vq.errors import NotMaster
 
 

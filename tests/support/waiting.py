@@ -48,10 +48,16 @@ def _pauses_s(first_s: float = 0.001) -> Iterator[float]:
 def block_until(
     check: Callable[[], object], what: object = "", *, timeout_s: float = PROCESSES_WAIT_S
 ) -> None:
-    """Have this thread wait until ``check()`` is true; fail with ``what``, as it reads then."""
-    deadline = time.monotonic() + timeout_s
+    """Have this thread wait until ``check()`` is true; fail with ``what``, as it reads then.
+
+    A look that is a command takes longer than those pauses: the next pause takes as long.
+    """
+    begin = time.monotonic()
+    deadline = begin + timeout_s
     for pause_s in _pauses_s(0.002):
         if check():
             return
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(pause_s)
+        end = time.monotonic()
+        assert end < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(max(pause_s, end - begin))
+        begin = time.monotonic()

@@ -17,8 +17,8 @@ from vq.broker import upkeep
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.health import repairing, scrubbing
 from vq.broker.history import archive_runs, early_archives, key_indexing, retaining
+from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
 from vq.broker.replication import (
     catching_up,
     copying,

@@ -19,7 +19,7 @@ from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.log_lines import get_logger
 from vq.remoting.transport import TcpNetwork
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
 

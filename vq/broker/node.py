@@ -25,8 +25,8 @@ from vq.broker.base.jobs import While
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner, ThreadRunner
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.gate import Stage
 from vq.broker.parts import Front, Outside, Parts
+from vq.broker.standing.gate import Stage
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.errors import (
@@ -172,7 +172,7 @@ class BrokerNode:
         await parts.secret.start()
         await parts.partitions.view.refresh()
         parts.partitions.logs.story.end()
-        await parts.partitions.look_for_strangers()
+        await parts.partitions.leftovers.look_for_strangers()
         in_logs = parts.partitions.highest_epoch()
         await parts.runner.run(lambda: parts.epoch_file.check(in_logs))
         await parts.server.listen(

@@ -22,23 +22,20 @@ from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.disks.flush_meter import FlushMeter
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.verifying import Verifier
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.partitions import Partitions
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
 from vq.broker.observe.survey import Survey
 from vq.broker.observe.vitals import Vitals
-from vq.broker.partition.channel import Channel
+from vq.broker.partition import puts
 from vq.broker.partition.cold_reads import ColdReads
 from vq.broker.partition.context import Context
-from vq.broker.partition.flush_meter import FlushMeter
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.lease import Lease
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.partitions import Partitions
-from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.fitness import NodeFitness
@@ -61,6 +58,9 @@ from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.server import Server
 from vq.broker.serving.server_facts import server_facts
+from vq.broker.standing.gate import Gate
+from vq.broker.standing.lease import Lease
+from vq.broker.standing.role import Role
 from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timers import Timers
 from vq.broker.upkeep import Upkeep
@@ -68,8 +68,8 @@ from vq.clock import Clock
 from vq.coordination.brokers.dead_masters import DeadMasters
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import NotMaster
-from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
 from vq.store.commit.flusher import Flusher
@@ -451,7 +451,7 @@ class Parts:
                 Command.PING: Route(self.status.ping),
                 Command.STATUS: Route(self.status.answer),
                 Command.PUT: Route(
-                    Channel.put,
+                    puts.put,
                     why.appends,
                     of_partition=True,
                     opens=attrgetter("takes_puts"),

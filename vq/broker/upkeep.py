@@ -32,10 +32,10 @@ from vq.broker.history.key_indexing import KeyIndexer
 from vq.broker.history.relief import Relief
 from vq.broker.history.retaining import Retainer
 from vq.broker.history.topic_remover import TopicRemover
-from vq.broker.partition import archiving
+from vq.broker.logs import archiving
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.context import Context
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.partitions import Partitions
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import VqError
@@ -163,7 +163,7 @@ class Upkeep:
         jobs.add("trash", self._empty_trash, tidy, While.REGISTERED, at_once=True)
         jobs.add(
             "archives elsewhere",
-            lambda: partitions.logs.discard_archives(channels),
+            lambda: partitions.logs.archiving.discard_all(channels),
             Every(archiving.DISCARD_S),
         )
 
@@ -192,7 +192,7 @@ class Upkeep:
 
         A place of archives that does not answer holds up what has archives there, and nothing else.
         """
-        due = await self._partitions.due_trash(self._trash_keep_s)
+        due = await self._partitions.leftovers.due(self._trash_keep_s)
         for places in sorted({each.places for each in due} - self._purging - {""}):
             self._purging.add(places)
             self._tasks.start(self._purge(places, [each for each in due if each.places == places]))
@@ -201,7 +201,7 @@ class Upkeep:
     async def _purge(self, places: str, due: Sequence[Trashed]) -> None:
         """Purge what has archives in the same places; what stays is due again at the next look."""
         try:
-            await self._partitions.purge_trash(due)
+            await self._partitions.leftovers.purge(due)
         except (OSError, VqError) as error:
             logger.warning("trash cannot be emptied, trying again later", error=error)
         finally:

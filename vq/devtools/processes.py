@@ -23,7 +23,7 @@ from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
-from vq.store.disk.disk import FILE_MODE, RealDisk
+from vq.store.disk.real_disk import FILE_MODE, RealDisk
 
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05

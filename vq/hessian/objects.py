@@ -24,15 +24,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vq.errors import InvalidArgument, ProtocolError
-from vq.hessian.plain import (
-    PLAIN_READERS,
-    PlainDecoder,
-    encode_integer,
-    encode_scalar,
-    encode_string,
-    is_string,
-    reader_table,
-)
+from vq.hessian.encoding import encode_integer, encode_scalar, encode_string
+from vq.hessian.plain import PLAIN_READERS, PlainDecoder, is_string, reader_table
 from vq.shown import shown
 
 T = TypeVar("T")

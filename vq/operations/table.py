@@ -30,7 +30,7 @@ from vq.operations.messages import (
 from vq.operations.operation import Effect, Resource, Right, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
-from vq.operations.topics import closing, emptying, topics, verification
+from vq.operations.topics import closing, deletion, emptying, topics, verification
 
 ASK, PLAN, ACT = Effect
 DESCRIBE, READ, WRITE, MANAGE = Right
@@ -52,10 +52,10 @@ class Operations:
     close_topic = row(closing.close_topic, ACT, MANAGE, TOPIC, "topic close")
     open_topic = row(closing.open_topic, ACT, MANAGE, TOPIC, "topic open")
     drain_topic = row(emptying.drain_topic, ACT, MANAGE, TOPIC, "topic drain")
-    plan_delete = row(topics.plan_delete, PLAN, DESCRIBE, TOPIC, "topic delete")
-    delete_topic = row(topics.delete_topic, ACT, MANAGE, TOPIC, "topic delete")
-    undelete_topic = row(topics.undelete_topic, ACT, MANAGE, TOPIC, "topic undelete")
-    deleted_topics = row(topics.deleted_topics, ASK, DESCRIBE, TOPIC, "topic list")
+    plan_delete = row(deletion.plan_delete, PLAN, DESCRIBE, TOPIC, "topic delete")
+    delete_topic = row(deletion.delete_topic, ACT, MANAGE, TOPIC, "topic delete")
+    undelete_topic = row(deletion.undelete_topic, ACT, MANAGE, TOPIC, "topic undelete")
+    deleted_topics = row(deletion.deleted_topics, ASK, DESCRIBE, TOPIC, "topic list")
 
     # Placements
     placements = row(partitions.partitions_of, ASK, DESCRIBE, TOPIC, "topic describe")

@@ -18,7 +18,6 @@ the broker and requests of the client are returned as lists of buffers, for one 
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vq import limits
@@ -44,6 +43,7 @@ from vq.remoting.format import (
     Header,
 )
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
+from vq.remoting.hello import ServerIdentity, accept_anonymous, negotiate
 from vq.remoting.membership import ANYONE, Principal, ProofCheck, Proving
 from vq.remoting.messages import (
     decode_error,
@@ -128,32 +128,9 @@ class Closing(NamedTuple):
     error: VqError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerIdentity:
-    """A broker's identity in its answer to HELLO."""
-
-    cluster: str
-    group: str
-    node: str
-    incarnation: int = 0
-    broker_version: str = ""
-
-
 _HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for each request
 #: Commands that a connection of a broker answers itself.
 _OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE)})
-
-
-def accept_anonymous(hello: wire.HelloRequest) -> None:
-    """Accept a client without an authentication mechanism; the default of ``ServerConnection``.
-
-    Raises:
-        AuthenticationFailed: The client names a mechanism, and this broker has none.
-    """
-    if hello.mechanism:
-        raise AuthenticationFailed(
-            f"this broker does not know mechanism {shown(hello.mechanism)}; leave it empty"
-        )
 
 
 class _Connection:
@@ -586,22 +563,6 @@ class ClientConnection(_Connection):
         self._requests_max = max(1, message.requests_in_flight_max)
         self._step(Step.HELLO_ACCEPTED)
         return Opened(message.version, message)
-
-
-def negotiate(hello: wire.HelloRequest) -> int:
-    """Return the highest version that both ends support.
-
-    Raises:
-        UnsupportedVersion: The ranges do not overlap; the details have the broker's range.
-    """
-    version = min(hello.version_max, VERSION_MAX)
-    if version < max(hello.version_min, VERSION_MIN):
-        raise UnsupportedVersion(
-            f"the client supports versions [{hello.version_min}, {hello.version_max}], "
-            f"this broker [{VERSION_MIN}, {VERSION_MAX}]",
-            details={"version_min": VERSION_MIN, "version_max": VERSION_MAX},
-        )
-    return version
 
 
 def _error_frame(request_id: RequestId, error: VqError) -> bytes:

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from vq.errors import ProtocolError
+from vq.hessian import encoding
 from vq.hessian import plain as hessian
 from vq.hessian.plain import Long, Value
 
@@ -31,7 +32,7 @@ _FIELDS: Final[dict[type[Message], dict[str, FieldDescriptor]]] = {}
 
 def encode(message: Message) -> bytes:
     """Return ``message`` as a Hessian 2 map."""
-    return hessian.encode(_to_map(message))
+    return encoding.encode(_to_map(message))
 
 
 def decode(cls: type[_M], data: bytes) -> _M:

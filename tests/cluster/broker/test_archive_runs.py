@@ -11,8 +11,8 @@ from support.node_pair import settled, whole
 from support.waiting import until, until_true
 
 from vq.broker.history import archive_runs
+from vq.broker.logs.archiving import PlaceAway
 from vq.broker.node import Stage
-from vq.broker.partition.archiving import PlaceAway
 from vq.broker.partition.channel import Channel
 from vq.clock import ManualClock
 from vq.coordination.leases.runs import make_run, read_result, read_results, write_result
@@ -339,8 +339,8 @@ async def test_blocks_that_are_merely_too_early_are_taken_later(
     starts = await blocks(served, 2)
     channel = served.node.parts.partitions.channels["t", 0]
     end, channel.high_watermark = channel.high_watermark, starts[1]
-    committed = Channel._committed
-    monkeypatch.setattr(Channel, "_committed", lambda *_: starts[1])
+    committed = Channel.committed
+    monkeypatch.setattr(Channel, "committed", lambda *_: starts[1])
     async with served.cluster.admin() as coordinator:
         found = await done(coordinator, served.node, 25)
         assert (found.state, found.total.failed, found.total.error) == (RunState.DONE, 0, "")
@@ -348,7 +348,7 @@ async def test_blocks_that_are_merely_too_early_are_taken_later(
         monkeypatch.setattr(archive_runs, "READY_S", 30.0)
         number = await make_run(coordinator, run_of(served.node, 26))
         await until(lambda: channel.parked)
-        monkeypatch.setattr(Channel, "_committed", committed)
+        monkeypatch.setattr(Channel, "committed", committed)
         channel.commit()
         found = await result_of(coordinator, number, served.node)
     assert (found.total.blocks, found.total.later) == (2, 0)

@@ -23,6 +23,7 @@ from support.node_pair import settled, whole
 from support.store import blocks_of
 from support.waiting import until
 
+from vq.broker.partition.copied import show_copied
 from vq.errors import Busy, InvalidArgument, OffsetOutOfRange, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -68,7 +69,7 @@ async def test_a_place_that_does_not_answer_refuses_these_reads_alone(served):
     with pytest.raises(Busy):
         await served.client.get("t", 0, 0, validate=True, tags=["x"])
     with pytest.raises(Busy):
-        await served.node.parts.partitions.logs.verify_archive(channel_of(served), blocks[0])
+        await served.node.parts.partitions.logs.archiving.verify(channel_of(served), blocks[0])
     assert await read_all(served.client, blocks[1].start_offset)
     await served.client.put("t", 0, [message(b"live")])
     assert log_of(served).state is LogState.OK
@@ -158,7 +159,7 @@ async def test_a_zip_that_is_written_again_is_not_removed(served):
             return iter(())
 
     log.flushing.discards = kept = Kept()
-    await logs.restore(channel, block)
+    await logs.archiving.restore(channel, block)
     assert len(kept) == len(stored()) == 1
     await archive(served, block)
     log.flushing.discards = [kept[0]]
@@ -195,7 +196,7 @@ async def test_an_earlier_range_goes_when_its_archives_elsewhere_are_gone(cluste
     older = channel.older[0].log
     block = blocks_of(older)[0]
     logs = first.parts.partitions.logs
-    await logs.archive(channel, block, URL)
+    await logs.archiving.archive(channel, block, URL)
     assert block.is_archived
     assert b"444" in await read_all_of(client, 0, end)
     Failing.down = True
@@ -222,7 +223,7 @@ async def test_a_reader_is_told_where_an_archive_is_instead_of_its_bytes(served)
     """If it asks for that, and of archives at URLs alone: as if it had asked for bytes."""
     blocks = await fill(served)
     await archive(served, blocks[0])
-    await served.node.parts.partitions.logs.archive(channel_of(served), blocks[1], None)
+    await served.node.parts.partitions.logs.archiving.archive(channel_of(served), blocks[1], None)
     sent = served.node.parts.context.counters.bytes_out
     Failing.down = True
     start, end = blocks[0].start_offset, blocks[0].end_offset
@@ -276,11 +277,11 @@ async def test_a_zip_whose_bytes_are_lost_is_repaired_from_the_other_node(
     for name, node in node_pair.nodes.items():
         channel = node_pair.channel(name)
         channel.copies.told = node_pair.channel("n1").high_watermark
-        channel.show_copied()  # an idle copy may not know the last one
+        show_copied(channel)  # an idle copy may not know the last one
         node_pair.log(name).roll()
         await settled(channel)
         (block,) = node_pair.log(name).closed_blocks
-        await node.parts.partitions.logs.archive(channel, block, f"file://{tmp_path}")
+        await node.parts.partitions.logs.archiving.archive(channel, block, f"file://{tmp_path}")
     lost = str(node_pair.log(where).closed_blocks[0].archive.url).removeprefix("file://")
     read = LocalFileSystem.cat_file
 

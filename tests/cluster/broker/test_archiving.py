@@ -13,11 +13,12 @@ from support.node_pair import NodePair, settled
 from support.waiting import WAIT_S, until
 
 from vq.broker.base.runner import ThreadRunner
+from vq.broker.logs import archiving
+from vq.broker.logs.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
-from vq.broker.partition.archiving import PAUSE_S_MIN, PAUSE_SHARE, Archived, _Pace
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
+from vq.broker.partition.copied import show_copied
 from vq.client.config import ConsumerConfig
 from vq.clock import ManualClock
 from vq.errors import (
@@ -74,7 +75,7 @@ async def fill(served, blocks: int = 3, messages: int = 20) -> list[int]:
 
 async def archive_all(node: BrokerNode) -> list[Archived]:
     blocks = [block for block in log_of(node).closed_blocks if not block.is_archived]
-    return [await logs_of(node).archive(channel_of(node), block) for block in blocks]
+    return [await logs_of(node).archiving.archive(channel_of(node), block) for block in blocks]
 
 
 def names(served, suffix: str = "") -> list[str]:
@@ -125,7 +126,7 @@ async def test_a_block_that_takes_appends_is_not_archived(served):
     await served.client.put("t", 0, [message(b"live")])
     block = log_of(served.node).open_block
     with pytest.raises(InvalidState, match="appends"):
-        await logs_of(served.node).archive(channel_of(served.node), block)
+        await logs_of(served.node).archiving.archive(channel_of(served.node), block)
     assert names(served, ".zip") == []
 
 
@@ -136,7 +137,7 @@ async def test_a_block_that_is_not_committed_is_not_archived(served):
     block = log_of(served.node).closed_blocks[0]
     channel.high_watermark = block.end_offset - 1
     with pytest.raises(InvalidState, match="committed"):
-        await logs_of(served.node).archive(channel, block)
+        await logs_of(served.node).archiving.archive(channel, block)
 
 
 async def test_a_block_that_is_dropped_meanwhile_is_left_alone(served):
@@ -145,7 +146,7 @@ async def test_a_block_that_is_dropped_meanwhile_is_left_alone(served):
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     runner = served.cluster.runners["b1"]
     with runner.held():
-        task = asyncio.create_task(logs_of(served.node).archive(channel, block))
+        task = asyncio.create_task(logs_of(served.node).archiving.archive(channel, block))
         await until(lambda: runner.waiting)
         log_of(served.node).drop_before(block.end_offset)
     with pytest.raises(InvalidState, match="not here"):
@@ -162,7 +163,7 @@ async def test_what_is_not_wanted_any_more_is_left_alone(served):
     for left in range(40):
         looks = iter(range(left))
         try:
-            await logs_of(served.node).archive(
+            await logs_of(served.node).archiving.archive(
                 channel, block, still=lambda looks=looks: next(looks, None) is not None
             )
         except InvalidState:
@@ -179,13 +180,13 @@ async def test_a_block_is_archived_once_at_a_time(served):
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     runner = served.cluster.runners["b1"]
     with runner.held():
-        task = asyncio.create_task(logs_of(served.node).archive(channel, block))
+        task = asyncio.create_task(logs_of(served.node).archiving.archive(channel, block))
         await until(lambda: runner.waiting)
         with pytest.raises(Busy):
-            await logs_of(served.node).archive(channel, block)
+            await logs_of(served.node).archiving.archive(channel, block)
     await task
     with pytest.raises(InvalidState, match="already"):
-        await logs_of(served.node).archive(channel, block)
+        await logs_of(served.node).archiving.archive(channel, block)
 
 
 async def test_whoever_waits_for_an_archive_may_go(served):
@@ -193,7 +194,7 @@ async def test_whoever_waits_for_an_archive_may_go(served):
     await fill(served, 1)
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     for turns in range(0, 60, 3):
-        task = asyncio.create_task(logs_of(served.node).archive(channel, block))
+        task = asyncio.create_task(logs_of(served.node).archiving.archive(channel, block))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -212,7 +213,7 @@ async def test_a_damaged_block_is_not_archived_and_is_looked_into(served):
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     served.disk.open(block.path).pwrite([b"\xff"], 3000)
     with pytest.raises(CorruptData):
-        await logs_of(served.node).archive(channel, block)
+        await logs_of(served.node).archiving.archive(channel, block)
     assert not block.is_archived
     await until(lambda: served.node.parts.verifier.damage(channel))
 
@@ -222,10 +223,10 @@ async def test_a_full_disk_leaves_the_block_as_it_is(served):
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     served.disk.capacity_bytes = served.disk.used_bytes() + 700
     with pytest.raises(DiskFull):
-        await logs_of(served.node).archive(channel, block)
+        await logs_of(served.node).archiving.archive(channel, block)
     assert (block.is_archived, names(served, ".tmp")) == (False, [])
     served.disk.capacity_bytes = None
-    await logs_of(served.node).archive(channel, block)
+    await logs_of(served.node).archiving.archive(channel, block)
     assert block.is_archived
 
 
@@ -236,10 +237,10 @@ async def test_an_error_of_the_disk_ends_no_log(served):
     for kind in ("pwrite", "datasync", "rename", "sync_directory"):
         served.disk.fail(kind, name="" if kind == "sync_directory" else ".zip.tmp")
         with pytest.raises(OSError, match="told to fail"):
-            await logs_of(served.node).archive(channel, block)
+            await logs_of(served.node).archiving.archive(channel, block)
         assert log_of(served.node).state is LogState.OK
         assert names(served, ".tmp") == names(served, ".archive") == []
-    await logs_of(served.node).archive(channel, block)
+    await logs_of(served.node).archiving.archive(channel, block)
 
 
 async def test_a_block_is_restored(served):
@@ -248,13 +249,13 @@ async def test_a_block_is_restored(served):
     block = log_of(served.node).closed_blocks[1]
     before, raw = await read_all(served.client), served.disk.read_bytes(block.path)
     await archive_all(served.node)
-    await logs_of(served.node).restore(channel_of(served.node), block)
+    await logs_of(served.node).archiving.restore(channel_of(served.node), block)
     assert (block.is_archived, block.archive) == (False, None)
     assert served.disk.read_bytes(block.path) == raw
     assert len(names(served, ".zip")) == len(names(served, ".archive")) == 2
     assert await read_all(served.client) == before
     with pytest.raises(InvalidState, match="not archived"):
-        await logs_of(served.node).restore(channel_of(served.node), block)
+        await logs_of(served.node).archiving.restore(channel_of(served.node), block)
     assert (await archive_all(served.node))[0].size_bytes == block.length
     assert await read_all(served.client) == before
 
@@ -265,7 +266,7 @@ async def test_what_a_full_disk_kept_of_a_quiet_log_goes_later(served):
     disk, log, channel = served.disk, log_of(served.node), channel_of(served.node)
     retainer = served.node.parts.upkeep.retainer
     disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
-    await logs_of(served.node).archive(channel, log.closed_blocks[0])
+    await logs_of(served.node).archiving.archive(channel, log.closed_blocks[0])
     await settled(channel)
     assert log.closed_blocks[0].is_archived
     assert (len(names(served, ".block")), len(names(served, ".zip"))) == (2, 1)
@@ -284,15 +285,15 @@ async def test_nothing_is_restored_on_a_disk_that_takes_no_messages(served):
     """It would fill up: a block file is larger than its archive."""
     await fill(served, 1)
     (block,) = log_of(served.node).closed_blocks
-    await logs_of(served.node).archive(channel_of(served.node), block)
+    await logs_of(served.node).archiving.archive(channel_of(served.node), block)
     for each in served.node.parts.disks.all:
         each.look = lambda: None
     served.node.parts.context.main.refusal = DiskFull("for this test")
     with pytest.raises(DiskFull, match="for this test"):
-        await logs_of(served.node).restore(channel_of(served.node), block)
+        await logs_of(served.node).archiving.restore(channel_of(served.node), block)
     assert block.is_archived
     served.node.parts.context.main.refusal = None
-    await logs_of(served.node).restore(channel_of(served.node), block)
+    await logs_of(served.node).archiving.restore(channel_of(served.node), block)
     assert not block.is_archived
 
 
@@ -300,14 +301,14 @@ async def test_a_damaged_archive_is_found_and_not_restored(served):
     await fill(served, 1)
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     await archive_all(served.node)
-    good = await logs_of(served.node).verify_archive(channel, block)
+    good = await logs_of(served.node).archiving.verify(channel, block)
     assert good == (block.length, block.archive.zip_bytes, 20, "")
     path = block.path.with_suffix(".zip")
     served.disk.open(path).pwrite([b"\xff\xff\xff"], 700)
-    found = await logs_of(served.node).verify_archive(channel, block)
+    found = await logs_of(served.node).archiving.verify(channel, block)
     assert found.problem
     with pytest.raises(CorruptData):
-        await logs_of(served.node).restore(channel, block)
+        await logs_of(served.node).archiving.restore(channel, block)
     assert block.is_archived
     verifier = served.node.parts.verifier
     await until(lambda: verifier.damage(channel))
@@ -319,7 +320,7 @@ async def test_a_zip_that_is_gone_is_told_by_verify(served):
     channel, block = channel_of(served.node), log_of(served.node).closed_blocks[0]
     await archive_all(served.node)
     served.disk.unlink(block.path.with_suffix(".zip"))
-    found = await logs_of(served.node).verify_archive(channel, block)
+    found = await logs_of(served.node).archiving.verify(channel, block)
     assert "no such file" in found.problem
     with pytest.raises(PartitionFailed):
         await served.client.get("t", 0, 0)
@@ -439,8 +440,8 @@ async def test_the_loop_decompresses_nothing(cluster, monkeypatch):
         await read_all(client)
         channel = channel_of(cluster_node)
         block = log_of(cluster_node).closed_blocks[0]
-        await logs_of(cluster_node).verify_archive(channel, block)
-        await logs_of(cluster_node).restore(channel, block)
+        await logs_of(cluster_node).archiving.verify(channel, block)
+        await logs_of(cluster_node).archiving.restore(channel, block)
         assert len(inflated) > checked + 10
         assert compressed
         assert loop_thread not in {*inflated, *compressed}
@@ -456,11 +457,11 @@ async def pair_with_archives(node_pair: NodePair, *who: str) -> None:
     for name in who:
         channel = node_pair.channel(name)
         channel.copies.told = max(channel.copies.told, node_pair.channel("n1").high_watermark)
-        channel.show_copied()
+        show_copied(channel)
         node_pair.log(name).roll()
         await settled(channel)
         for block in list(node_pair.log(name).closed_blocks):
-            await node_pair.nodes[name].parts.partitions.logs.archive(channel, block)
+            await node_pair.nodes[name].parts.partitions.logs.archiving.archive(channel, block)
     await node_pair.put(3)
     await until(node_pair.same)
 
@@ -498,7 +499,7 @@ async def test_a_damaged_archive_is_repaired_from_another_node(node_pair):
     await pair_with_archives(node_pair, "n1", "n2")
     disk, block = node_pair.disk("n2"), blocks(node_pair.log("n2"))[0]
     disk.open(block.path.with_suffix(".zip")).pwrite([b"\xff\xff\xff\xff"], 400)
-    found = await node_pair.nodes["n2"].parts.partitions.logs.verify_archive(
+    found = await node_pair.nodes["n2"].parts.partitions.logs.archiving.verify(
         node_pair.channel("n2"), block
     )
     assert found.problem
@@ -506,7 +507,7 @@ async def test_a_damaged_archive_is_repaired_from_another_node(node_pair):
     await until(lambda: not node_pair.nodes["n2"].parts.verifier.any_damage())
     await until(node_pair.same)
     assert not disk.exists(block.path.with_suffix(".archive"))
-    again = await node_pair.nodes["n2"].parts.partitions.logs.archive(
+    again = await node_pair.nodes["n2"].parts.partitions.logs.archiving.archive(
         node_pair.channel("n2"), block
     )
     assert again.size_bytes == block.length

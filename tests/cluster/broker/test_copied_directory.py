@@ -11,8 +11,8 @@ from support.node_pair import settled
 from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
+from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
 from vq.broker.partition.channel import Channel
 from vq.coordination.topics.topics import delete_topic
 from vq.coordination.tree.coordinator import Delete
@@ -87,7 +87,7 @@ async def fill(cluster: MemoryCluster, client: Client, blocks: int) -> None:
 async def archive(cluster: MemoryCluster, *numbers: int) -> None:
     blocks = list(channel_of(cluster).log.closed_blocks)
     for number in numbers:
-        await node_of(cluster).parts.partitions.logs.archive(
+        await node_of(cluster).parts.partitions.logs.archiving.archive(
             channel_of(cluster), blocks[number], URL
         )
 
@@ -115,7 +115,7 @@ async def do_delete_by_retention(cluster: MemoryCluster) -> None:
 
 async def do_restore(cluster: MemoryCluster) -> None:
     channel = channel_of(cluster)
-    await node_of(cluster).parts.partitions.logs.restore(
+    await node_of(cluster).parts.partitions.logs.archiving.restore(
         channel, next(iter(channel.log.closed_blocks))
     )
     await settled(channel)

@@ -15,8 +15,8 @@ from support.client import started
 from support.store import payloads
 from support.waiting import until
 
+from vq.broker.logs.logs import Logs
 from vq.broker.node import BrokerNode
-from vq.broker.partition.logs import Logs
 from vq.broker.partition.places import lost_at_start
 from vq.errors import CorruptData, NotMaster
 from vq.operations.brokers import diverged as admin

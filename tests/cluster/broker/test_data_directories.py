@@ -11,7 +11,7 @@ from support.waiting import until
 
 from vq.broker.base.runner import Lane
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, SILENT_S
-from vq.broker.partition.old_blocks import is_whole
+from vq.broker.logs.old_blocks import is_whole
 from vq.broker.serving.reach import CopyReach
 from vq.broker.upkeep import TIDY_INTERVAL_S
 from vq.coordination.topics.topics import delete_topic

@@ -5,6 +5,8 @@ from support.node_pair import NodePair, settled, whole
 from support.store import blocks_of
 from support.waiting import until
 
+from vq.broker.partition.copied import begin_copying
+from vq.broker.partition.ranges import earliest
 from vq.errors import VqError
 
 
@@ -84,12 +86,12 @@ async def test_a_range_that_a_copy_put_aside_is_deleted_with_its_directory(node_
     await node_pair.start("n2")
     await until(node_pair.same)
     await until(lambda: node_pair.channel("n2").older == [])
-    assert node_pair.channel("n2").earliest == begin
+    assert earliest(node_pair.channel("n2")) == begin
     await until(lambda: node_pair.disk("n2").listdir(DATA / "t") == ["0", "topic.json"])
     await node_pair.stop("n2")
     await node_pair.start("n2")
     await until(node_pair.same)
-    assert node_pair.channel("n2").earliest == begin
+    assert earliest(node_pair.channel("n2")) == begin
 
 
 async def test_after_a_fail_over_in_between_the_new_master_goes_on_from_its_start(node_pair):
@@ -144,6 +146,6 @@ async def test_what_a_former_master_told_deletes_nothing_of_another_log(node_pai
     async with logs.changes.lock(channel.partition):
         logs.drop_soon(channel, starts[2])
         await until(lambda: channel in logs.dropping)
-        channel.follow(channel.copies.epoch + 1, lambda: None)
+        begin_copying(channel, channel.copies.epoch + 1, lambda: None)
     await until(lambda: channel not in logs.dropping)
     assert (node_pair.log("n2").start_offset, channel.copies.deleted) == (0, 0)

@@ -5,7 +5,7 @@ from support.broker import message
 from support.fetch_requests import add, again, answer, fill, parked, payloads
 from support.waiting import until
 
-from vq.broker.partition.partitions import Partitions
+from vq.broker.logs.partitions import Partitions
 from vq.broker.serving.fetch_turns import STEPS_PER_TURN
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.fetching import ServedSession

@@ -25,7 +25,7 @@ from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
 from vq.operations.brokers import removing
 from vq.operations.cluster.cluster import cluster_status
-from vq.operations.topics import topics
+from vq.operations.topics import deletion
 from vq.store.directory.directory import Trashed
 
 pytestmark = pytest.mark.virtual_time
@@ -279,7 +279,7 @@ async def test_a_broker_group_with_a_deleted_topic_is_not_removed(
         for accept in (False, True):
             with pytest.raises(InvalidState, match="t can be brought back"):
                 await removing.remove_broker(client, "b1", accept_data_loss=accept)
-        await topics.delete_topic(client, "t", now=True)
+        await deletion.delete_topic(client, "t", now=True)
         await removing.remove_broker(client, "b1")
 
 
@@ -375,9 +375,9 @@ async def test_the_time_stands_still_while_no_broker_runs(cluster: MemoryCluster
     await cluster.start(**QUIET)
     await asyncio.sleep(300)
     async with started(cluster, host="operator") as client:
-        ((found,), _) = await topics.readable_deleted_topics(client)
+        ((found,), _) = await deletion.readable_deleted_topics(client)
         assert 2_900 < found.left_s < 3_500
-        await topics.undelete_topic(client, "t")
+        await deletion.undelete_topic(client, "t")
 
 
 async def test_a_count_that_was_lost_goes_on_where_the_last_topic_was_deleted(

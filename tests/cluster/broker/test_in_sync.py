@@ -114,6 +114,21 @@ async def test_a_node_that_is_awaited_and_does_not_come_holds_up_nothing_for_lon
     assert role.named == 1
 
 
+@pytest.mark.virtual_time
+async def test_a_copy_whose_registration_is_gone_holds_up_nobody(served):
+    """It was nearly there and hangs since: others come into sync, and sends wait for a moment."""
+    ghost = await served.cluster.prove(await served.connect(), "b1", "n0")
+    partitions = [wire.FetchPartition(handle=n, topic="t", partition=n) for n in range(2)]
+    request = wire.ReplicateRequest(
+        session=1, node="n0", incarnation=5, epoch=1, partitions=partitions, max_wait_ms=1
+    )
+    await ghost.call(Command.REPLICATE, request)
+    await until(lambda: "n0" in served.node.parts.context.role.insync)
+    await served.cluster.start(node="n2")
+    await served.cluster.until_in_sync("n1", "n2")
+    await served.client.put("t", 0, [message(b"x")])
+
+
 async def test_a_node_in_sync_takes_over_with_all_that_was_acknowledged(pair):
     await pair.put(5)
     await in_sync(pair)

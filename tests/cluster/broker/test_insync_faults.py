@@ -11,10 +11,10 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
+from vq.broker.logs.logs import Logs
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.copies import Copies, CopyPosition
-from vq.broker.partition.logs import Logs
 from vq.broker.replication.catching_up import LAG_MAX_S
 from vq.broker.replication.copying import CopySession
 from vq.broker.replication.insync_set import InSyncSet

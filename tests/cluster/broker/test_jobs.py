@@ -79,7 +79,7 @@ async def test_a_job_that_fails_is_told_in_metrics(
     async def due_trash(_: float) -> None:
         raise StorageFailed("the medium is away")
 
-    monkeypatch.setattr(served.node.parts.partitions, "due_trash", due_trash)
+    monkeypatch.setattr(served.node.parts.partitions.leftovers, "due", due_trash)
     await asyncio.sleep(200)
     assert caplog.text.count("the medium is away") == 1
     found = {

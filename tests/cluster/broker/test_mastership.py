@@ -8,9 +8,9 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import until
 
-from vq.broker.partition.node_state import NodeState
 from vq.broker.replication import mastership
 from vq.broker.replication.epoch_file import EpochFile, read_epoch
+from vq.broker.standing.node_state import NodeState
 from vq.coordination.brokers.leadership import Following, Registered
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.values.brokers import GroupState

@@ -12,9 +12,9 @@ from support.broker import Client, fetched, message
 from support.group_pair import GroupPair
 from support.waiting import WAIT_S, until
 
-from vq.broker.partition import topics_view
+from vq.broker.logs import topics_view
+from vq.broker.logs.logs import Logs
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.logs import Logs
 from vq.broker.partition.partition_state import ChannelState
 from vq.errors import (
     Busy,

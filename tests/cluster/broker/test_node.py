@@ -14,7 +14,8 @@ from support.waiting import WAIT_S, until
 from vq.broker.base.runner import Lane, ThreadRunner
 from vq.broker.node import Stage
 from vq.broker.replication.epoch_file import read_epoch
-from vq.coordination.brokers.registry import groups, read_state
+from vq.coordination.brokers.group_views import groups
+from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import ConnectionLost, NoNode, SessionState
 from vq.coordination.tree.values.brokers import BrokerLoad, GroupState, Registration
 from vq.errors import (
@@ -195,9 +196,9 @@ async def test_what_a_start_cuts_is_told(served, caplog):
     block = await _killed_with_three_messages(served)
     size = CONTROL_BYTES + 20 + 2
     _cut(served.disk, block, 2 * size + CONTROL_BYTES + 5)
-    caplog.set_level(logging.WARNING, "vq.broker.partition.logs")
+    caplog.set_level(logging.WARNING, "vq.broker.logs.logs")
     node = await served.cluster.start()
-    (record,) = [r for r in caplog.records if r.name == "vq.broker.partition.logs"]
+    (record,) = [r for r in caplog.records if r.name == "vq.broker.logs.logs"]
     assert record.levelno == logging.WARNING
     said = record.getMessage()
     for part in ("partition=t-0", f"from offset {2 * size} on", "at least 1 messages", ".cut-"):

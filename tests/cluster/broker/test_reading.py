@@ -8,6 +8,7 @@ from support.broker import Client, message, noted_timers
 from support.waiting import WAIT_S, until
 
 from vq.broker.partition.channel import Channel
+from vq.broker.partition.ranges import add_older
 from vq.broker.serving import fetching
 from vq.errors import (
     CorruptData,
@@ -440,7 +441,7 @@ async def test_a_get_that_waits_reads_the_range_that_was_put_aside(served, tags)
     await until(lambda: channel.parked)
     log = channel.log
     channel.put_aside()
-    channel.add_older(0, log)
+    add_older(channel, 0, log)
     channel.start_offset = channel.high_watermark = end + 1_000
     frame = await asyncio.wait_for(waiting, WAIT_S)
     channel.older.clear()

@@ -204,7 +204,7 @@ async def archived(served, count: int, to: str | None) -> list[int]:
     ends = await blocks(served, "t", count)
     channel = channel_of(served.node)
     for block in list(channel.log.closed_blocks):
-        await served.node.parts.partitions.logs.archive(channel, block, to)
+        await served.node.parts.partitions.logs.archiving.archive(channel, block, to)
     return ends
 
 
@@ -414,7 +414,7 @@ async def test_small_archives_of_the_master_are_no_reason_to_delete_more_for_a_c
     await allow_early(pair)
     channel = pair.channel("n1")
     for block in list(channel.log.closed_blocks):
-        await pair.nodes["n1"].parts.partitions.logs.archive(channel, block)
+        await pair.nodes["n1"].parts.partitions.logs.archiving.archive(channel, block)
     async with pair.cluster.admin() as coordinator:
         load = BrokerLoad(disk_excess_bytes=ends[1] - 100).encode()
         await coordinator.create(BrokerLoad.path("b1", "n3"), load, ephemeral=True)

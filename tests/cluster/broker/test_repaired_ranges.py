@@ -10,9 +10,9 @@ from support.waiting import WAIT_S, until
 
 from vq.broker.health import repairing
 from vq.broker.health.repairing import Repairer
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.coordination.brokers.registry import read_state
 from vq.errors import CorruptData, PartitionQuarantined
 from vq.store.records.format import CHECKPOINT_NAME

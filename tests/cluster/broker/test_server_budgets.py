@@ -7,6 +7,7 @@ import pytest
 from support.broker import Client, message, strict
 from support.waiting import WAIT_S, until
 
+from vq.broker.partition import puts
 from vq.broker.partition.channel import Channel
 from vq.errors import InternalError, UnknownTopic
 from vq.limits import MIB
@@ -235,14 +236,14 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
     await cluster.create_topic("t", partitions=2)
     await until(lambda: len(node.parts.partitions.channels) == 2)
     client = await Client.connect(cluster.network, node.address)
-    put = Channel.put
+    put = puts.put
 
     def broken(channel: Channel, session: Any, request_id: Any, header: Any, body: bytes) -> None:
         if header.producer_id == 13:
             raise RuntimeError("by the test")
         put(channel, session, request_id, header, body)
 
-    monkeypatch.setattr(Channel, "put", broken)
+    monkeypatch.setattr(puts, "put", broken)
     async with node.parts.partitions.logs.changes.lock(("t", 0)):
         bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
         good = client.send_put("t", 0, [message(b"y")])

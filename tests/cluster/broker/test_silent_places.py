@@ -25,7 +25,8 @@ from vq.broker import upkeep
 from vq.broker.base import steps
 from vq.broker.base.runner import Lane, ThreadRunner
 from vq.broker.history import key_indexing
-from vq.broker.partition import archiving, cold_reads
+from vq.broker.logs import archiving
+from vq.broker.partition import cold_reads
 from vq.broker.serving import finding
 from vq.errors import Busy
 from vq.remoting import wire_pb2 as wire
@@ -58,7 +59,7 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
         logs, channel = node.parts.partitions.logs, channel_of(served)
         for block in blocks[:4]:
             await archive(served, block)
-        await logs.archive(channel, blocks[4])
+        await logs.archiving.archive(channel, blocks[4])
         Failing.free.clear()
         for _ in range(5):  # more than the lane has threads
             with pytest.raises(Busy, match="no answer"):
@@ -68,9 +69,9 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
         with pytest.raises(Busy):
             await archive(served, blocks[5])
         with pytest.raises(Busy):
-            await logs.verify_archive(channel, blocks[0])
-        await logs.restore(channel, blocks[4])
-        await logs.archive(channel, blocks[4])
+            await logs.archiving.verify(channel, blocks[0])
+        await logs.archiving.restore(channel, blocks[4])
+        await logs.archiving.archive(channel, blocks[4])
         await logs.drop_before(channel, blocks[0].end_offset)
         await settled(channel)
         verifier = node.parts.verifier
@@ -185,7 +186,7 @@ async def test_a_place_that_never_answers_holds_up_no_other_place(threaded, monk
     assert await read_all(client, blocks[2].start_offset) == before[blocks[1].length :]
     _, unreachable = await find(threaded, blocks[2].start_offset)
     assert unreachable == []
-    assert (await logs.verify_archive(channel, blocks[2])).problem == ""
+    assert (await logs.archiving.verify(channel, blocks[2])).problem == ""
     await archive(threaded, blocks[5], OTHER)
     await logs.drop_before(channel, blocks[2].end_offset)
     await settled(channel)
@@ -211,7 +212,9 @@ async def test_deleted_topics_with_archives_in_another_place_are_purged(cluster,
             await client.put(name, 0, [message(b"x" * 500)])
             channel.log.roll()
             await settled(channel)
-            await node.parts.partitions.logs.archive(channel, channel.log.closed_blocks[0], place)
+            await node.parts.partitions.logs.archiving.archive(
+                channel, channel.log.closed_blocks[0], place
+            )
         Failing.held = frozenset({"bucket"})
         Failing.free.clear()
         async with factory_of(cluster) as factory:
@@ -236,8 +239,8 @@ async def test_few_archives_are_verified_for_one_connection_at_a_time(threaded, 
     for block in threaded.blocks[:4]:
         await archive(threaded, block)
     ended: list[str] = []
-    logs = threaded.node.parts.partitions.logs
-    verify = logs.verify_archive
+    archiving = threaded.node.parts.partitions.logs.archiving
+    verify = archiving.verify
 
     async def noted(*args: object) -> object:
         try:
@@ -248,7 +251,7 @@ async def test_few_archives_are_verified_for_one_connection_at_a_time(threaded, 
         ended.append("verified")
         return found
 
-    monkeypatch.setattr(logs, "verify_archive", noted)
+    monkeypatch.setattr(archiving, "verify", noted)
     Failing.free.clear()
     cluster = threaded.cluster
     other = await cluster.prove(await Client.connect(cluster.network, threaded.node.address))

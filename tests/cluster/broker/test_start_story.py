@@ -8,7 +8,7 @@ from support.broker import Client, MemoryCluster, memory_cluster, message
 from vq.broker.base import start_story
 from vq.broker.base.start_story import LINES_MAX, StartStory
 from vq.model import TopicPartition
-from vq.store.log.recovery import Case, RecoveryReport
+from vq.store.log.recovered import Case, RecoveryReport
 
 
 async def restart(cluster: MemoryCluster) -> None:

@@ -10,9 +10,9 @@ from support.broker import DATA, Client, message
 from support.waiting import WAIT_S, until
 
 from vq.broker.base.lookups import Lookups
-from vq.broker.partition import topics_view
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.topics_view import TopicsView
+from vq.broker.logs import topics_view
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.topics_view import TopicsView
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.paths import TOPICS

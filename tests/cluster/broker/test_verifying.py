@@ -12,7 +12,8 @@ from support.waiting import until, until_true
 from vq import limits
 from vq.broker.base import steps
 from vq.broker.health import verifying
-from vq.broker.health.verifying import RANGES_MAX, REPORTS_BURST, Known
+from vq.broker.health.known_damage import RANGES_MAX, Known
+from vq.broker.health.verifying import REPORTS_BURST
 from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION, StatusReport
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import Busy, InvalidRequest, PartitionFailed, VqError

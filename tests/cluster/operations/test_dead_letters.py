@@ -17,7 +17,7 @@ from vq.errors import ConnectionCut, InvalidArgument, OutcomeUnknown, UnknownTop
 from vq.model import Key, Message
 from vq.operations.messages import dead_letters, resending
 from vq.operations.messages.stored import read_range
-from vq.operations.topics import topics
+from vq.operations.topics import deletion, topics
 from vq.remoting.format import Command
 from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
 
@@ -219,7 +219,7 @@ async def test_letters_without_a_way_home_are_left_and_counted(
     await topics.alter_topic(client, "t", writable=False)
     done = await resending.resend_dead_letters(client, GROUP)
     assert (done.resent, done.homeless) == (0, 8)
-    await topics.delete_topic(client, "t", now=True)
+    await deletion.delete_topic(client, "t", now=True)
     assert (await resending.resend_dead_letters(client, GROUP)).homeless == 8
     assert states(await letters(client)) == {"open": 8}
     await cluster.create_topic("u", partitions=1)
@@ -329,7 +329,7 @@ async def test_a_batch_that_was_begun_for_a_topic_that_is_gone_is_open_again(
         with pytest.raises(Killed):
             await resending.resend_dead_letters(mine, GROUP, rate=1e6)
     assert "resending" in states(await letters(client))
-    await topics.delete_topic(client, "t", now=True)
+    await deletion.delete_topic(client, "t", now=True)
     await cluster.create_topic("t", partitions=2)
     done = await resending.resend_dead_letters(client, GROUP, rate=1e6)
     assert (done.resent, done.finished) == (4, 0)
@@ -413,7 +413,7 @@ async def test_a_topic_that_was_deleted_for_good_is_made_again(
     messages = await sent(cluster, 4)
     copies = DeadLetterCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
-    await topics.delete_topic(client, NAME, now=True)
+    await deletion.delete_topic(client, NAME, now=True)
     await client.refreshed(NAME)
     await copies.give_up(messages[1], FAILURE, timeout=5)
     assert [each.origin for each in await letters(client)] == [place(messages[1])]

@@ -21,8 +21,8 @@ from support.node_pair import settled
 from support.waiting import until
 
 from vq import aio
+from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
-from vq.broker.partition import archiving
 from vq.broker.partition.channel import Channel
 from vq.client.reading import zips
 from vq.columns import Selection
@@ -89,7 +89,7 @@ async def topic(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Topic]:
         await fill(cluster, node, channel)
         for number, place in enumerate((URL, URL, None)):
             block = channel.log.closed_blocks[number]
-            await node.parts.partitions.logs.archive(channel, block, place)
+            await node.parts.partitions.logs.archiving.archive(channel, block, place)
         yield Topic(node, factory)
         Failing.reset()
 
@@ -235,13 +235,13 @@ async def test_blocks_may_be_restored_and_archived_while_they_are_read(topic: To
         async for each in reading:
             found += rows_of(each.table)
             if is_archive:
-                await topic.logs.restore(topic.channel, changed)
+                await topic.logs.archiving.restore(topic.channel, changed)
             else:
-                await topic.logs.archive(topic.channel, changed, URL)
+                await topic.logs.archiving.archive(topic.channel, changed, URL)
             is_archive = not is_archive
         assert found == whole
         if not is_archive:
-            await topic.logs.archive(topic.channel, changed, URL)
+            await topic.logs.archiving.archive(topic.channel, changed, URL)
 
 
 async def test_a_reader_that_stops_leaves_no_thread(topic: Topic) -> None:

@@ -14,7 +14,7 @@ from vq.coordination.topics.reserved_topics import ensure_reserved
 from vq.coordination.topics.topics import TopicExists
 from vq.errors import BatchFailed, InvalidArgument, UnknownTopic
 from vq.model import Message, TopicSettings
-from vq.operations.topics import topics
+from vq.operations.topics import deletion, topics
 from vq.reserved import Purpose, topic_of
 
 pytestmark = pytest.mark.virtual_time
@@ -113,7 +113,7 @@ async def test_it_is_read_described_altered_and_deleted_by_name(
         await factory.admin.delete_topic(NAME)
     with pytest.raises(TopicExists, match="can be brought back"):
         await made(client)
-    await topics.delete_topic(client, NAME, now=True)
+    await deletion.delete_topic(client, NAME, now=True)
     with pytest.raises(UnknownTopic):
         await topics.get_topic(client, NAME)
     await made(client, "gone", "t")

@@ -15,7 +15,7 @@ from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 from vq.operations.brokers.brokers import Damage
 from vq.operations.cluster import settings
-from vq.operations.topics import topics
+from vq.operations.topics import deletion, topics
 
 pytestmark = pytest.mark.virtual_time
 
@@ -53,7 +53,7 @@ async def test_a_topic_is_described_by_the_brokers_that_hold_it(
         assert each.ends is not None
         assert each.ends.earliest == 0
     assert sum(each.ends.latest for each in found.partitions if each.ends) == 4 * SIZE
-    assert await topics.plan_delete(client, "t") == topics.Deletion(
+    assert await deletion.plan_delete(client, "t") == deletion.Deletion(
         "t", 2, 4 * SIZE, exact=True, grace_s=72 * 3600
     )
 
@@ -69,7 +69,7 @@ async def test_what_a_silent_broker_would_tell_is_unknown(
     assert (two.state, two.ends, two.damaged) == (None, None, None)
     assert two.reasons == ("group b2 has no running master",)
     assert found.refusing == ()
-    assert not (await topics.plan_delete(client, "t")).exact
+    assert not (await deletion.plan_delete(client, "t")).exact
 
 
 def status(*partitions: dict[str, Any]) -> StatusResult:
@@ -139,7 +139,7 @@ async def test_a_topic_is_made_listed_changed_and_deleted(client: ClusterClient)
     assert (await topics.change_settings(client, "u", settings)).settings == settings
     with pytest.raises(InvalidArgument):
         await topics.change_settings(client, "u", replace(settings, partitions=4))
-    await topics.delete_topic(client, "u")
+    await deletion.delete_topic(client, "u")
     with pytest.raises(UnknownTopic):
         await topics.describe_topic(client, "u")
 
@@ -210,8 +210,8 @@ async def test_a_topic_that_is_completed_while_it_is_deleted_can_be_brought_back
         return replace(found, view=replace(found.view, phase=phase))
 
     monkeypatch.setattr(topics, "read_remains", early)
-    await topics.delete_topic(client, "t")
-    (found,), _ = await topics.readable_deleted_topics(client)
+    await deletion.delete_topic(client, "t")
+    (found,), _ = await deletion.readable_deleted_topics(client)
     assert (found.name, looks) == ("t", 2)
 
 
@@ -219,20 +219,20 @@ async def test_a_topic_that_is_deleted_already_keeps_the_time_it_was_given(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     """Also if topics that are deleted now go at once."""
-    await topics.delete_topic(client, "t")
+    await deletion.delete_topic(client, "t")
     await settings.change_settings(client, lambda before: replace(before, delete_grace_hours=0))
-    planned = await topics.plan_delete(client, "t")
+    planned = await deletion.plan_delete(client, "t")
     assert planned.deleted
     assert 72 * 3_600 - 60 < planned.grace_s <= 72 * 3_600
-    await topics.delete_topic(client, "t")
-    (found,), unreadable = await topics.readable_deleted_topics(client)
+    await deletion.delete_topic(client, "t")
+    (found,), unreadable = await deletion.readable_deleted_topics(client)
     assert (found.name, found.partitions, unreadable) == ("t", 2, {})
     assert (found.deletion.client, found.deletion.grace_ms) == ("vq-python", 72 * 3_600_000)
-    await topics.delete_topic(client, "t", now=True)
-    assert await topics.readable_deleted_topics(client) == ([], {})
+    await deletion.delete_topic(client, "t", now=True)
+    assert await deletion.readable_deleted_topics(client) == ([], {})
     await topics.create_topic(client, "t")
-    await topics.delete_topic(client, "t")
-    assert await topics.readable_deleted_topics(client) == ([], {})
+    await deletion.delete_topic(client, "t")
+    assert await deletion.readable_deleted_topics(client) == ([], {})
 
 
 async def test_a_topic_that_is_created_without_a_word_has_the_defaults_of_the_cluster(

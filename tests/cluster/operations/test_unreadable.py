@@ -5,7 +5,7 @@ from support.broker import MemoryCluster
 from support.coordination import deny_reading
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views
 from vq.coordination.groups.groups import ensure_group
 from vq.coordination.topics import topics as topic_tree
 from vq.coordination.topics.remains import read_remains
@@ -19,7 +19,7 @@ from vq.message_filter import ALL
 from vq.model import TopicSettings
 from vq.operations.cluster.cluster import cluster_status
 from vq.operations.groups import groups
-from vq.operations.topics import topics
+from vq.operations.topics import deletion, topics
 
 #: What ZooKeeper's shell stores of JSON without quotes.
 HALF = b'{"v":'
@@ -79,7 +79,7 @@ async def test_a_topic_is_placed_while_a_broker_group_cannot_be_read(
     view = await topic_tree.create_topic(client.coordinator, "new", TopicSettings(partitions=2))
     assert {each.writer_group for each in view.partitions} == {"b1"}
     assert kind.path("b2") in caplog.text
-    assert [each.alive for each in await registry.groups(client.coordinator)] == [True, False]
+    assert [each.alive for each in await group_views.groups(client.coordinator)] == [True, False]
 
 
 @pytest.mark.parametrize("kind", [BrokerGroup, GroupState])
@@ -119,10 +119,10 @@ async def test_an_unreadable_topic_is_deleted(
         await client.coordinator.delete(path)
     else:
         await client.coordinator.set(path, data.replace(b"%s", view.id.encode()))
-    planned = await topics.plan_delete(client, "t", now=True)
+    planned = await deletion.plan_delete(client, "t", now=True)
     assert planned.unreadable
     assert (planned.exact, planned.keeps_data) == (False, keeps_data)
-    await topics.delete_topic(client, "t", now=True)
+    await deletion.delete_topic(client, "t", now=True)
     assert await topic_tree.was_deleted(client.coordinator, view.id) is not keeps_data
     assert await topic_tree.list_topics(client.coordinator) == []
     await cluster.create_topic("t", partitions=2)
@@ -134,10 +134,10 @@ async def test_a_deletion_that_stopped_half_way_is_finished(client: ClusterClien
     await client.coordinator.set(TopicNode.path("t"), found.topic.encode())
     with pytest.raises(UnknownTopic, match="it is deleting"):
         await topics.describe_topic(client, "t")
-    assert (await topics.plan_delete(client, "t", now=True)).partitions == 2
-    await topics.delete_topic(client, "t", now=True)
+    assert (await deletion.plan_delete(client, "t", now=True)).partitions == 2
+    await deletion.delete_topic(client, "t", now=True)
     with pytest.raises(UnknownTopic):
-        await topics.plan_delete(client, "t", now=True)
+        await deletion.plan_delete(client, "t", now=True)
 
 
 async def test_a_node_that_may_not_be_read_counts_as_unreadable(

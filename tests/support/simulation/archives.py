@@ -80,7 +80,7 @@ async def _archive_some(
         patience = rng.choice((1, 3, 5, 1000, 1000, 1000, 1000))
         looks = iter(range(patience))
         if not block.is_archived:
-            await logs.archive(
+            await logs.archiving.archive(
                 channel,
                 block,
                 _place(nemesis),
@@ -88,9 +88,9 @@ async def _archive_some(
             )
             nemesis.had_effect(ARCHIVE)
         elif rng.random() < 0.3:
-            await logs.restore(channel, block)
+            await logs.archiving.restore(channel, block)
             nemesis.had_effect("restore")
         else:
-            found = await logs.verify_archive(channel, block)
+            found = await logs.archiving.verify(channel, block)
             if found.problem:
                 nemesis.world.history.add("broken", node.config.node, found.problem)

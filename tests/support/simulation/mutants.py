@@ -14,11 +14,13 @@ from weakref import WeakKeyDictionary
 import pytest
 from support.simulation.world import Size
 
-from vq.broker.partition import partitions
+from vq.broker.logs import partitions
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.logs import Logs
+from vq.broker.observe import survey
+from vq.broker.partition import puts
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.partition.copies import Copies
-from vq.broker.partition.logs import Logs
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
 from vq.client.consumer.deliver.delivery import Delivery
@@ -146,14 +148,14 @@ def _gaps_accepted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unflushed_readable(patch: pytest.MonkeyPatch) -> None:
-    put = Channel.put
+    put = puts.put
 
     def put_and_show(self: Channel, *arguments: Any) -> None:
         put(self, *arguments)
         if self.log is not None:
-            self._move_high_watermark(self.log.end_offset)
+            self.move_high_watermark(self.log.end_offset)
 
-    patch.setattr(Channel, "put", put_and_show)
+    patch.setattr(puts, "put", put_and_show)
 
 
 def _unseal_keeps_version(patch: pytest.MonkeyPatch) -> None:
@@ -244,18 +246,18 @@ def _permit_never_lapses(patch: pytest.MonkeyPatch) -> None:
 
 
 def _shown_before_copied(patch: pytest.MonkeyPatch) -> None:
-    committed = Channel._committed
+    committed = Channel.committed
 
     def committed_here(self: Channel, log: Log) -> int:
         if self.acknowledges_alone:
             return max(self.high_watermark, self._stored(log))
         return committed(self, log)
 
-    patch.setattr(Channel, "_committed", committed_here)
+    patch.setattr(Channel, "committed", committed_here)
 
 
 def _master_alone_in_all_topics(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Channel, "_acknowledgeable", lambda self, log, _: self._stored(log))
+    patch.setattr(Channel, "acknowledgeable", lambda self, log, _: self._stored(log))
 
 
 def _cut_bytes_thrown_away(patch: pytest.MonkeyPatch) -> None:
@@ -271,7 +273,8 @@ def _cut_bytes_thrown_away(patch: pytest.MonkeyPatch) -> None:
 
 
 def _loss_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Channel, "lost", ())
+    for module in (partitions, survey):
+        patch.setattr(module, "lost", lambda _: [])
 
 
 def _positions_outlive_their_epoch(patch: pytest.MonkeyPatch) -> None:

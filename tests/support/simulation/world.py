@@ -30,7 +30,8 @@ from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
 from vq.store.commit.flusher import Flusher, FlushRunner, OnDone
-from vq.store.disk.memory_disk import MemoryDisk, RandomChance
+from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import LogConfig
 from vq.store.log.ticket import SyncTicket
 

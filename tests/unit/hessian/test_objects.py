@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vq.errors import InvalidArgument, ProtocolError
-from vq.hessian import objects, plain
+from vq.hessian import encoding, objects
 from vq.hessian.objects import Bounds, Classes, ObjectClass
 from vq.hessian.plain import Long
 
@@ -115,7 +115,7 @@ def test_our_bytes_are_those_of_java(name: str) -> None:
     """But for doubles, which we write in full."""
     value = BOTH[name]
     data = encode(value, CLASSES)
-    short, full = b"\x5f\x00\x00\x2f\xda", plain.encode(12.25)
+    short, full = b"\x5f\x00\x00\x2f\xda", encoding.encode(12.25)
     assert data == VECTORS[name].replace(short, full)
     assert decode(data, CLASSES) == value
 
@@ -149,7 +149,7 @@ def test_examples_of_the_specification(data: bytes, value: Any) -> None:
 def test_a_class_that_is_not_registered_is_a_dict() -> None:
     """Whatever its name: nothing is looked up."""
     for name in ("java.lang.Runtime", "subprocess.Popen", "vq.model.Message", "Objects$car"):
-        data = b"C" + plain.encode(name) + b"\x92\x01a\x01b\x60\x91\x92"
+        data = b"C" + encoding.encode(name) + b"\x92\x01a\x01b\x60\x91\x92"
         assert decode(data, CLASSES) == {"a": 1, "b": 2}
 
 
@@ -225,7 +225,7 @@ def test_a_reference_counts_as_what_it_refers_to() -> None:
     """Each of thirty lists has the one before it twice: 2**30 values in two hundred bytes."""
     bomb = b"\x79\x90"
     for number in range(30):
-        bomb = b"\x7a" + bomb + b"Q" + plain.encode(30 - number)
+        bomb = b"\x7a" + bomb + b"Q" + encoding.encode(30 - number)
     with pytest.raises(ProtocolError, match="more than 10000 values"):
         decode(bomb)
     # A list of five values is read, and referred to once: 1 + 1 + 5 + 1 + 5.

@@ -12,7 +12,7 @@ import pytest
 from pyhessian.parser import Parser
 from support.cases import case
 
-from vq.hessian.plain import encode
+from vq.hessian.encoding import encode
 from vq.serializers import Hessian2
 
 #: What python-hessian makes a date with is deprecated since Python 3.12.

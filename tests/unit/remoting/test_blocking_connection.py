@@ -9,8 +9,9 @@ import pytest
 from vq.errors import Unreachable
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
-from vq.remoting.connection import Request, ServerConnection, ServerIdentity
+from vq.remoting.connection import Request, ServerConnection
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.messages import decode_reply
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 

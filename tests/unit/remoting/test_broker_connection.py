@@ -19,9 +19,10 @@ from vq.errors import (
 from vq.model import Address
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
-from vq.remoting.connection import Closing, Opened, Request, ServerConnection, ServerIdentity
+from vq.remoting.connection import Closing, Opened, Request, ServerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame, encode_frame
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 

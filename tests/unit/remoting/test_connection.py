@@ -32,12 +32,11 @@ from vq.remoting.connection import (
     Request,
     RequestId,
     ServerConnection,
-    ServerIdentity,
     Step,
-    negotiate,
 )
 from vq.remoting.format import CORRELATION_ID_MAX, FLAG_HESSIAN, PREFIX, Command
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
+from vq.remoting.hello import ServerIdentity, negotiate
 
 IDENTITY = ServerIdentity(cluster="main", group="b1", node="n1", incarnation=5, broker_version="1")
 PING = messages.encode_header(Command.PING, wire.PingRequest())

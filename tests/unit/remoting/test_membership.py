@@ -7,14 +7,9 @@ import pytest
 from vq.clock import ManualClock
 from vq.errors import AuthenticationFailed
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import (
-    ClientConnection,
-    Closing,
-    Request,
-    ServerConnection,
-    ServerIdentity,
-)
+from vq.remoting.connection import ClientConnection, Closing, Request, ServerConnection
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import (
     ANYONE,
     PROOF_TIMEOUT_S,

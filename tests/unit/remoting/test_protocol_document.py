@@ -16,9 +16,10 @@ from vq.errors import STATUSES, OutcomeUnknown, VqError
 from vq.hessian import plain as hessian
 from vq.model import Message, PartitionState, TopicSettings
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Closing, ServerConnection, ServerIdentity
+from vq.remoting.connection import Closing, ServerConnection
 from vq.remoting.format import PREFIX, Access, Command
 from vq.remoting.frames import encode_frame
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Exchange, Principal, Side, proof
 from vq.store.properties_pb2 import RecordProperties
 

@@ -1,6 +1,7 @@
 """How much state a class has: past fourteen fields that change, it is two classes."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import vq
@@ -11,6 +12,7 @@ MOST = 14
 LARGER: dict[str, int] = {}
 
 
+@cache
 def sizes() -> dict[str, list[str]]:
     """The fields that change, of every class."""
     return {

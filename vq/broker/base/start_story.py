@@ -8,7 +8,7 @@ from typing import Final
 
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
-from vq.store.log.recovery import Case, RecoveryReport
+from vq.store.log.recovered import Case, RecoveryReport
 
 logger = get_logger(__name__)
 

@@ -20,10 +20,10 @@ from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Runner
 from vq.broker.disks.disk_looks import FLUSH_SILENT_S, DiskLooks, Seen
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch, Marks
+from vq.broker.disks.flush_meter import FlushMeter
 from vq.broker.disks.forecast import Growth, full_in_s
+from vq.broker.logs.reserve import Reserve
 from vq.broker.partition.context import DataPlace
-from vq.broker.partition.flush_meter import FlushMeter
-from vq.broker.partition.reserve import Reserve
 from vq.clock import Clock
 from vq.errors import Busy, DiskFull, VqError
 from vq.log_lines import get_logger

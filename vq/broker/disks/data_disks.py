@@ -19,11 +19,11 @@ from vq.broker.base.runner import Runner
 from vq.broker.disks.data_disk import FACTS, DataDisk
 from vq.broker.disks.disk_looks import SILENT_S
 from vq.broker.disks.disk_watch import DiskLevel
+from vq.broker.disks.flush_meter import FlushMeter
+from vq.broker.logs.reserve import Reserve
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import DataPlace
-from vq.broker.partition.flush_meter import FlushMeter
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.reserve import Reserve
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import VqError
 from vq.log_lines import get_logger

@@ -14,7 +14,7 @@ from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.partitions import Partitions
+from vq.broker.logs.partitions import Partitions
 from vq.errors import InvalidRequest
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger

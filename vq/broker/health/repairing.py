@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +26,14 @@ from vq.broker.base.retries import Retries
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.health.verifying import Verifier, is_broken
+from vq.broker.health.known_damage import is_broken
+from vq.broker.health.repair import Repair, RepairSource
+from vq.broker.health.verifying import Verifier
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.ranges import holding
 from vq.broker.replication.following import Follower
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
@@ -71,43 +73,6 @@ ASK_TIMEOUT_S: Final = 2.0
 REPAIR_BYTES: Final = 4 * MIB
 #: Repairs that are kept in memory to be told.
 REPAIRS_MAX: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """A range that was repaired.
-
-    Attributes:
-        partition: Of which partition.
-        start, end: The range of offsets.
-        source: The node that had the bytes.
-        reason: What was wrong.
-        kept: The file that has the damaged bytes; None: nothing was there.
-        time_ms: When, by the wall clock.
-    """
-
-    partition: tuple[str, int]
-    start: int
-    end: int
-    source: str
-    reason: str
-    kept: Path | None
-    time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A node that may have the bytes.
-
-    Attributes:
-        node: Its name.
-        address: Where it is.
-        trusted_to: Its log is known to be equal to this one's up to here.
-    """
-
-    node: str
-    address: Address
-    trusted_to: int
 
 
 class Repairer:
@@ -252,7 +217,7 @@ class Repairer:
         header: wire.RepairRequest,
     ) -> tuple[wire.RepairResponse, bytes]:
         """Answer a REPAIR."""
-        log = channel.holding(header.start).log
+        log = holding(channel, header.start).log
         try:
             if log is None or not log.status.readable:
                 raise PartitionQuarantined(f"the log of {channel} is not open here")
@@ -451,7 +416,7 @@ class Repairer:
         raise problem
 
     async def _replace_from(
-        self, channel: Channel, damage: BadRange, source: _Source, log: Log | None
+        self, channel: Channel, damage: BadRange, source: RepairSource, log: Log | None
     ) -> None:
         disk, run = self._disk, self._runner.run
         damage, block = _located(log, damage)
@@ -482,7 +447,7 @@ class Repairer:
                 await run(new.discard, Lane.VERIFY)
                 return
             if new is not None and block is not None:
-                await self._partitions.logs.put_back(
+                await self._partitions.logs.archiving.put_back(
                     channel, block, new.finish, lambda: block.is_archived
                 )
             elif new is not None:
@@ -492,7 +457,7 @@ class Repairer:
                 await run(new.close, Lane.VERIFY)
         self._note(channel, damage, source, kept)
 
-    async def _joins(self, channel: Channel, damage: BadRange, source: _Source) -> bool:
+    async def _joins(self, channel: Channel, damage: BadRange, source: RepairSource) -> bool:
         """Whether the copy of the master is equal up to the damage, so that it may be copied on.
 
         What lies behind the damage here, if something does, decides more: see ``check_intact``.
@@ -511,7 +476,7 @@ class Repairer:
         return data.startswith(record)
 
     async def _ask(
-        self, channel: Channel, damage: BadRange, source: _Source
+        self, channel: Channel, damage: BadRange, source: RepairSource
     ) -> tuple[bytes, bytes]:
         topic, number = channel.partition
         request = wire.RepairRequest(
@@ -544,13 +509,13 @@ class Repairer:
             await self._secret.prove(known)
         return known
 
-    async def _sources(self, channel: Channel) -> list[_Source]:
+    async def _sources(self, channel: Channel) -> list[RepairSource]:
         """Return who may have bytes of a partition, the one that is known to be equal first."""
         role, everything = self._context.role, 1 << 63
         following = self._follower.following if role.follows else None
         if following is not None and following.address is not None and not following.waits:
             trusted = everything if self._follower.copies(channel) else 0
-            return [_Source(following.master, following.address, trusted)]
+            return [RepairSource(following.master, following.address, trusted)]
         found = []
         parent = Registration.parent(role.group)
         nodes = await self._coordinator.children(parent)
@@ -562,10 +527,12 @@ class Repairer:
                 value = Registration.decode(path, (await self._coordinator.get(path)).data)
                 position = channel.copies.positions.get(node) if role.epoch else None
                 trusted = 0 if position is None else position.offset
-                found.append(_Source(node, Address(value.host, value.port), trusted))
+                found.append(RepairSource(node, Address(value.host, value.port), trusted))
         return sorted(found, key=lambda each: -each.trusted_to)
 
-    def _note(self, channel: Channel, damage: BadRange, source: _Source, kept: list[Path]) -> None:
+    def _note(
+        self, channel: Channel, damage: BadRange, source: RepairSource, kept: list[Path]
+    ) -> None:
         self.count += 1
         repair = Repair(
             channel.partition,

@@ -23,7 +23,7 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace
 from vq.broker.health.verifying import Verifier
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel, Channels
 from vq.clock import Clock
 from vq.errors import CorruptData

@@ -2,5 +2,5 @@
 
 In here: when that is due, and doing it in the background. Not in here: what is due, where a pure
 function of the store says it (``vq.store.log.retention``), and how one block is archived
-(``partition.archiving``).
+(``logs.archiving``).
 """

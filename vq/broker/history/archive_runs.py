@@ -11,20 +11,22 @@ is done again from the beginning by the next start: a block that is an archive a
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from vq.backoff import Backoff
 from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
-from vq.broker.partition.archiving import Archived, PlaceAway
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.archiving import PlaceAway
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.commit_waits import is_stored
+from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.coordination.leases.runs import read_result, read_run, write_result
 from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch
@@ -66,24 +68,6 @@ READY_IN_VAIN_S: Final = 30.0
 PROGRESS_S: Final = 5.0
 
 
-class ArchivesBlocks(Protocol):
-    """Changes blocks; in practice ``ChannelLogs``."""
-
-    async def roll(self, channel: Channel, block: Block) -> None:
-        """End a block that takes appends."""
-        ...
-
-    async def archive(
-        self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
-    ) -> Archived:
-        """Make an archive of a block, while ``still`` says that this is wanted."""
-        ...
-
-    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
-        """Return whether all before ``offset`` is committed and durable, after a wait perhaps."""
-        ...
-
-
 class LastRun(NamedTuple):
     """The last run that a node has done, or does.
 
@@ -120,7 +104,7 @@ class Archiver:
     def __init__(
         self,
         channels: Channels,
-        logs: ArchivesBlocks,
+        logs: ChannelLogs,
         coordinator: Coordinator,
         *,
         group: str,
@@ -425,7 +409,9 @@ class _Archiving(Visitor):
             return is_whole(channel) and _same_archive(channel.settings, settings)
 
         try:
-            done = await self._archiver.logs.archive(channel, block, settings.archive_to, still)
+            done = await self._archiver.logs.archiving.archive(
+                channel, block, settings.archive_to, still
+            )
         except (OSError, VqError) as error:
             if isinstance(error, InvalidState) and not (still() and _has(channel, block)):
                 return  # it was deleted meanwhile, say: nothing is left to be archived
@@ -456,7 +442,7 @@ class _Archiving(Visitor):
         if channel.log is None or not channel.log.has(block):
             return False
         wait_s = min(READY_S, READY_IN_VAIN_S - self._tally.in_vain_s)
-        stored = await self._archiver.logs.stored(channel, block.end_offset, wait_s)
+        stored = await is_stored(channel, block.end_offset, wait_s)
         if stored and _is_ready(channel, block):
             return True
         self._tally.in_vain_s += wait_s

@@ -10,7 +10,7 @@ from datetime import tzinfo
 
 from vq.broker.base.daily import DailyTime, due_now
 from vq.broker.base.jobs import Daily, Jobs, While
-from vq.broker.partition.topics_view import TopicsView
+from vq.broker.logs.topics_view import TopicsView
 from vq.clock import Clock
 from vq.coordination.leases.leases import ARCHIVE, JobLease, LeaseNotHeld
 from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_runs

@@ -30,12 +30,13 @@ from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, wait_at_most
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.disks.disk_watch import DiskLevel, DiskWatch
-from vq.broker.history.archive_runs import ArchivesBlocks
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.commit_waits import is_stored
+from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.context import Counters
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, VqError
 from vq.log_lines import get_logger
@@ -128,7 +129,7 @@ class EarlyArchiver(Visitor):
         self,
         jobs: Jobs,
         channels: Channels,
-        logs: ArchivesBlocks,
+        logs: ChannelLogs,
         disks: Sequence[DataDisk],
         *,
         disk: Disk,
@@ -247,7 +248,7 @@ class EarlyArchiver(Visitor):
             return _is_wanted(channel) and now.archive_to == settings.archive_to and room.is_left()
 
         try:
-            made = await self._logs.archive(channel, head.block, to, still)
+            made = await self._logs.archiving.archive(channel, head.block, to, still)
         except (Busy, InvalidState) as error:
             # A run works on it, or it went meanwhile; or its place does not answer.
             return error if to is not None and isinstance(error, Busy) else None
@@ -316,7 +317,7 @@ class EarlyArchiver(Visitor):
                 continue
             if block.end_offset > channel.high_watermark:
                 wait_s = min(READY_S, READY_IN_VAIN_S - self._in_vain_s)
-                if not await self._logs.stored(channel, block.end_offset, wait_s):
+                if not await is_stored(channel, block.end_offset, wait_s):
                     self._in_vain_s += wait_s
                     return None
             if block.facts is None and block.end_offset != log.end_offset:

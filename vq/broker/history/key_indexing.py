@@ -18,7 +18,7 @@ from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.steps import StepPace, take_steps
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
 from vq.broker.partition.channel import Channel, Channels
 from vq.clock import Clock
 from vq.log_lines import get_logger

@@ -20,10 +20,11 @@ from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.broker.history.relief import Relief
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.channel_logs import ChannelLogs
-from vq.broker.partition.old_blocks import closed_blocks, first_ms_of, is_whole, kept_of, read_block
+from vq.broker.partition.ranges import earliest
 from vq.clock import Clock
 from vq.coordination.topics.needs import Needs, read_needs
 from vq.coordination.tree.coordinator import Coordinator
@@ -316,7 +317,7 @@ class Retainer(Visitor):
         if not still():
             return False
         if due or not (channel.older or channel.log is None or channel.log.size_bytes):
-            channel.tell_deleted(min(max(cut.offset, channel.start_offset), channel.earliest))
+            channel.tell_deleted(min(max(cut.offset, channel.start_offset), earliest(channel)))
         if not due or not freed.blocks:
             return False
         # The next ones, of this or another partition, wait until the files of these are gone.

@@ -13,7 +13,7 @@ from typing import Final
 
 from vq.broker.base.jobs import Every, Jobs
 from vq.broker.base.problems import Problems
-from vq.broker.partition.topics_view import TopicsView
+from vq.broker.logs.topics_view import TopicsView
 from vq.clock import Clock
 from vq.coordination.topics import grace
 from vq.coordination.topics.grace import Counted, GraceCounter

@@ -24,8 +24,8 @@ from vq import limits
 from vq.broker.base.facts import Table
 from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.process import Process
+from vq.broker.disks.flush_meter import FlushMeter, FlushTimes
 from vq.broker.partition.context import Counters
-from vq.broker.partition.flush_meter import FlushMeter, FlushTimes
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.clock import Clock

@@ -14,9 +14,9 @@ from vq.broker.base.facts import Fact, Facts, Table
 from vq.broker.base.session import Session
 from vq.broker.health.verifying import Verifier
 from vq.broker.history.retaining import Retainer
+from vq.broker.logs.old_blocks import ahead_ms_of
 from vq.broker.observe.vitals import Vitals
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.old_blocks import ahead_ms_of
 from vq.broker.replication.following import Follower
 from vq.clock import Clock
 from vq.model import Replication

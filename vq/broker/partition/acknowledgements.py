@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from vq.broker.base.session import Session
 from vq.broker.partition.context import Context
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.errors import InternalError, OutcomeUnknown, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition

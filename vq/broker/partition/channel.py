@@ -1,13 +1,8 @@
-"""One partition on its broker: checks, appends, acknowledgements, and readers that wait.
+"""One partition on its broker: its state, its flushes, how far readers see, and who waits.
 
-A channel handles PUTs; ``reading`` handles GETs. Its state, and what that allows, comes from the
-tables of ``partition_state``; only the channel writes it. All of it runs on the event loop. The way
-of a batch:
-
-    put ── checks ── producer table ── log.append ── storer.mark ──▶ flush (thread)
-                          │ seen before                                  │
-                          ▼                                              ▼
-                  first result, once that is durable            acknowledge, move the HW
+``puts`` handles PUTs, ``reading`` GETs, ``copied`` what a master sent. Its state, and what that
+allows, comes from the tables of ``partition_state``; only the channel writes it. All of it runs on
+the event loop.
 
 The high watermark (HW) is where readers stop: the end of what all nodes in sync have stored, which
 is what is durable with flush ``sync``, and what is written with ``async`` (see ``counts_flushed``).
@@ -16,13 +11,11 @@ there, too, and wait while fewer nodes than ``min_insync`` are in sync; with ``a
 what this node has stored.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from vq.broker.base.parked import Parked, Woken, wake_all
-from vq.broker.base.session import Session
-from vq.broker.partition.acknowledgements import Acknowledgement, Acknowledgements
-from vq.broker.partition.batch_check import check_batch, check_empty
+from vq.broker.partition.acknowledgements import Acknowledgements
 from vq.broker.partition.context import Context
 from vq.broker.partition.copies import Copies
 from vq.broker.partition.flush_due import FlushDue
@@ -32,42 +25,25 @@ from vq.broker.partition.partition_state import (
     ChannelState,
     Rules,
     found,
+    local_span,
     next_state,
     placed,
 )
-from vq.broker.partition.replica_rules import acknowledges, committed, counts_flushed, may_shrink
-from vq.broker.partition.role import Role
-from vq.errors import (
-    Busy,
-    DiskFull,
-    InvalidRequest,
-    NotEnoughInSync,
-    PartitionReadOnly,
-    StaleEpoch,
-    StorageFailed,
-    VqError,
-)
-from vq.limits import PRODUCER_EPOCH_MAX
+from vq.broker.partition.replica_rules import acknowledges, counts_flushed
+from vq.broker.partition.replica_rules import committed as all_have
+from vq.broker.standing.role import Role
+from vq.errors import Busy, StaleEpoch, StorageFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import (
     FlushMode,
     PartitionPlacement,
     PartitionState,
-    ProducerStamp,
     Replication,
-    Span,
     TopicPartition,
     TopicSettings,
 )
-from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import RequestId
-from vq.remoting.format import Access
-from vq.store.care.divergence import Diverged
-from vq.store.log.log import Log, LogBegin, LogState
+from vq.store.log.log import Log, LogState
 from vq.store.log.ticket import SyncTicket
-from vq.store.records.format import CONTROL_BYTES, records_mark
-from vq.store.records.producers import Records
-from vq.store.records.record import has_tag
 
 logger = get_logger(__name__)
 
@@ -78,24 +54,6 @@ _FAILED: Final = LogState.FAILED
 #: Stands for this node among those that have a log; no node has this name.
 _SELF: Final = ""
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
-
-
-def local_span(placement: PartitionPlacement, group: str) -> Span | None:
-    """Return the last span that ``group`` holds, or None when it holds none."""
-    return next((span for span in reversed(placement.spans) if span.group == group), None)
-
-
-def check_placement_version(partition: TopicPartition, known: int, wanted: int) -> None:
-    """Return if a move was decided under the placement that is known here.
-
-    Raises:
-        PartitionReadOnly: It was not; nothing was done.
-    """
-    if known != wanted:
-        raise PartitionReadOnly(
-            f"partition {partition} has placement version {known}, not {wanted}; read it again and "
-            "repeat the move"
-        )
 
 
 class Channel:
@@ -125,7 +83,6 @@ class Channel:
     """
 
     __slots__ = (
-        "_flush_due",
         "_when_settled",
         "acks",
         "cause",
@@ -133,6 +90,7 @@ class Channel:
         "copies",
         "earlier",
         "epoch_start",
+        "flush_due",
         "flushing",
         "high_watermark",
         "log",
@@ -182,7 +140,7 @@ class Channel:
         self.acks.alone = self.acknowledges_alone
         self.parked: Parked = {}
         self.copies = Copies()
-        self._flush_due = FlushDue(context, self.flush_now)
+        self.flush_due = FlushDue(context, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
         self.earlier = False
@@ -222,13 +180,6 @@ class Channel:
     def deleted(self) -> bool:
         """Whether the topic is deleted and can be brought back: clients get nothing of it."""
         return self.placement.state is PartitionState.DELETED
-
-    @property
-    def lost(self) -> list[Diverged]:
-        """What a take-over has lost that may have been acknowledged."""
-        if not self.acknowledges_alone:
-            return []
-        return [each for each in self.copies.cut if not each.at_start]
 
     @property
     def takes_puts(self) -> bool:
@@ -302,10 +253,6 @@ class Channel:
         span = self.placement.span_at(offset)
         return span is not None and span.group == self.context.group
 
-    def check_version(self, version: int) -> None:
-        """See ``check_placement_version``."""
-        check_placement_version(self.partition, self.placement_version, version)
-
     @property
     def held(self) -> bool:
         """Whether this group holds a part of the partition, or is prepared to take it over."""
@@ -337,7 +284,7 @@ class Channel:
         if settings != self.settings:
             self.settings = settings
             self.acks.alone = self.acknowledges_alone
-            self._flush_due.settings_changed()
+            self.flush_due.settings_changed()
         self.placement = placement
         self.placement_version = placement_version
         self.span = local_span(placement, self.context.group)
@@ -357,9 +304,9 @@ class Channel:
         self.start_offset = log.start_offset
         self.high_watermark = self.epoch_start = log.end_offset
         if self.role.insync and not self.earlier:
-            self._show_what_was_told(log)
+            self.show_what_was_told(log)
         if log.state is LogState.FAILED:
-            self._end(ChannelEvent.FAIL, StorageFailed(log.reason))
+            self.end(ChannelEvent.FAIL, StorageFailed(log.reason))
         else:
             self._look()
             if self.role.epoch:
@@ -399,69 +346,6 @@ class Channel:
         self.fail(StorageFailed(log.reason))
         return True
 
-    # Earlier ranges -----------------------------------------------------------------------------
-    def add_older(self, start: int, log: Log | BaseException, cut: Sequence[Diverged] = ()) -> None:
-        """Keep an earlier range of this partition, which begins at ``start``, for reading.
-
-        If its log cannot be opened or read, requests for the range are refused with the reason: an
-        empty answer would hide its messages.
-        """
-        older = Channel(
-            self.partition,
-            topic_id=self.topic_id,
-            settings=self.settings,
-            placement=self.placement,
-            placement_version=self.placement_version,
-            context=self.context,
-        )
-        older.earlier = True
-        older.place = self.place
-        older.start_offset = older.high_watermark = start
-        older.copies.cut = list(cut)
-        if isinstance(log, BaseException):
-            older._end(ChannelEvent.OPEN_FAILED, log)
-        elif log.status.readable:
-            older.attach(log)
-        else:
-            older._end(ChannelEvent.OPEN_FAILED, StorageFailed(log.reason))
-        group = self.context.group
-        known = self.placement.span_at(start)
-        mine = known is not None and known.group == group and known.end is not None
-        older.span = known if mine else Span(group, start, older.high_watermark)
-        self.older.append(older)
-
-    def holding(self, offset: int) -> "Channel":
-        """Return the channel of the range that holds ``offset``: this one, or an older one."""
-        for older in self.older:
-            if older.promised_start <= offset < older.end_of_range:
-                return older
-        return self
-
-    def range_at(self, offset: int) -> tuple["Channel", int]:
-        """Return the channel of the range that a copy which ends at ``offset`` is of.
-
-        Also where the next range begins; 0: it is the last one.
-        """
-        ranges = [*self.older, self]
-        for number, each in enumerate(ranges[:-1]):
-            if offset <= each.end_of_range:
-                return each, ranges[number + 1].start_offset
-        return self, 0
-
-    @property
-    def begin(self) -> LogBegin:
-        """Where the log begins, if there is none yet."""
-        span, start = self.span, self.start_offset
-        begins = span is not None and span.start == start
-        return LogBegin(start, number=span.first_number if span is not None and begins else None)
-
-    def take_logs(self) -> list[Log]:
-        """Give up all logs, to be closed."""
-        logs = [each.log for each in (*self.older, self) if each.log is not None]
-        self.log = None
-        self.older = []
-        return logs
-
     @property
     def read_limit(self) -> int:
         """Where readers stop: at the high watermark, or where another group's range begins.
@@ -470,205 +354,6 @@ class Channel:
         """
         end = self.span.end if self.span is not None else None
         return self.high_watermark if end is None else min(self.high_watermark, end)
-
-    @property
-    def end_of_range(self) -> int:
-        """Where an earlier range ends: also what cannot be read, or is lost, belongs to it."""
-        log, span = self.log, self.span
-        if span is None or span.end is None:
-            return self.read_limit
-        return span.end if log is None or self.is_cut_short else self.read_limit
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether messages behind the end of the log are missing, that of an earlier range."""
-        log, span = self.log, self.span
-        if log is None or span is None or span.end is None:
-            return False
-        return log.state is LogState.QUARANTINED or log.end_offset < span.end
-
-    @property
-    def earliest(self) -> int:
-        """The first offset of this partition that is kept here, or should be."""
-        return self.older[0].promised_start if self.older else self.promised_start
-
-    @property
-    def promised_start(self) -> int:
-        """Where the log of this range begins, also if its first blocks are lost."""
-        return self.start_offset if self.log is None else self.log.status.promised_start
-
-    # PUT ----------------------------------------------------------------------------------------
-    def put(
-        self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
-    ) -> None:
-        """Append a batch and have it acknowledged once it may be; open the log before."""
-        context, settings = self.context, self.settings
-        log = self.log
-        try:
-            if (
-                RULES[self.state].refusal is not None
-                or header.epoch > self.role.epoch
-                or log is None
-                or self.place.refusal is not None
-            ):
-                if self.acknowledge_known(session, request_id, header):
-                    return
-                raise self.why_refused(header.epoch)
-            if settings.min_insync > self.role.named:
-                raise self._too_few()
-            count, crc = header.record_count, header.crc
-            producer_id = header.producer_id
-            if count or body:
-                check_batch(
-                    body,
-                    record_count=count,
-                    crc=crc,
-                    max_message_bytes=settings.max_message_bytes,
-                )
-                if self.own_tag is not None and self.own_tag in body:
-                    self._check_tags(session, body, self.own_tag)
-            else:
-                check_empty(producer_id, header.sequence)
-                crc = 0
-            stamp = None
-            if producer_id:
-                producer_epoch = header.producer_epoch
-                if producer_epoch > PRODUCER_EPOCH_MAX:
-                    raise InvalidRequest(
-                        f"producer epoch {producer_epoch} is above {PRODUCER_EPOCH_MAX}"
-                    )
-                stamp = _new(ProducerStamp, (producer_id, producer_epoch, header.sequence))
-                first = log.producers.check(stamp, resend=header.resend)
-                if first is not None:
-                    log.producers.compare(stamp, Records(count, records_mark(crc)))
-                    self._acknowledge_again(session, request_id, first)
-                    return
-            start = log.append(
-                body,
-                record_count=count,
-                records_crc=crc,
-                epoch=self.role.epoch,
-                stamp=stamp,
-                transaction_id=header.transaction_id,
-            )
-        except VqError as error:
-            self.acks.refuse(session, request_id, error)
-            if log is not None and log.state is LogState.FAILED:
-                self.fail(error)
-            return
-        size, end = len(body), log.status.end_offset
-        counters = context.counters
-        counters.batches_in += 1
-        counters.messages_in += count
-        counters.bytes_in += size
-        if self.copies.parked:
-            wake_all(self.partition, self.copies.parked)
-        since = 0.0 if context.acknowledged is None else context.clock.monotonic()
-        if settings.flush is _SYNC:
-            ack = (end, session, request_id, start + CONTROL_BYTES, False, since)
-            self.acks.waiting.append(_new(Acknowledgement, ack))
-            self.place.storer.mark(self)
-            return
-        self._flush_due.appended(count, settings)
-        role = self.role
-        others = role.insync
-        waits = bool(others) and settings.replication is not _ALONE
-        if role.leaving:
-            self.place.storer.mark(self)  # acknowledgements may wait for a flush meanwhile
-            waits = waits or self.counts_flushed()
-        if waits:
-            ack = (end, session, request_id, start + CONTROL_BYTES, False, since)
-            self.acks.waiting.append(_new(Acknowledgement, ack))
-            return
-        if context.acknowledged is not None:
-            context.acknowledged.observe(0.0)
-        self.acks.give(session, request_id, start + CONTROL_BYTES, duplicate=False)
-        if not others:
-            self._move_high_watermark(end)
-
-    def _check_tags(self, session: Session, body: bytes, own_tag: bytes) -> None:
-        """Return if no message has a tag that is this node's own, or a node of the group sends it.
-
-        Raises:
-            InvalidRequest: A client sends one.
-        """
-        if session.principal.may(Access.GROUP, self.context.group):
-            return
-        if has_tag(body, own_tag):
-            raise InvalidRequest(
-                f"a record has the tag {own_tag.decode()!r}, with which only brokers write to "
-                f"{self.partition.topic}"
-            )
-
-    def acknowledge_known(
-        self, session: Session, request_id: RequestId, header: wire.PutRequest
-    ) -> bool:
-        """Answer a batch that is stored already with its first result; return whether it is.
-
-        For a topic that was closed, and a disk that is full: its producer has lost the answer, and
-        would not learn the outcome from a refusal. Nothing looks at the body: the header has its
-        CRC, which says whether it is the batch that is stored.
-        """
-        log, role, place = self.log, self.role, self.place
-        is_closed = self.state is ChannelState.NOT_WRITABLE
-        is_full = self.state is ChannelState.WRITES and isinstance(place.refusal, DiskFull)
-        if not (is_closed or is_full) or place.gone or not header.producer_id:
-            return False
-        if log is None or log.state is not LogState.OK or not header.epoch <= role.epoch > 0:
-            return False
-        stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
-        try:
-            first = log.producers.check(stamp)
-            if first is None:
-                return False
-            crc = header.crc if header.record_count else 0
-            log.producers.compare(stamp, Records(header.record_count, records_mark(crc)))
-        except VqError:
-            return False
-        self._acknowledge_again(session, request_id, first)
-        return True
-
-    def copy(self, data: bytes | memoryview) -> None:
-        """Append whole batches of the master's log, on a node that follows it.
-
-        Raises:
-            VqError: They are not what follows here, or cannot be written.
-        """
-        log = self.log
-        if log is None:
-            raise self.why_refused()
-        before = log.messages_appended
-        try:
-            log.append_framed(data)
-        except VqError as error:
-            if log.state is LogState.FAILED:
-                self.fail(error)
-            raise
-        if not self.sync:
-            self._flush_due.appended(log.messages_appended - before, self.settings)
-
-    def follow(self, epoch: int, watch: Callable[[], None]) -> None:
-        """The log is being copied from the master of ``epoch`` from now on; see ``Copies``."""
-        self.copies.watch = watch
-        self.copies.deleted = 0  # another master may have had another log
-        for each in (*self.older, self):
-            each.copies.epoch = epoch
-        if self.log is not None:
-            # A master before may have told more that is lost since, by an operator's decision.
-            self.copies.told = min(self.copies.told, self.log.end_offset)
-            self._show_what_was_told(self.log)
-
-    def follow_no_more(self) -> None:
-        """The log is not copied any more, so readers are sent to the master."""
-        self.copies.watch = None
-        for each in (*self.older, self):
-            each.copies.epoch = 0
-            wake_all(each.partition, each.parked)
-
-    def show_copied(self) -> None:
-        """Show readers what the master told to be committed, and is here."""
-        if self.log is not None and self.role.follows:
-            self._move_high_watermark(self._committed(self.log))
 
     def take_start(self, log: Log) -> None:
         """Take that retention has moved the start of the log."""
@@ -701,14 +386,6 @@ class Channel:
             return self.stale_epoch(epoch)
         return self.place.to_raise() or Busy(f"the log of partition {self} is not open yet")
 
-    def _too_few(self) -> NotEnoughInSync:
-        role, wanted = self.role, self.settings.min_insync
-        return NotEnoughInSync(
-            f"partition {self}: {role.named} node(s) of group {role.group} in sync, the topic's "
-            f"min_insync is {wanted}",
-            details={"in_sync": role.named, "min_insync": wanted},
-        )
-
     def stale_epoch(self, epoch: int) -> StaleEpoch:
         """Return the error for a peer that knows a newer master than this one."""
         role = self.role
@@ -719,24 +396,10 @@ class Channel:
             details={"epoch": role.epoch},
         )
 
-    def _acknowledge_again(self, session: Session, request_id: RequestId, start: int) -> None:
-        """Answer a resend with the first result, but not before that may be acknowledged."""
-        self.context.counters.duplicates += 1
-        log = self.log
-        assert log is not None
-        offset = start + CONTROL_BYTES
-        if start >= self._acknowledgeable(log, self._committed(log)):
-            # Both end between batches: once one is beyond the start, all of the batch is stored.
-            ack = Acknowledgement(start + 1, session, request_id, offset, True, 0.0)
-            self.acks.waiting.append(ack)
-            self.place.storer.mark(self)
-        else:
-            self.acks.give(session, request_id, offset, duplicate=True)
-
     # Flush --------------------------------------------------------------------------------------
     def flush_now(self) -> None:
         """Have everything appended so far made durable with the next flush."""
-        self._flush_due.clear()
+        self.flush_due.clear()
         if self.log is not None and not self.failed:
             self.place.storer.mark(self)
 
@@ -787,23 +450,7 @@ class Channel:
             min_insync=self.settings.min_insync,
         )
 
-    def may_shrink(self, epoch_start: int) -> bool:
-        """See ``replica_rules.may_shrink``; what can be flushed no more is not waited for.
-
-        Without a log there is nothing on disk, or it is flushed and being changed.
-        """
-        log = self.log
-        return (
-            log is None
-            or not log.status.can_flush
-            or may_shrink(
-                log.flushing.synced_offset,
-                high_watermark=self.high_watermark,
-                epoch_start=epoch_start,
-            )
-        )
-
-    def _acknowledgeable(self, log: Log, committed: int) -> int:
+    def acknowledgeable(self, log: Log, committed: int) -> int:
         """Return the offset below which PUTs may be acknowledged; 0: none may be."""
         if self.settings.replication is _ALONE:
             return self._stored(log)
@@ -816,7 +463,7 @@ class Channel:
             insync=self.role.named, min_insync=self.settings.min_insync
         )
 
-    def _committed(self, log: Log) -> int:
+    def committed(self, log: Log) -> int:
         """Return the offset below which all in sync have everything; see ``replica_rules``."""
         if self.role.follows:
             return min(self.copies.told, log.end_offset)
@@ -824,7 +471,7 @@ class Channel:
         insync = self.role.insync
         if not insync:
             return own
-        end = committed(self.copies.offsets() | {_SELF: own}, insync | {_SELF})
+        end = all_have(self.copies.offsets() | {_SELF: own}, insync | {_SELF})
         return self.high_watermark if end is None else end
 
     def commit(self) -> None:
@@ -836,10 +483,10 @@ class Channel:
         log = self.log
         if log is None:
             return
-        committed = self._committed(log)
+        committed = self.committed(log)
         if self.acks.waiting:
-            self.acks.give_below(self._acknowledgeable(log, committed))
-        self._move_high_watermark(committed)
+            self.acks.give_below(self.acknowledgeable(log, committed))
+        self.move_high_watermark(committed)
 
     @property
     def settled(self) -> bool:
@@ -876,10 +523,10 @@ class Channel:
             logger.error("writing ends after an error", partition=self, error=error)
             if self.log is not None:
                 self.log.fail(error)
-            self._end(ChannelEvent.OPEN_FAILED if self.log is None else ChannelEvent.FAIL, error)
+            self.end(ChannelEvent.OPEN_FAILED if self.log is None else ChannelEvent.FAIL, error)
         self.acks.drop(StorageFailed(f"partition {self}: {error}"))
 
-    def _end(self, event: ChannelEvent, cause: BaseException) -> None:
+    def end(self, event: ChannelEvent, cause: BaseException) -> None:
         if event is ChannelEvent.CLOSE or self.state is not ChannelState.CLOSED:
             self.cause = cause
         self._step(event)
@@ -898,14 +545,14 @@ class Channel:
         if self.acks.waiting and (role.insync or not role.epoch):
             self.acks.drop(self.acks.mastership_lost())
         if log is not None and role.insync:
-            self._show_what_was_told(log)
+            self.show_what_was_told(log)
         if role.epoch:
             self.commit()
             wake_all(self.partition, self.copies.parked)  # copies of the epoch before are refused
         else:
             self.wake()  # what is parked is refused now
 
-    def _show_what_was_told(self, log: Log) -> None:
+    def show_what_was_told(self, log: Log) -> None:
         """Show nothing beyond what the last master told: other nodes count, and may lack it."""
         self.high_watermark = max(self.start_offset, min(self.copies.told, log.end_offset))
 
@@ -921,7 +568,7 @@ class Channel:
         if self.copies.watch is not None:
             self.copies.watch()
 
-    def _move_high_watermark(self, offset: int) -> None:
+    def move_high_watermark(self, offset: int) -> None:
         if offset > self.high_watermark:
             self.high_watermark = offset
             if self.parked:
@@ -934,8 +581,8 @@ class Channel:
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; parked requests are answered with ``error``."""
-        self._end(ChannelEvent.CLOSE, error)
-        self._flush_due.clear()
+        self.end(ChannelEvent.CLOSE, error)
+        self.flush_due.clear()
         for older in self.older:
             older.close(error)
         self.wake()

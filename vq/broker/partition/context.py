@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from vq.broker.base.facts import Fact, Facts, counter, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.notice import Notice
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.errors import VqError
 from vq.store.commit.storer import Storer

@@ -24,7 +24,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.model import PartitionPlacement, PartitionState, TopicSettings
+from vq.model import PartitionPlacement, PartitionState, Span, TopicPartition, TopicSettings
 from vq.store.log.log_config import LogState
 
 
@@ -379,3 +379,21 @@ def found(log: LogState, *, short: bool) -> ChannelEvent | None:
     if log is LogState.SEALED:
         return ChannelEvent.SEAL_FOUND
     return ChannelEvent.SHORT_FOUND if short and log is LogState.OK else None
+
+
+def local_span(placement: PartitionPlacement, group: str) -> Span | None:
+    """Return the last span that ``group`` holds, or None when it holds none."""
+    return next((span for span in reversed(placement.spans) if span.group == group), None)
+
+
+def check_placement_version(partition: TopicPartition, known: int, wanted: int) -> None:
+    """Return if a move was decided under the placement that is known here.
+
+    Raises:
+        PartitionReadOnly: It was not; nothing was done.
+    """
+    if known != wanted:
+        raise PartitionReadOnly(
+            f"partition {partition} has placement version {known}, not {wanted}; read it again and "
+            "repeat the move"
+        )

@@ -6,6 +6,7 @@ the places apart.
 """
 
 from vq.broker.partition.channel import Channel
+from vq.broker.partition.ranges import holding
 from vq.broker.partition.replica_rules import parts_at
 from vq.errors import (
     CorruptData,
@@ -38,7 +39,7 @@ def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
             the place cannot be read.
     """
     offset = header.place_offset
-    channel = channel.holding(offset)
+    channel = holding(channel, offset)
     if not channel.rules.read:
         raise channel.why_refused()
     log = channel.log

@@ -15,8 +15,9 @@ from typing import Any, Final
 from vq import limits
 from vq.broker.base.pace import Pace
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.channel_logs import ChannelLogs
+from vq.broker.partition.copied import append_copied, begin_copying, end_copying, show_copied
 from vq.coordination.brokers.leadership import Following
 from vq.errors import (
     ConnectionCut,
@@ -118,13 +119,13 @@ class Copy:
             raise InternalError(f"partition {channel} has no log to copy to")
         ready = batches_ready(self.pending, log.end_offset, log.synced_offset)
         if ready:
-            channel.copy(self.pending[:ready])
+            append_copied(channel, self.pending[:ready])
             self._keep(self.pending[ready:])
             self._wrote = True
-            channel.show_copied()
+            show_copied(channel)
         elif log.synced_offset >= log.end_offset:  # no flush would help
             if not self._wrote:
-                channel.copy(self.pending)  # it says what is wrong with them
+                append_copied(channel, self.pending)  # it says what is wrong with them
             self._keep(memoryview(b""))  # the beginning of a batch, which is asked for again
         if self.pending or channel.sync:
             channel.when_settled(self._settled)
@@ -213,7 +214,7 @@ class CopySession:
         if self.ended.done():
             return  # this node follows another master by now, or leads
         copy = Copy(channel, self)
-        channel.follow(self._following.epoch, copy.watch)
+        begin_copying(channel, self._following.epoch, copy.watch)
         self._ask(copy)
 
     def remove(self, channel: Channel) -> None:
@@ -226,7 +227,7 @@ class CopySession:
 
     def _leave(self, copy: Copy) -> None:
         """End what concerns a copy that is in the session no more."""
-        copy.channel.follow_no_more()
+        end_copying(copy.channel)
         self._paused.pop(copy, None)
         copy.drop()
 
@@ -370,7 +371,7 @@ class CopySession:
                 )
             copies = copy.channel.copies
             copies.told = max(copies.told, result.high_watermark)
-            copy.channel.show_copied()
+            show_copied(copy.channel)
             if result.deleted_before > copies.deleted:
                 self._logs.drop_soon(copy.channel, result.deleted_before)
             if result.offset != copy.asked_at:

@@ -1,6 +1,6 @@
 """What this node says of itself to its group, put together from the parts that know it."""
 
-from vq.broker.partition.partitions import Partitions
+from vq.broker.logs.partitions import Partitions
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.soundness import Soundness
 from vq.coordination.brokers.fitness import Fitness

@@ -20,10 +20,11 @@ from vq.backoff import Backoff, Draws
 from vq.broker.base.retries import Retries
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries
 from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.ranges import end_of_range
 from vq.broker.partition.replica_rules import common_end
 from vq.broker.replication.copying import ANSWER_TIMEOUT_S, OF_ALL, CopySession, ask_begin
 from vq.broker.replication.refusals import REFUSALS, REFUSED_PAUSE_S
@@ -402,7 +403,7 @@ class Follower:
 
         if channel.log is None:
             if channel.older:  # the next range could not be begun when the last one was put aside
-                answer = await ask(end=channel.older[-1].end_of_range)
+                answer = await ask(end=end_of_range(channel.older[-1]))
                 if answer.next_start:
                     answer = await ask(end=_inside(answer.next_start))
                 else:

@@ -19,7 +19,7 @@ from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.replica_rules import may_offer
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, offered, successor, withdrawn
 from vq.coordination.tree.coordinator import Check, Coordinator, Node, NoNode, Set, WatchEvent

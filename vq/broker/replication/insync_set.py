@@ -25,12 +25,12 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.partitions import Partitions
-from vq.broker.partition.replica_rules import may_join
-from vq.broker.partition.role import Role
+from vq.broker.partition.replica_rules import may_join, may_shrink
 from vq.broker.replication.catching_up import ARRIVAL_S, LAG_MAX_S, Pursuit
 from vq.broker.replication.refusals import is_dead
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.coordination.brokers.insync import Candidate, ChangeRefused, joined, left
 from vq.coordination.brokers.registry import read_node
@@ -167,6 +167,7 @@ class InSyncSet:
             self._look_without_zookeeper(channels)
             return
         self._role.silent = ""
+        self._give_up_awaited(copying)  # however this look ends
         if leaves := self._leaves:
             # ZooKeeper may have agreed already: then this is not given up.
             gives_up = not self._leave_asked and await self._is_well(leaves, copying)
@@ -188,8 +189,11 @@ class InSyncSet:
         # acknowledged that it lacks.
         for node in sorted(copying & self._role.insync):
             incarnation = self.ready(node, list(self._channels.values()))  # some may be new
-            if incarnation is not None and self._named.get(node) != incarnation:
-                await self._join(epoch, node, incarnation)
+            if (
+                incarnation is not None
+                and self._named.get(node) != incarnation
+                and await self._join(epoch, node, incarnation)
+            ):
                 return
         self._await_near(channels, copying)
 
@@ -232,13 +236,17 @@ class InSyncSet:
             for channel in channels:
                 channel.give_up_unconfirmed()
 
-    def _await_near(self, channels: Collection[Channel], copying: Collection[str]) -> None:
-        """Have nodes count that are nearly there, and those no more that did not come."""
+    def _give_up_awaited(self, copying: Collection[str]) -> None:
+        """Have those count no more that were awaited and did not come."""
         now = self._clock.monotonic()
         for node, since in list(self._awaited.items()):
             if node not in copying or now - since > AWAITED_MAX_S:
                 del self._awaited[node]
                 self._count()
+
+    def _await_near(self, channels: Collection[Channel], copying: Collection[str]) -> None:
+        """Have nodes count that are nearly there."""
+        now = self._clock.monotonic()
         if not self._partitions.knows_all() or not all(each.tells_end for each in channels):
             return  # nobody may join
         for node in sorted(set(copying) - self._role.insync):
@@ -345,7 +353,7 @@ class InSyncSet:
         for channel in self._channels.values():
             if channel.counts_flushed():
                 for each in (*channel.older, channel):
-                    if each.log is not None and not each.may_shrink(each.log.end_offset):
+                    if each.log is not None and not _may_shrink(each, each.log.end_offset):
                         each.flush_now()
                         unflushed.append(each)
         return unflushed
@@ -361,22 +369,25 @@ class InSyncSet:
 
     def _owes(self, channel: Channel) -> bool:
         """Whether a log has something that counts and is not flushed."""
-        return not channel.may_shrink(channel.epoch_start)
+        return not _may_shrink(channel, channel.epoch_start)
 
-    async def _join(self, epoch: int, node: str, incarnation: int) -> None:
+    async def _join(self, epoch: int, node: str, incarnation: int) -> bool:
+        """Have the record name a node; False: it is not registered so, and nothing was asked."""
         role = self._role
         parent, path = Registration.parent(role.group), Registration.path(role.group, node)
         try:
             registered = await self._coordinator.get(parent)
             found = await self._coordinator.get(path)
         except NoNode:
-            return
+            return self._epoch != epoch
         except CoordinationError:
             if self._awaited.pop(node, None) is not None:
                 self._count()  # without ZooKeeper, nobody waits for it
             raise
-        if found.stat.czxid != incarnation or self._epoch != epoch:
-            return
+        if self._epoch != epoch:
+            return True
+        if found.stat.czxid != incarnation:
+            return False
         # Named with its directory: with another one, it would have nothing and could be elected.
         directory = Registration.decode(path, found.data).directory
         # From here on it counts: the record may name it before we know.
@@ -391,14 +402,15 @@ class InSyncSet:
 
         state = await self._change(epoch, decide, [Check(parent, registered.stat.version)])
         if self._epoch != epoch:
-            return
+            return True
         if state is None:
             if not asked_before:
                 self._asked.discard(node)
                 self._count()
-            return
+            return True
         logger.info("node is in sync", group=role.group, node=node, incarnation=incarnation)
         self._agree(state)
+        return True
 
     async def _change(
         self, epoch: int, decide: Callable[[GroupState], GroupState], checks: list[Operation]
@@ -457,6 +469,23 @@ def _ends(channels: Collection[Channel]) -> dict[Channel, int]:
         and channel.tells_end
         and not channel.failed
     }
+
+
+def _may_shrink(channel: Channel, epoch_start: int) -> bool:
+    """See ``replica_rules.may_shrink``; what can be flushed no more is not waited for.
+
+    Without a log there is nothing on disk, or it is flushed and being changed.
+    """
+    log = channel.log
+    return (
+        log is None
+        or not log.status.can_flush
+        or may_shrink(
+            log.flushing.synced_offset,
+            high_watermark=channel.high_watermark,
+            epoch_start=epoch_start,
+        )
+    )
 
 
 def _position(node: str, channel: Channel) -> int:

@@ -1,7 +1,7 @@
 """Whether this node acts as master of its group or follows another node, and in which epoch.
 
 In here: taking an epoch (stored first, then acted in or followed), and looking whether the group
-still has this node as its master. Not in here: what follows for the node (``partition.role``),
+still has this node as its master. Not in here: what follows for the node (``standing.role``),
 registering it (``coordination.brokers.registry``), and claiming the group
 (``coordination.brokers.leadership``).
 
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from vq.broker.base.runner import Runner
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.reserve import Reserve
-from vq.broker.partition.role import Role
+from vq.broker.logs.reserve import Reserve
 from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.following import Follower
+from vq.broker.standing.gate import Gate
+from vq.broker.standing.role import Role
 from vq.coordination.brokers.leadership import Following, Registered, Standing
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator

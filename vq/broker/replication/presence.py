@@ -11,11 +11,11 @@ from typing import Any
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.base.facts import Facts, gauge
-from vq.broker.partition.role import Role
 from vq.broker.replication.doubt import Doubt
 from vq.broker.replication.fitness import NodeFitness
 from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.soundness import Soundness
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.coordination.brokers.leadership import Leadership
 from vq.coordination.brokers.registry import BrokerRegistration

@@ -22,8 +22,8 @@ from vq.broker.base.jobs import Every, Jobs, While
 from vq.broker.base.notice import Notice
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.partition.channel import Channels
-from vq.broker.partition.role import Role
 from vq.broker.replication.handing_over import HandOver
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.errors import CoordinationError, HandOverFailed, NotMaster
 from vq.log_lines import get_logger

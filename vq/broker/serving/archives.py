@@ -9,8 +9,8 @@ from typing import Final
 
 from vq import limits
 from vq.broker.base.session import Session
+from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.channel_logs import ChannelLogs
 from vq.broker.serving.under_way import UnderWay
 from vq.errors import InvalidRequest, InvalidState
 from vq.log_lines import get_logger
@@ -84,10 +84,10 @@ class Archives:
     async def _do(self, header: wire.ArchiveRequest, asked: _Asked) -> wire.ArchiveResponse:
         channel, block = self._find(header)
         if header.action == Action.VERIFY:
-            found = await self._logs.verify_archive(channel, block, lambda: asked.is_wanted)
+            found = await self._logs.archiving.verify(channel, block, lambda: asked.is_wanted)
             return wire.ArchiveResponse(batches=found.batches, problem=found.problem)
         if header.action == Action.RESTORE:
-            await self._logs.restore(channel, block)
+            await self._logs.archiving.restore(channel, block)
             logger.info(
                 "archive restored on request of an operator", partition=channel, file=block.path
             )

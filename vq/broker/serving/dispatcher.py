@@ -22,9 +22,10 @@ from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.gate import Gate
+from vq.broker.partition.puts import acknowledge_known
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.shares import WAITED_PER_TURN
+from vq.broker.standing.gate import Gate
 from vq.errors import (
     DiskFull,
     InternalError,
@@ -192,12 +193,12 @@ class Dispatcher:
         request_id: RequestId,
         header: wire.PutRequest,
     ) -> bool:
-        """See ``Channel.acknowledge_known``."""
+        """See ``puts.acknowledge_known``."""
         if channel is None or not isinstance(self._gate.put_refusal, DiskFull):
             return False
         if not (self._context.role.holds() or channel.goes_on):
             return False
-        return channel.acknowledge_known(session, request_id, header)
+        return acknowledge_known(channel, session, request_id, header)
 
     def _hold(
         self,

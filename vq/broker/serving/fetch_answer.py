@@ -8,6 +8,7 @@ from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import LaterCall
 from vq.broker.partition.places import last_epoch
+from vq.broker.partition.ranges import earliest, holding
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.errors import VqError
 from vq.remoting import wire_pb2 as wire
@@ -96,9 +97,9 @@ class FetchAnswer:
             offset=fetched.offset,
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
-            log_start_offset=channel.earliest,
+            log_start_offset=earliest(channel),
             epoch=channel.read_epoch,
-            last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
+            last_epoch=last_epoch(holding(channel, next_offset - 1), next_offset),
             size=size,
             filtered=bool(fetched.wanted),
             offsets=offsets,

@@ -11,6 +11,7 @@ from vq.broker.base.parked import Parked
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries
 from vq.broker.partition.places import check_epoch
+from vq.broker.partition.ranges import holding
 from vq.broker.serving.reach import Reach
 from vq.broker.serving.reading import check_boundary
 from vq.errors import OffsetOutOfRange, VqError
@@ -188,7 +189,7 @@ class FetchedPartition:
         reach = self.session.reach
         reach.check(channel, self.epoch)
         if channel.older:
-            channel = channel.holding(self.position)
+            channel = holding(channel, self.position)
         try:
             reach.check_range(channel, self.position)
         except OffsetOutOfRange:

@@ -15,6 +15,7 @@ from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
+from vq.broker.partition.ranges import end_of_range, promised_start
 from vq.broker.serving.reading import check_range, check_readable
 from vq.broker.serving.under_way import UnderWay
 from vq.errors import Busy, InvalidRequest, PartitionRangeElsewhere, VqError
@@ -267,14 +268,14 @@ def _key_of(kind: int, value: bytes) -> Key | None:
 def _part_of(channel: Channel, offset: int) -> Channel:
     """Return the channel of the first range that has something behind ``offset``."""
     for older in channel.older:
-        if offset < older.end_of_range:
+        if offset < end_of_range(older):
             return older
     return channel
 
 
 def _range_of(part: Channel, header: wire.FindRequest) -> tuple[int, int]:
     """Return the offsets to search of a range, ``[begin, end)``; empty: there are none."""
-    begin = max(header.offset, part.promised_start)
+    begin = max(header.offset, promised_start(part))
     end = part.read_limit
     if header.end_offset:
         if begin >= header.end_offset:

@@ -7,6 +7,7 @@ It waits, filters and reads as every other one. In here is what is its own: the 
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.places import check_epoch, last_epoch
+from vq.broker.partition.ranges import holding
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait, reply
 from vq.broker.serving.fetched_partition import FetchedPartition
 from vq.broker.serving.fetching import ServedSession, ServedSessions
@@ -53,7 +54,7 @@ class GetAnswer(FetchAnswer):
         offsets: list[int],
     ) -> None:
         """See ``FetchAnswer``. It tells of the range that has the offset."""
-        part = channel.holding(fetched.offset)
+        part = holding(channel, fetched.offset)
         filtered = bool(fetched.wanted)
         self._got = wire.GetResponse(
             offset=fetched.offset,

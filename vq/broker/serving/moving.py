@@ -22,10 +22,10 @@ from functools import partial
 
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.channel import Channel, check_placement_version
+from vq.broker.logs.partitions import Partitions
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.partition_state import ChannelState, check_placement_version
 from vq.coordination.topics.topics import touch_partition
 from vq.coordination.tree.coordinator import BadVersion, Coordinator, NoNode
 from vq.coordination.tree.values.topics import READY
@@ -86,7 +86,7 @@ class Mover:
         version = header.placement_version
         if version != channel.placement_version:
             await self._refresh(channel.partition.topic)
-        channel.check_version(version)
+        check_placement_version(channel.partition, channel.placement_version, version)
         if channel.placement.writer_group != self._context.group:
             raise PartitionReadOnly(f"partition {channel} takes appends elsewhere, not here")
         if not channel.rules.seal:

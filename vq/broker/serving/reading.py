@@ -10,7 +10,8 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import Tries, read_again
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import check_place
-from vq.broker.partition.role import Role
+from vq.broker.partition.ranges import earliest, is_cut_short, log_begin, range_at
+from vq.broker.standing.role import Role
 from vq.errors import (
     Busy,
     CorruptData,
@@ -176,7 +177,7 @@ def check_range(channel: Channel, offset: int) -> None:
         raise PartitionQuarantined(
             f"[{last}, {end}) of {channel} is missing here: it was damaged or lost where the log "
             "was copied from, or this node led without it",
-            details={"earliest": channel.earliest, "latest": last},
+            details={"earliest": earliest(channel), "latest": last},
         )
     holder = channel.placement.span_at(offset)
     if holder is not None and holder.group != channel.context.group:
@@ -189,8 +190,8 @@ def check_range(channel: Channel, offset: int) -> None:
     if log is not None:
         log.status.check_more(offset)
     raise OffsetOutOfRange(
-        f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
-        details={"earliest": channel.earliest, "latest": channel.high_watermark},
+        f"offset {offset} of {channel} is outside [{earliest(channel)}, {channel.high_watermark}]",
+        details={"earliest": earliest(channel), "latest": channel.high_watermark},
     )
 
 
@@ -199,7 +200,7 @@ def _lacks_end(channel: Channel) -> bool:
 
     The range of a partition that was moved away is such a range for a master. A copy still gets it.
     """
-    return channel.earlier or (bool(channel.role.epoch) and channel.is_cut_short)
+    return channel.earlier or (bool(channel.role.epoch) and is_cut_short(channel))
 
 
 _TELL_NO_END: Final = frozenset(
@@ -216,7 +217,7 @@ def epoch_end(
 ) -> None:
     """Answer an EPOCH_END."""
     tries, asked = tries or Tries(), channel
-    channel, next_start = channel.range_at(channel.earliest if header.new else header.end)
+    channel, next_start = range_at(channel, earliest(channel) if header.new else header.end)
     log = channel.log
     response = wire.EpochEndResponse(
         epoch=channel.role.epoch,
@@ -377,7 +378,7 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
     elif not channel.rules.read:
         raise channel.why_refused()
     response = wire.OffsetsResponse(
-        earliest=channel.earliest,
+        earliest=earliest(channel),
         latest=channel.high_watermark,
         log_end_offset=log.end_offset if log is not None else channel.high_watermark,
         epoch=channel.role.epoch,
@@ -440,7 +441,7 @@ def _number_at(parts: list[Channel], offset: int) -> int | None:
         if part.log is not None and part.start_offset <= offset <= part.read_limit:
             return part.log.reader.number_at(offset)
         if part.log is None and offset == part.start_offset:
-            return part.begin.number
+            return log_begin(part).number
     return None
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.role import Role
 from vq.broker.replication.mastership import Mastership
 from vq.broker.serving.directory import Directory
 from vq.broker.serving.reading import not_followed
+from vq.broker.standing.gate import Gate
+from vq.broker.standing.role import Role
 from vq.errors import Busy, InvalidRequest, NotMaster, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.shown import shown

@@ -30,7 +30,6 @@ from typing import Final, cast
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.session import Cancellable, Door
-from vq.broker.partition.gate import Gate
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.outgoing import Outgoing
 from vq.broker.serving.shares import (
@@ -44,6 +43,7 @@ from vq.broker.serving.shares import (
     shared,
 )
 from vq.broker.serving.silence import Silence
+from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger

@@ -11,6 +11,7 @@ from typing import Final
 from vq import limits
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.partition.channel import Channel
+from vq.broker.partition.ranges import earliest, end_of_range, holding, range_at
 from vq.broker.timers.outbox import Outbox
 from vq.errors import Busy, CorruptData, OffsetOutOfRange, VqError
 from vq.log_lines import get_logger
@@ -44,7 +45,7 @@ class LogRecords:
 
     def __init__(self, channel: Channel, outbox: Outbox, runner: Runner) -> None:
         spans = channel.placement.spans
-        self.begin = spans[0].start if spans else channel.earliest
+        self.begin = spans[0].start if spans else earliest(channel)
         self.position = self.begin
         self.unread: dict[int, None] = {}
         self._channel = channel
@@ -146,10 +147,10 @@ class LogRecords:
     def _next_range(self) -> int:
         """Return where reading goes on behind an earlier range."""
         channel = self._channel
-        part = channel.holding(self.position)
+        part = holding(channel, self.position)
         if part is channel:
             raise Busy(f"offset {self.position} of {channel} cannot be read now")
-        return max(self.position, part.range_at(part.end_of_range)[1] or channel.start_offset)
+        return max(self.position, range_at(part, end_of_range(part))[1] or channel.start_offset)
 
     async def bytes_at(self, offset: int, size: int) -> memoryview:
         """Return up to so many bytes from an offset on.
@@ -163,7 +164,7 @@ class LogRecords:
             end = offset + size if span.end is None else min(offset + size, span.end)
             data = await self._outbox.read(channel.partition, span.group, offset, end - offset)
             return memoryview(data)
-        part = channel.holding(offset)
+        part = holding(channel, offset)
         log = part.log
         if log is None:
             raise Busy(f"the log of {self._channel} is not open yet")

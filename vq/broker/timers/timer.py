@@ -25,8 +25,9 @@ import google_crc32c
 from vq import limits
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
+from vq.broker.partition import puts
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.gate import Gate
+from vq.broker.standing.gate import Gate
 from vq.broker.timers.log_records import LogRecords
 from vq.broker.timers.notes import (
     NOTE_TAG,
@@ -456,7 +457,7 @@ class Timer:
             crc=crc,
         )
         writes = _Writes(role.group)
-        self.channel.put(writes, _NOTES, header, records)
+        puts.put(self.channel, writes, _NOTES, header, records)
         if writes.error is not None:
             return self._not_noted(writes.error)
         self._tell("writing", "")

@@ -10,9 +10,10 @@ from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
+from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
-from vq.broker.partition.gate import Gate
-from vq.broker.partition.partitions import Partitions
+from vq.broker.partition.ranges import earliest
+from vq.broker.standing.gate import Gate
 from vq.broker.timers.notes import NOTE_TAG
 from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timer import Counts, Timer
@@ -103,11 +104,11 @@ class Timers:
             if each.placement.writer_group == each.context.group:
                 mine.add(each)
             else:  # the group that has the rest of it delivers these, too
-                each.needed = each.earliest if self._may_wait(each) else None
+                each.needed = earliest(each) if self._may_wait(each) else None
         for channel in [each for each in self._running if each not in mine]:
             self._end(channel)
         for channel in mine - self._running.keys():
-            channel.needed = channel.earliest  # until it is known better
+            channel.needed = earliest(channel)  # until it is known better
             channel.own_tag = NOTE_TAG
             work = partial(self._run, channel)
             self._running[channel] = self._tasks.keep(work, f"timer of {channel}")

@@ -28,7 +28,7 @@ from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address, check_host
 from vq.remoting.ports import LOOPBACK, free_port, port_error
 from vq.store.directory.directory import unusable
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 
 _TICK_S = 0.2
 _LOCK = "standalone.lock"

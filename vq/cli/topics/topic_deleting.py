@@ -15,8 +15,9 @@ from vq.cli.base.options import Invocation, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
 from vq.errors import UnknownTopic
-from vq.operations.topics import topics
-from vq.operations.topics.topics import DeletedTopic, Deletion, Topic
+from vq.operations.topics import deletion
+from vq.operations.topics.deletion import DeletedTopic, Deletion
+from vq.operations.topics.topics import Topic
 
 
 @click.command()
@@ -46,9 +47,9 @@ def delete(invocation: Invocation, name: str, now: bool, yes: bool) -> None:
     """
 
     async def work(cluster: ClusterClient) -> "Deletion":
-        planned = await topics.plan_delete(cluster, name, now=now)
+        planned = await deletion.plan_delete(cluster, name, now=now)
         if yes:
-            await topics.delete_topic(cluster, name, now=now)
+            await deletion.delete_topic(cluster, name, now=now)
         return planned
 
     planned = invocation.call(work)
@@ -109,9 +110,9 @@ def undelete(invocation: Invocation, name: str) -> None:
 
     async def work(cluster: ClusterClient) -> "tuple[Topic, bool]":
         try:
-            return await topics.bring_back(cluster, name)
+            return await deletion.bring_back(cluster, name)
         except UnknownTopic as error:
-            deleted, _ = await topics.readable_deleted_topics(cluster)
+            deleted, _ = await deletion.readable_deleted_topics(cluster)
             raise _not_deleted(name, [each.name for each in deleted]) from error
 
     found, changed = invocation.call(work)
@@ -148,7 +149,7 @@ def show_deleted(invocation: Invocation) -> None:
         CommandFailed: A topic cannot be read, so it may be one of them.
     """
 
-    found, unreadable = invocation.call(topics.readable_deleted_topics)
+    found, unreadable = invocation.call(deletion.readable_deleted_topics)
     output = invocation.output
     if output.as_json:
         output.document([_json(each) for each in found])

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from vq.backoff import Backoff
 from vq.clock import Clock
 from vq.coordination.brokers.fitness import Fitness
-from vq.coordination.brokers.open_counts import OpenCount, read_counts
 from vq.coordination.tree.coordinator import (
     BadVersion,
     ConnectionLost,
@@ -30,12 +29,11 @@ from vq.coordination.tree.coordinator import (
     SessionExpired,
     SessionState,
     Set,
-    Unreadable,
     WatchEvent,
 )
 from vq.coordination.tree.own_node import OwnNode, delete_own
 from vq.coordination.tree.paths import BROKERS
-from vq.coordination.tree.reading import children_or_none, count_partitions, gather_all
+from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.audit import UncleanElections
 from vq.coordination.tree.values.brokers import (
@@ -47,7 +45,7 @@ from vq.coordination.tree.values.brokers import (
 )
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
-from vq.model import Address, GroupView, NodeInfo, check_name
+from vq.model import Address, NodeInfo, check_name
 
 logger = get_logger(__name__)
 
@@ -485,36 +483,6 @@ async def read_group(coordinator: Coordinator, group: str) -> BrokerGroup | None
         return None
 
 
-async def groups(coordinator: Coordinator) -> list[GroupView]:
-    """Return all broker groups, sorted by name, each with its number of open partitions.
-
-    See ``counted_groups``.
-    """
-    return (await counted_groups(coordinator))[0]
-
-
-async def counted_groups(
-    coordinator: Coordinator,
-) -> tuple[list[GroupView], dict[str, OpenCount | None]]:
-    """Return all broker groups, and the counts with their numbers of open partitions.
-
-    This takes a few reads for each group, whatever the number of topics. If a group has no count,
-    because only older brokers run, every partition is read.
-    """
-    names = await children_or_none(coordinator, BROKERS)
-    counts = await read_counts(coordinator, names)
-    known = {
-        name: count.open
-        for name, count in counts.items()
-        if count is not None and count.open is not None
-    }
-    opened: Mapping[str, int] = (
-        known if len(known) == len(names) else await count_partitions(coordinator)
-    )
-    views = await gather_all(_group_view(coordinator, name, opened[name]) for name in names)
-    return views, counts
-
-
 async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:
     """Return the registered nodes of a group, sorted by name."""
     names = await children_or_none(coordinator, Registration.parent(group))
@@ -571,40 +539,6 @@ async def read_unclean(coordinator: Coordinator, group: str) -> UncleanElections
         return UncleanElections.decode(path, (await coordinator.get(path)).data)
     except NoNode:
         return UncleanElections()
-
-
-async def _group_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:
-    try:
-        return await _readable_view(coordinator, group, partitions)
-    except Unreadable as error:
-        logger.warning(
-            "broker group cannot be read, nothing is placed on it", group=group, error=error
-        )
-        return GroupView(group=group, alive=False, partitions=partitions)
-
-
-async def _readable_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:
-    value = await read_group(coordinator, group) or BrokerGroup()
-    state = await read_state(coordinator, group)
-    master = await read_node(coordinator, group, state.master) if state is not None else None
-    return GroupView(
-        group=group,
-        alive=master is not None,
-        draining=value.draining,
-        drained=value.drained,
-        pool=value.pool,
-        partitions=partitions,
-        labels=value.labels,
-        nodes=max(1, len(await known_nodes(coordinator, group, state))),
-    )
-
-
-async def known_nodes(
-    coordinator: Coordinator, group: str, state: GroupState | None
-) -> frozenset[str]:
-    """Return the nodes of a group: those that run, and those that have been in sync."""
-    running = await children_or_none(coordinator, Registration.parent(group))
-    return frozenset(running) | (frozenset() if state is None else state.nodes)
 
 
 def _group_value(path: str, data: bytes) -> BrokerGroup:

@@ -6,7 +6,7 @@ One node holds them. Operators write it, and producers read it when a topic is m
 import functools
 from collections.abc import Callable, Sequence
 
-from vq.coordination.brokers.registry import groups
+from vq.coordination.brokers.group_views import groups
 from vq.coordination.topics import topics
 from vq.coordination.topics.allocation import missing_pool
 from vq.coordination.topics.topics import TopicExists

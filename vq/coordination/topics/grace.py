@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.coordination.topics import topics
-from vq.coordination.topics.topics import read_summaries
+from vq.coordination.topics.summaries import read_summaries
 from vq.coordination.tree.coordinator import Check, Coordinator, Create, NoNode, Operation, Set
 from vq.coordination.tree.reading import CountedTopic, TopicView, read_topic
 from vq.coordination.tree.update import Plan, apply_plan

@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from vq.coordination.brokers.group_views import counted_groups
 from vq.coordination.brokers.open_counts import (
     COUNTS_PER_MULTI_MAX,
     count_operations,
     counted,
 )
-from vq.coordination.brokers.registry import counted_groups
 from vq.coordination.topics.allocation import allocate
 from vq.coordination.topics.placement import check_spans
 from vq.coordination.topics.remains import read_remains
@@ -40,15 +40,11 @@ from vq.coordination.tree.coordinator import (
     NoNode,
     Operation,
     Set,
-    Unreadable,
 )
 from vq.coordination.tree.paths import TOPICS
 from vq.coordination.tree.reading import (
-    CountedTopic,
     TopicView,
     children_or_none,
-    gather_all,
-    read_summary,
     read_topic,
 )
 from vq.coordination.tree.update import Plan, apply_plan
@@ -79,8 +75,6 @@ __all__ = [
     "delete_topic",
     "describe_topic",
     "list_topics",
-    "read_summaries",
-    "summarize_topics",
     "touch_partition",
     "was_deleted",
 ]
@@ -106,38 +100,6 @@ class TopicExists(CoordinationError):
 async def list_topics(coordinator: Coordinator) -> list[str]:
     """Return the sorted names of all topics."""
     return await children_or_none(coordinator, TOPICS)
-
-
-async def summarize_topics(coordinator: Coordinator) -> list[CountedTopic]:
-    """Return all topics that are ready, sorted by name, without their partitions."""
-    names = await list_topics(coordinator)
-    found = await gather_all(read_summary(coordinator, name) for name in names)
-    return [each for each in found if each is not None and each.phase == READY]
-
-
-async def summarize_readable(
-    coordinator: Coordinator,
-) -> tuple[list[CountedTopic], dict[str, Unreadable]]:
-    """Like ``summarize_topics``; a topic with an unreadable znode has its error beside the list."""
-    found, unreadable = await read_summaries(coordinator)
-    return [each for each in found if each.phase == READY], unreadable
-
-
-async def read_summaries(
-    coordinator: Coordinator,
-) -> tuple[list[CountedTopic], dict[str, Unreadable]]:
-    """Return all topics in any phase, and by name the errors of those that cannot be read."""
-    unreadable: dict[str, Unreadable] = {}
-
-    async def read(name: str) -> CountedTopic | None:
-        try:
-            return await read_summary(coordinator, name)
-        except Unreadable as error:
-            unreadable[name] = error
-            return None
-
-    found = await gather_all(read(name) for name in await list_topics(coordinator))
-    return [each for each in found if each is not None], unreadable
 
 
 async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:

@@ -9,7 +9,7 @@ This module decides when to compare. The owner's ``look`` compares and repairs.
     CLOSED     the coordinator gave up: the task ends
 
 A hint says only that something may have changed, so ``look`` always compares with the tree. The
-topics of a broker have a task of their own (``broker.partition.topics_view``).
+topics of a broker have a task of their own (``broker.logs.topics_view``).
 """
 
 import asyncio

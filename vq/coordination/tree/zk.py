@@ -20,37 +20,24 @@ from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
     KazooException,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
-from kazoo.exceptions import OperationTimeoutError as KazooOperationTimeout
-from kazoo.protocol.serialization import Connect
-from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 
 from vq.clock import Clock, SystemClock
 from vq.coordination.tree import kazoo_reads
 from vq.coordination.tree.coordinator import (
-    BadVersion,
     Check,
     ConnectionLost,
     Create,
     Delete,
-    EventKind,
     Node,
     NodeExists,
     NoNode,
     NotAllowed,
-    NotEmpty,
     Operation,
     Read,
     SessionExpired,
@@ -58,9 +45,16 @@ from vq.coordination.tree.coordinator import (
     Set,
     Stat,
     Watch,
-    WatchEvent,
     join,
     parent_of,
+)
+from vq.coordination.tree.kazoo_answers import (
+    WatchOnce,
+    mind_connecting,
+    read_of,
+    set_result,
+    stat_of,
+    translated,
 )
 from vq.coordination.tree.kazoo_threads import Handler
 from vq.coordination.tree.probe import why_no_session
@@ -90,9 +84,6 @@ HEARTBEATS_PER_TIMEOUT: Final = 5
 DEAD_AFTER_TIMEOUTS: Final = 3
 #: Consecutive replaced clients without an answered call before the coordinator gives up.
 REBUILDS_MAX: Final = 5
-#: How long a new connection waits for the server's first answer, as a part of the session time-out.
-#: Each further connection waits twice as long, up to a whole time-out.
-FIRST_PATIENCE_RATIO: Final = 1 / 8
 #: Longest wait for kazoo's threads at close; they are daemons and end by themselves later.
 STOP_WAIT_S: Final = 2.0
 
@@ -101,57 +92,9 @@ REFUSED_TRIES: Final = 2
 #: Pause before the first calls of a session are repeated.
 _AGAIN_S: Final = 0.05
 
-_KINDS: Final = {
-    EventType.CREATED: EventKind.CREATED,
-    EventType.CHANGED: EventKind.CHANGED,
-    EventType.DELETED: EventKind.DELETED,
-    EventType.CHILD: EventKind.CHILDREN,
-    EventType.NONE: EventKind.DISCONNECTED,
-}
-_PATH_ERRORS: Final[dict[type[KazooException], Callable[[str], CoordinationError]]] = {
-    NoNodeError: NoNode,
-    NodeExistsError: NodeExists,
-    BadVersionError: BadVersion,
-    NotEmptyError: NotEmpty,
-    NoAuthError: NotAllowed,
-}
 _DEAD_STATES: Final = {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
 
 T = TypeVar("T")
-
-
-class _WatchOnce:
-    """The function that kazoo calls on its thread for one watch.
-
-    Two of them are equal for equal callbacks. kazoo keeps the watches of a path in a set, so a
-    second watch with the same callback is a no-op, and kazoo's set matches the server's.
-    """
-
-    __slots__ = ("_callback", "_owner")
-
-    def __init__(self, owner: "ZooKeeperCoordinator", callback: Watch) -> None:
-        self._owner = owner
-        self._callback = callback
-
-    def __call__(self, event: WatchedEvent) -> None:
-        self._owner.post(self._deliver, event)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _WatchOnce)
-            and other._owner is self._owner
-            and other._callback == self._callback
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._callback)
-
-    def _deliver(self, event: WatchedEvent) -> None:
-        path = self._owner.relative(event.path or "")
-        try:
-            self._callback(WatchEvent(_KINDS[event.type], path))
-        except Exception:
-            logger.exception("watch callback failed", zookeeper=self._owner.describe(), path=path)
 
 
 #: The parent of all clusters.
@@ -301,38 +244,9 @@ class ZooKeeperCoordinator(SessionBase):
             connection_retry=retry,
             logger=_kazoo_logger,
         )
-        self._mind_connecting(client)
+        mind_connecting(client, self._asked_timeout_s, self._negotiated_s)
         client.add_listener(lambda state: self._on_kazoo_state(client, state))
         return client
-
-    def _mind_connecting(self, client: KazooClient) -> None:
-        """Bound the wait for the answer to a new connection, and keep the granted time-out.
-
-        A ZooKeeper that is starting accepts connections a few hundredths of a second before it can
-        serve them, and never answers these. kazoo would wait a whole session time-out, and the
-        session would end. So the first attempt waits only a short time. Each attempt without an
-        answer makes the next one wait longer, because an ensemble may be slow to confirm a session.
-        The answer has the granted time-out, which kazoo does not show.
-        """
-        connection = client._connection
-        invoke = connection._invoke
-        first_s = patience_s = self._asked_timeout_s * FIRST_PATIENCE_RATIO
-
-        def bounded(timeout: float, request: Any, xid: int | None = None) -> Any:
-            nonlocal patience_s
-            if not isinstance(request, Connect):
-                return invoke(timeout, request, xid)
-            try:
-                answer = invoke(min(timeout, patience_s), request, xid)
-            except client.handler.timeout_exception:
-                patience_s = min(2 * patience_s, self._asked_timeout_s)
-                raise
-            patience_s = first_s
-            if answer[0].time_out > 0:
-                self._negotiated_s[client] = answer[0].time_out / 1000
-            return answer
-
-        connection._invoke = bounded
 
     def _on_kazoo_state(self, client: KazooClient, state: str) -> None:
         """Hand a transition to the loop; runs on kazoo's connection thread."""
@@ -505,7 +419,7 @@ class ZooKeeperCoordinator(SessionBase):
         """See ``Coordinator.get``."""
         full, once = self.full_path(path), self._once(watch)
         data, stat = await self._call(lambda c: c.get_async(full, watch=once), path)
-        return Node(data, _stat(stat))
+        return Node(data, stat_of(stat))
 
     async def get_many(self, paths: Sequence[str]) -> list[Read]:
         """See ``Coordinator.get_many``; a server before ZooKeeper 3.6 is asked for each node."""
@@ -520,7 +434,7 @@ class ZooKeeperCoordinator(SessionBase):
                     raise
                 self._reads_many = False
             else:
-                return [_read(each, path) for each, path in zip(found, paths, strict=True)]
+                return [read_of(each, path) for each, path in zip(found, paths, strict=True)]
         return list(await asyncio.gather(*(self._read_one(path) for path in paths)))
 
     async def _read_one(self, path: str) -> Read:
@@ -542,7 +456,7 @@ class ZooKeeperCoordinator(SessionBase):
         """See ``Coordinator.exists``."""
         full, once = self.full_path(path), self._once(watch)
         stat = await self._call(lambda c: c.exists_async(full, watch=once), path)
-        return _stat(stat) if stat is not None else None
+        return stat_of(stat) if stat is not None else None
 
     async def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
         """See ``Coordinator.children``."""
@@ -563,13 +477,13 @@ class ZooKeeperCoordinator(SessionBase):
             path,
             leader=True,
         )
-        return _stat(stat)
+        return stat_of(stat)
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
         """See ``Coordinator.set``."""
         full, value = self.full_path(path), check_data(path, data)
         stat = await self._call(lambda c: c.set_async(full, value, version), path, leader=True)
-        return _stat(stat)
+        return stat_of(stat)
 
     async def delete(self, path: str, *, version: int = -1) -> None:
         """See ``Coordinator.delete``."""
@@ -591,12 +505,12 @@ class ZooKeeperCoordinator(SessionBase):
             if isinstance(answer, Exception) and not isinstance(
                 answer, RolledBackError | RuntimeInconsistency
             ):
-                error = _translate(answer, operations[index].path)
+                error = translated(answer, operations[index].path)
                 error.details["index"] = index
                 raise error
         if len(answers) != len(operations) or any(isinstance(a, Exception) for a in answers):
             raise CoordinationError(f"ZooKeeper answered a multi with {answers!r}")
-        return [_stat(a) if isinstance(a, ZnodeStat) else None for a in answers]
+        return [stat_of(a) if isinstance(a, ZnodeStat) else None for a in answers]
 
     async def sync(self, path: str = "") -> None:
         """See ``Coordinator.sync``."""
@@ -636,13 +550,13 @@ class ZooKeeperCoordinator(SessionBase):
             self._in_flight[future] = None
             sent, session_id = self._clock.monotonic(), self._session_id
             try:
-                submit(client).rawlink(lambda result: self.post(_set_result, future, result))
+                submit(client).rawlink(lambda result: self.post(set_result, future, result))
                 async with asyncio.timeout(CALL_TIMEOUT_RATIO * self._session_timeout_s):
                     answer = await future
             except TimeoutError:
                 raise ConnectionLost(f"no answer from ZooKeeper about {path!r}") from None
             except KazooException as error:
-                ours = _translate(error, path)
+                ours = translated(error, path)
                 if not isinstance(ours, ConnectionLost | SessionExpired):
                     self._proved(sent, session_id, leader=leader)
                     self._check_same_session(losses, applied=False)
@@ -669,39 +583,5 @@ class ZooKeeperCoordinator(SessionBase):
         """Return an absolute path of ZooKeeper relative to the cluster's root."""
         return path.lstrip("/").removeprefix(self._base).lstrip("/")
 
-    def _once(self, watch: Watch | None) -> _WatchOnce | None:
-        return _WatchOnce(self, watch) if watch is not None else None
-
-
-def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:
-    if future.done():
-        return
-    if result.exception is not None:
-        future.set_exception(result.exception)
-    else:
-        future.set_result(result.value)
-
-
-def _read(found: Any, path: str) -> Read:
-    """Return one part of the answer to ``get_many``; raise an error that is not of its node."""
-    if isinstance(found, Exception):
-        error = _translate(found, path)
-        if isinstance(error, NotAllowed):
-            return error
-        raise error
-    return None if found is None else Node(found[0], _stat(found[1]))
-
-
-def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
-
-
-def _translate(error: Exception, path: str) -> CoordinationError:
-    for theirs, ours in _PATH_ERRORS.items():
-        if isinstance(error, theirs):
-            return ours(path)
-    if isinstance(error, SessionExpiredError):
-        return SessionExpired(f"the session with ZooKeeper ended; nothing was applied to {path!r}")
-    if isinstance(error, ConnectionLoss | ConnectionClosedError | KazooOperationTimeout):
-        return ConnectionLost(f"the connection to ZooKeeper ended before the answer about {path!r}")
-    return CoordinationError(f"ZooKeeper refused a call about {path!r}: {error!r}")
+    def _once(self, watch: Watch | None) -> WatchOnce | None:
+        return WatchOnce(self, watch) if watch is not None else None

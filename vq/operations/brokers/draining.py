@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views, registry
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.errors import InvalidArgument
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
@@ -130,7 +130,7 @@ async def _set_draining(cluster: ClusterClient, group: str, *, draining: bool) -
     await _change(
         cluster, group, f"draining {group}", lambda value: replace(value, draining=draining)
     )
-    views = await registry.groups(cluster.coordinator)
+    views = await group_views.groups(cluster.coordinator)
     opened = sum(view.partitions for view in views if view.group == group)
     return DrainedGroup(group, draining, opened)
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views
 from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
@@ -213,7 +213,7 @@ def _topic_state(name: str, node: Node | NotAllowed) -> TopicState:
 
 async def list_broker_groups(cluster: ClusterClient) -> list[GroupView]:
     """Return the broker groups with their pools, sorted by name."""
-    return await registry.groups(cluster.coordinator)
+    return await group_views.groups(cluster.coordinator)
 
 
 # Partitions in ZooKeeper ----------------------------------------------------------------------

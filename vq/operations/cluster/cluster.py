@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views, registry
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.brokers import GroupState
@@ -137,7 +137,7 @@ class ClusterStatus:
 
 async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
     """Ask every registered broker for its status; a silent one is told with the reason."""
-    views = await registry.groups(cluster.coordinator)
+    views = await group_views.groups(cluster.coordinator)
     found = await gather_all(_readable_reports(cluster, view) for view in views)
     return ClusterStatus(
         tuple(report for reports, _ in found for report in reports),

@@ -33,7 +33,7 @@ from vq.operations.cluster import checks
 from vq.operations.cluster.checks import ArchiveFacts, BrokerAnswer, Finding, Level
 from vq.operations.cluster.cluster import BrokerReport, cluster_status
 from vq.operations.topics.topics import readable_topics
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 
 _SAMPLES: Final = 7
 #: A directory that has not answered for so long hangs.

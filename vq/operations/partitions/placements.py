@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.brokers import registry
-from vq.coordination.topics import topics
+from vq.coordination.brokers import group_views, registry
+from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.allocation import allocate, pool_text, too_few_nodes
 from vq.coordination.topics.placement import begin_range, move
 from vq.coordination.tree.coordinator import BadVersion
@@ -157,8 +157,8 @@ async def plan_emptying(cluster: ClusterClient, group: str) -> list[Move]:
         NotMaster: A group has no running master.
     """
     moves: list[Move] = []
-    views = [each for each in await registry.groups(cluster.coordinator) if each.group != group]
-    for summary in await topics.summarize_topics(cluster.coordinator):
+    views = [each for each in await group_views.groups(cluster.coordinator) if each.group != group]
+    for summary in await summaries.summarize_topics(cluster.coordinator):
         view = await topics.describe_topic(cluster.coordinator, summary.name)
         numbers = [each.partition for each in view.partitions if each.writer_group == group]
         if not numbers:
@@ -180,7 +180,7 @@ async def check_nodes(cluster: ClusterClient, topic: str, group: str, min_insync
         InvalidArgument: It has fewer nodes than ``min_insync``.
     """
     state = await registry.read_state(cluster.coordinator, group)
-    nodes = await registry.known_nodes(cluster.coordinator, group, state)
+    nodes = await group_views.known_nodes(cluster.coordinator, group, state)
     why = too_few_nodes(max(1, len(nodes)), min_insync)
     if why is not None:
         raise InvalidArgument(

@@ -18,8 +18,9 @@ from vq.errors import CorruptData
 from vq.extras import install_command
 from vq.log_lines import get_logger
 from vq.store.archive.archive import STUB_VERSION, ArchiveFiles, Stub, joined, place_of
-from vq.store.disk.disk import FILE_MODE, TEMPORARY_SUFFIX, Disk
+from vq.store.disk.disk import TEMPORARY_SUFFIX, Disk
 from vq.store.disk.long_file import LongFile
+from vq.store.disk.real_disk import FILE_MODE
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.format import (
     ARCHIVE_SUFFIX,

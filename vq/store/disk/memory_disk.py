@@ -7,73 +7,31 @@ of the first few changes of that directory, in order).
 """
 
 import errno
-import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Final, Protocol
+from typing import Final
 
 from vq.errors import DirectoryRefused
 from vq.store.disk.disk import TEMPORARY_SUFFIX, Buffer
 from vq.store.disk.file_system import FileSystem
+from vq.store.disk.memory_names import (
+    SECTOR_BYTES,
+    Chance,
+    FixedChance,
+    MemoryDirectory,
+    MemoryNode,
+    resize,
+)
 
-__all__ = [
-    "Chance",
-    "DiskOperation",
-    "MemoryDisk",
-    "MemoryFile",
-    "MemoryFileSystem",
-    "RandomChance",
-    "keep_all",
-    "keep_none",
-]
+__all__ = ["DiskOperation", "MemoryDisk", "MemoryFile", "MemoryFileSystem", "keep_all", "keep_none"]
 
-SECTOR_BYTES: Final = 512
 _TOP: Final = PurePath("/")
 
 
-class Chance(Protocol):
-    """What decides, at a crash, which un-synced parts survive."""
-
-    def keep_sector(self) -> bool:
-        """Whether one written sector reached the medium."""
-        ...
-
-    def keep_changes(self, count: int) -> int:
-        """How many of the first of ``count`` changes in order reached the medium."""
-        ...
-
-
-class _Fixed:
-    def __init__(self, *, keep: bool) -> None:
-        self._keep = keep
-
-    def keep_sector(self) -> bool:
-        return self._keep
-
-    def keep_changes(self, count: int) -> int:
-        return count if self._keep else 0
-
-
-class RandomChance:
-    """Sectors by the toss of a coin with a bias of its own, changes up to a random one."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._bias = rng.choice((0.1, 0.5, 0.9))
-
-    def keep_sector(self) -> bool:
-        """See ``Chance.keep_sector``."""
-        return self._rng.random() < self._bias
-
-    def keep_changes(self, count: int) -> int:
-        """See ``Chance.keep_changes``."""
-        return self._rng.randint(0, count)
-
-
 #: A power cut that took everything not synced, and a killed process, which takes nothing.
-keep_none: Final[Chance] = _Fixed(keep=False)
-keep_all: Final[Chance] = _Fixed(keep=True)
+keep_none: Final[Chance] = FixedChance(keep=False)
+keep_all: Final[Chance] = FixedChance(keep=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,132 +45,10 @@ class DiskOperation:
     data: bytes = b""
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    """A file: what is read now, what is surely on the medium, and the changes between the two."""
-
-    now: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending: list[tuple[str, int, bytes]] = field(default_factory=list)
-    born: int = 0
-
-    def make_durable(self, count: int | None = None) -> None:
-        """Bring the medium up to date with the first ``count`` changes (None: all)."""
-        for kind, position, data in self.pending[:count]:
-            if kind == "truncate":
-                _resize(self.durable, position)
-            else:
-                if position > len(self.durable):
-                    _resize(self.durable, position)
-                self.durable[position : position + len(data)] = data
-        del self.pending[:count]
-
-    def after_crash(self, chance: Chance) -> bytes:
-        """Return what is left of the content."""
-        content = bytearray(self.durable)
-        sizes = chance.keep_changes(len(self.pending))
-        for at, (kind, position, data) in enumerate(self.pending):
-            if kind == "truncate":
-                if at < sizes:
-                    _resize(content, position)
-                continue
-            end = position + len(data)
-            if at < sizes and end > len(content):
-                _resize(content, end)
-            if kind == "write":
-                _write_sectors(content, position, data, chance)
-        return bytes(content)
-
-
-@dataclass(slots=True, eq=False)
-class _Directory:
-    """A directory: its names now, the names surely on the medium, the changes since, in order.
-
-    A change gives names their new meaning, all of them or none; None is a name that is gone.
-    """
-
-    now: dict[str, "_Node | _Directory"] = field(default_factory=dict)
-    durable: dict[str, "_Node | _Directory"] = field(default_factory=dict)
-    pending: list[dict[str, "_Node | _Directory | None"]] = field(default_factory=list)
-
-    def change(self, names: "dict[str, _Node | _Directory | None]") -> None:
-        _apply_names(self.now, names)
-        self.pending.append(names)
-
-    def make_durable(self, count: int | None = None) -> None:
-        """The same as that of a file."""
-        for change in self.pending[:count]:
-            _apply_names(self.durable, change)
-        del self.pending[:count]
-
-    def after_crash(
-        self, chance: Chance, survivors: "dict[int, _Node | _Directory]"
-    ) -> "_Directory":
-        """Return what is left of the directory and of all below it."""
-        names = dict(self.durable)
-        for change in self.pending[: chance.keep_changes(len(self.pending))]:
-            _apply_names(names, change)
-        left = _Directory()
-        for name, node in sorted(names.items()):
-            if id(node) not in survivors:
-                if isinstance(node, _Directory):
-                    survivors[id(node)] = node.after_crash(chance, survivors)
-                else:
-                    content = node.after_crash(chance)
-                    survivors[id(node)] = _Node(
-                        bytearray(content), bytearray(content), born=node.born
-                    )
-            left.now[name] = survivors[id(node)]
-        left.durable = dict(left.now)
-        return left
-
-    def walk(self, path: PurePath) -> "Iterator[tuple[PurePath, _Node | _Directory]]":
-        """Yield everything below, parents first."""
-        for name, node in sorted(self.now.items()):
-            yield path / name, node
-            if isinstance(node, _Directory):
-                yield from node.walk(path / name)
-
-    def size_bytes(self) -> int:
-        """Return how many bytes all files below it have."""
-        return sum(
-            node.size_bytes() if isinstance(node, _Directory) else len(node.now)
-            for node in self.now.values()
-        )
-
-
-def _apply_names(
-    names: "dict[str, _Node | _Directory]", change: "dict[str, _Node | _Directory | None]"
-) -> None:
-    for name, node in change.items():
-        if node is None:
-            names.pop(name, None)
-        else:
-            names[name] = node
-
-
-def _resize(content: bytearray, length: int) -> None:
-    if length < len(content):
-        del content[length:]
-    else:
-        content.extend(bytes(length - len(content)))
-
-
-def _write_sectors(content: bytearray, position: int, data: bytes, chance: Chance) -> None:
-    at = 0
-    while at < len(data):
-        step = min(len(data) - at, SECTOR_BYTES - (position + at) % SECTOR_BYTES)
-        space = len(content) - (position + at)
-        if chance.keep_sector() and space > 0:
-            part = data[at : at + min(step, space)]
-            content[position + at : position + at + len(part)] = part
-        at += step
-
-
 class MemoryFile:
     """An open file of a ``MemoryDisk``; see ``File``."""
 
-    def __init__(self, disk: "MemoryDisk", path: PurePath, node: _Node) -> None:
+    def __init__(self, disk: "MemoryDisk", path: PurePath, node: MemoryNode) -> None:
         self._disk = disk
         self._path = path
         self._node = node
@@ -275,14 +111,14 @@ class MemoryFile:
             raise OSError(errno.ENOSPC, "the memory disk is full", str(self._path))
         if end > len(self._node.now):
             self._node.pending.append(("truncate", end, b""))
-            _resize(self._node.now, end)
+            resize(self._node.now, end)
         self._disk._record(DiskOperation("allocate", self._path, position=end))
 
     def truncate(self, length: int) -> None:
         """See ``File.truncate``."""
         self._check_open()
         self._disk._check("truncate", self._path)
-        _resize(self._node.now, length)
+        resize(self._node.now, length)
         self._node.pending.append(("truncate", length, b""))
         self._disk._record(DiskOperation("truncate", self._path, position=length))
 
@@ -383,7 +219,7 @@ class MemoryDisk:
         self.fetched: list[tuple[PurePath, int]] = []
         self.boots = 1
         self._births = 0
-        self._root = _Directory()
+        self._root = MemoryDirectory()
         self._locks: set[PurePath] = set()
         self.faults: list[tuple[str, str, int, int]] = []
         self._syncfs_flushes = syncfs_flushes
@@ -393,8 +229,8 @@ class MemoryDisk:
             else MemoryFileSystem(self, flushes_device=syncfs_flushes)
         )
         # Written out to the device and not flushed there: so many changes of each.
-        self._written: dict[_Node | _Directory, int] = {}
-        self._lost: dict[_Node, OSError] = {}  # what the next datasync of a file reports
+        self._written: dict[MemoryNode | MemoryDirectory, int] = {}
+        self._lost: dict[MemoryNode, OSError] = {}  # what the next datasync of a file reports
         self._lost_some: OSError | None = None  # what the next sync of everything reports
 
     # Faults ---------------------------------------------------------------------------------------
@@ -416,12 +252,12 @@ class MemoryDisk:
         the next sync of the whole file system, each of them once.
         """
         for path, node in self._root.walk(_TOP):
-            if isinstance(node, _Node) and str(path).endswith(name):
+            if isinstance(node, MemoryNode) and str(path).endswith(name):
                 self._drop_changes(node)
                 error = OSError(errno.EIO, "writing out was told to fail", str(path))
                 self._lost[node] = self._lost_some = error
 
-    def _drop_changes(self, node: _Node) -> None:
+    def _drop_changes(self, node: MemoryNode) -> None:
         node.pending.clear()
         self._written.pop(node, None)
 
@@ -445,7 +281,7 @@ class MemoryDisk:
         if error is not None:
             raise error
 
-    def _space_for(self, node: _Node, end: int) -> int:
+    def _space_for(self, node: MemoryNode, end: int) -> int:
         """Return the length up to which the file may grow, at most ``end``."""
         if self.capacity_bytes is None:
             return end
@@ -507,26 +343,26 @@ class MemoryDisk:
             action(path)
 
     # Names ----------------------------------------------------------------------------------------
-    def find(self, path: PurePath) -> _Node | _Directory | None:
+    def find(self, path: PurePath) -> MemoryNode | MemoryDirectory | None:
         """Return what is at a path now."""
-        node: _Node | _Directory | None = self._root
+        node: MemoryNode | MemoryDirectory | None = self._root
         for part in path.parts[1:] if path.is_absolute() else path.parts:
-            node = node.now.get(part) if isinstance(node, _Directory) else None
+            node = node.now.get(part) if isinstance(node, MemoryDirectory) else None
         return node
 
-    def _directory(self, path: PurePath) -> _Directory:
+    def _directory(self, path: PurePath) -> MemoryDirectory:
         node = self.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        if not isinstance(node, _Directory):
+        if not isinstance(node, MemoryDirectory):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
         return node
 
-    def _file(self, path: PurePath) -> _Node:
+    def _file(self, path: PurePath) -> MemoryNode:
         node = self.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        if isinstance(node, _Directory):
+        if isinstance(node, MemoryDirectory):
             raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
         return node
 
@@ -541,7 +377,7 @@ class MemoryDisk:
                 raise FileExistsError(errno.EEXIST, "the file exists", str(path))
             directory = self._directory(key.parent)
             self._births += 1
-            directory.change({key.name: _Node(born=self._births)})
+            directory.change({key.name: MemoryNode(born=self._births)})
             self._record(DiskOperation("open", key))
         node = self._file(key)
         self.open_files += 1
@@ -562,7 +398,7 @@ class MemoryDisk:
 
     def is_directory(self, path: Path) -> bool:
         """See ``Disk.is_directory``."""
-        return isinstance(self.find(path), _Directory)
+        return isinstance(self.find(path), MemoryDirectory)
 
     def mkdir(self, path: Path) -> list[Path]:
         """See ``Disk.mkdir``."""
@@ -572,7 +408,7 @@ class MemoryDisk:
             missing.append(path)
             path = path.parent
         for directory in reversed(missing):
-            self._directory(directory.parent).change({directory.name: _Directory()})
+            self._directory(directory.parent).change({directory.name: MemoryDirectory()})
             self._record(DiskOperation("mkdir", PurePath(directory)))
         return [directory.parent for directory in reversed(missing)]
 
@@ -583,7 +419,7 @@ class MemoryDisk:
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(source))
         there = self.find(target)
-        if isinstance(node, _Directory) and isinstance(there, _Directory) and there.now:
+        if isinstance(node, MemoryDirectory) and isinstance(there, MemoryDirectory) and there.now:
             raise OSError(errno.ENOTEMPTY, "directory not empty", str(target))
         old, new = self._directory(source.parent), self._directory(target.parent)
         if old is new:
@@ -699,6 +535,6 @@ class MemoryDisk:
         paths = {id(node): path for path, node in walk}
         for node, count in self._written.items():
             node.make_durable(count)
-            kind = "datasync" if isinstance(node, _Node) else "sync_directory"
+            kind = "datasync" if isinstance(node, MemoryNode) else "sync_directory"
             self._record(DiskOperation(kind, paths.get(id(node), _TOP)))
         self._written.clear()

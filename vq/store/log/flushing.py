@@ -17,7 +17,7 @@ from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.log_config import LogConfig, LogState
 from vq.store.log.log_status import LogStatus
-from vq.store.log.recovery import Recovered
+from vq.store.log.recovered import Recovered
 from vq.store.log.ticket import SyncTicket
 
 __all__ = ["Flushing"]

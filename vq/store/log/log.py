@@ -38,7 +38,8 @@ from vq.store.log.log_reader import LogReader
 from vq.store.log.log_status import LogStatus
 from vq.store.log.log_tail import LogTail
 from vq.store.log.manifest import HeldAs, ManifestEntry
-from vq.store.log.recovery import Case, Recovered, RecoveryReport, recover
+from vq.store.log.recovered import Case, Recovered, RecoveryReport
+from vq.store.log.recovery import recover
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.format import CHECKPOINT_NAME, CONTROL_BYTES, records_mark
 from vq.store.records.producers import Records

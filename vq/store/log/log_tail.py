@@ -24,7 +24,7 @@ from vq.store.log.log_config import LogConfig
 from vq.store.log.log_reader import NO_DESCRIPTOR_ERRNOS
 from vq.store.log.log_status import LogStatus
 from vq.store.log.manifest import ManifestEntry
-from vq.store.log.recovery import Recovered
+from vq.store.log.recovered import Recovered
 from vq.store.records.format import CHECKPOINT_NAME, OFFSET_MAX
 from vq.store.records.offset_index import OffsetIndex
 

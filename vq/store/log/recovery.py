@@ -35,121 +35,40 @@ Recovery can be interrupted after any step: the next one then does the rest.
 """
 
 import contextlib
-import enum
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from vq.errors import CorruptData, DirectoryRefused
+from vq.errors import CorruptData
 from vq.store.archive.archive import Archive
-from vq.store.disk.disk import TEMPORARY_SUFFIX, Disk
+from vq.store.disk.disk import Disk
 from vq.store.log import lookup
+from vq.store.log.beside_blocks import (
+    facts_of,
+    first_number_of,
+    marked,
+    read_checkpoint,
+    remove_leftovers,
+)
 from vq.store.log.block import Block, BlockCache
 from vq.store.log.blocks import Blocks
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.holdings import Holdings
 from vq.store.log.log_config import FROM_THE_FIRST, LogBegin
 from vq.store.log.missing import NAMED_MAX, missing_ranges, missing_text
+from vq.store.log.recovered import Case, Recovered, RecoveryReport, classify
 from vq.store.log.repair_file import finish_repairs
 from vq.store.records.format import (
-    ARCHIVE_SUFFIX,
-    BLOCK_SUFFIX,
-    CHECKPOINT_NAME,
     CUT_MARK,
     DROPPED_SUFFIX,
-    INDEX_SUFFIX,
-    KEYS_SUFFIX,
     OFFSET_DIGITS,
     block_name,
-    parse_block_name,
 )
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.producers import ProducerTable
 from vq.store.records.scan import Behind, LogFacts, is_zero, look_behind, verify
 
-__all__ = ["Case", "Recovered", "RecoveryReport", "classify", "recover"]
-
-
-class Case(enum.StrEnum):
-    """What recovery found at the end of what it could verify."""
-
-    NEW = "new"
-    CLEAN = "clean"
-    TORN_TAIL = "torn tail"
-    UNSYNCED = "unsynced group"
-    DAMAGED = "damaged"
-    UNREADABLE = "unreadable"
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What recovery found and did.
-
-    Attributes:
-        case: The row of the table.
-        offset: X, where the verified part ends.
-        checkpoint_offset: Verification began here.
-        verified_bytes: How many were.
-        batches: In how many batches.
-        cut_bytes: Bytes taken off the end.
-        cut_files: Where they are kept now.
-        cut_messages: How many messages they announced at least; None: not known.
-        notes: Sentences for the operator.
-    """
-
-    case: Case = Case.NEW
-    offset: int = 0
-    checkpoint_offset: int = 0
-    verified_bytes: int = 0
-    batches: int = 0
-    cut_bytes: int = 0
-    cut_files: list[Path] = field(default_factory=list)
-    cut_messages: int | None = None
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Recovered:
-    """A log as recovery hands it over."""
-
-    start_offset: int
-    end_offset: int
-    facts: LogFacts
-    start_messages: int = 0
-    first_number: int | None = None
-    blocks: list[Block] = field(default_factory=list)
-    sealed: bool = False
-    has_checkpoint: bool = False
-    unnamed: bool = False  # there are blocks, and no manifest that names them
-    dropped: list[Path] = field(default_factory=list)  # blocks whose retention was interrupted
-    discards: list[Path] = field(default_factory=list)  # marks of zips elsewhere, to be removed
-    quarantine: str = ""  # why, if it is in quarantine
-    lost_from: int | None = None  # then: what is gone begins here and ends at ``start_offset``
-    report: RecoveryReport = field(default_factory=RecoveryReport)
-
-    @classmethod
-    def failed(cls, start_offset: int) -> "Recovered":
-        """Return a log of which nothing could be read."""
-        return cls(start_offset, start_offset, LogFacts(), report=RecoveryReport(Case.UNREADABLE))
-
-
-def classify(
-    x: int, *, checkpoint_offset: int, rest_is_zero: bool, claimed_synced: int | None
-) -> Case:
-    """Return the row of the table for a log whose verified part ends at ``x``.
-
-    Args:
-        x: First byte that is no batch.
-        checkpoint_offset: Everything before it was durable when the checkpoint was written.
-        rest_is_zero: Nothing but zeros, or nothing at all, lies behind x.
-        claimed_synced: Highest synced offset that an intact batch behind x tells; None: no batch.
-    """
-    if x < checkpoint_offset:
-        return Case.DAMAGED
-    if claimed_synced is not None:
-        return Case.DAMAGED if claimed_synced > x else Case.UNSYNCED
-    return Case.CLEAN if rest_is_zero else Case.TORN_TAIL
+__all__ = ["recover"]
 
 
 def recover(
@@ -183,15 +102,15 @@ def recover(
     """
     if not disk.exists(directory):
         return _no_log(directory, begin, begun_at)
-    names = _remove_leftovers(disk, directory)
+    names = remove_leftovers(disk, directory)
     repaired = finish_repairs(disk, directory, names)
-    checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
+    checkpoint, notes = read_checkpoint(disk, directory, topic_id)
     notes = [*repaired, *notes]
     holdings = Holdings(disk, directory, names)
     if not holdings.starts and checkpoint is None:
         return _no_log(directory, begin, begun_at)
     run = _Recovery(directory, disk, checkpoint, holdings)
-    run.marked = _marked(names)
+    run.marked = marked(names)
     run.before_cut = before_cut
     run.report.notes += notes
     try:
@@ -229,53 +148,6 @@ def _lost_log(directory: Path, begun_at: int) -> Recovered:
     facts = LogFacts(producers=ProducerTable(forgot=True))
     report = RecoveryReport(Case.DAMAGED, begun_at, begun_at, notes=[why])
     return Recovered(begun_at, begun_at, facts, quarantine=why, report=report)
-
-
-def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:
-    """Remove half-written files and indexes without a block; return the other names."""
-    names = disk.listdir(directory)
-    kept = set(names)
-    for name in names:
-        bare = name.removesuffix(INDEX_SUFFIX)
-        lost_index = bare != name and not kept & {bare + BLOCK_SUFFIX, bare + ARCHIVE_SUFFIX}
-        if name.endswith(TEMPORARY_SUFFIX) or lost_index:
-            disk.unlink(directory / name)
-            kept.discard(name)
-    # What is left of a block, wherever its bytes are, has a name with its digits.
-    blocks = {name.partition(".")[0] for name in kept if not name.endswith(KEYS_SUFFIX)}
-    for name in [each for each in kept if each.endswith(KEYS_SUFFIX)]:
-        if name.removesuffix(KEYS_SUFFIX) not in blocks:
-            disk.unlink(directory / name)
-            kept.discard(name)
-    return sorted(kept)
-
-
-def _marked(names: list[str]) -> set[int]:
-    """Return the start offsets of blocks that are marked as dropped by retention."""
-    bare = [name.removesuffix(DROPPED_SUFFIX) for name in names if name.endswith(DROPPED_SUFFIX)]
-    starts = [parse_block_name(name + BLOCK_SUFFIX) for name in bare]
-    return {start for start in starts if start is not None}
-
-
-def _read_checkpoint(
-    disk: Disk, directory: Path, topic_id: str
-) -> tuple[Checkpoint | None, list[str]]:
-    path = directory / CHECKPOINT_NAME
-    if not disk.exists(path):
-        return None, []
-    try:
-        checkpoint = Checkpoint.from_bytes(disk.read_bytes(path))
-    except CorruptData as error:
-        return None, [
-            f"{path} is unusable ({error}): the whole log was verified instead, but that the first "
-            "blocks are there cannot be proved"
-        ]
-    if checkpoint.topic_id != topic_id:
-        raise DirectoryRefused(
-            f"{directory} belongs to topic id {checkpoint.topic_id}, not {topic_id}: another topic "
-            "had this name; move the directory away"
-        )
-    return checkpoint, []
 
 
 class _Recovery:
@@ -393,9 +265,9 @@ class _Recovery:
             start = self.gone[0]
             log = Recovered(start, start, LogFacts(producers=ProducerTable(forgot=True)))
             return self._quarantine(log, start, self._what_is_gone())
-        log = Recovered(checkpoint.start_offset, checkpoint.offset, _facts_of(checkpoint))
+        log = Recovered(checkpoint.start_offset, checkpoint.offset, facts_of(checkpoint))
         log.start_messages = checkpoint.start_messages
-        log.first_number = _first_number_of(checkpoint)
+        log.first_number = first_number_of(checkpoint)
         log.sealed, log.has_checkpoint = checkpoint.sealed, True
         if self.gone or checkpoint.start_offset != checkpoint.offset:
             why = self._what_is_gone() or "its blocks are gone"
@@ -412,8 +284,8 @@ class _Recovery:
             facts.messages = log.start_messages
             log.first_number = None if starts[0] else 0
         else:
-            log.facts = _facts_of(checkpoint)
-            log.first_number = _first_number_of(checkpoint)
+            log.facts = facts_of(checkpoint)
+            log.first_number = first_number_of(checkpoint)
             log.sealed, log.has_checkpoint = checkpoint.sealed, True
             log.dropped = [self._path(s) for s in sorted(self.marked) if s not in starts]
             if starts[0] > checkpoint.start_offset and not self.gone:
@@ -713,21 +585,3 @@ def _take_archive(facts: LogFacts, archive: Archive, *, is_counted: bool) -> Non
         facts.producers.forgot = True  # who wrote there is not known
     facts.epoch = max(facts.epoch, archive.epochs[-1][0])
     facts.append_time_ms = max(facts.append_time_ms, archive.last_ms)
-
-
-def _first_number_of(checkpoint: Checkpoint) -> int | None:
-    """Return the number of the log's first message ever; None: not known."""
-    return checkpoint.first_number if checkpoint.start_offset else 0
-
-
-def _facts_of(checkpoint: Checkpoint) -> LogFacts:
-    try:
-        producers = ProducerTable.from_bytes(checkpoint.producers)
-    except CorruptData:  # cannot happen: the checkpoint's own CRC held
-        producers = ProducerTable()
-    return LogFacts(
-        epoch=checkpoint.epoch,
-        append_time_ms=checkpoint.append_time_ms,
-        messages=checkpoint.messages,
-        producers=producers,
-    )

@@ -300,7 +300,7 @@ async def test_archives_of_copies_are_read_directly_like_those_of_the_master(gro
         assert block.end_offset == ends[channel.partition.partition]
         await settled(channel)
         await until(lambda c=channel, b=block: c.high_watermark >= b.end_offset)
-        await node.logs.archive(channel, block, URL)
+        await node.logs.archiving.archive(channel, block, URL)
     before = group.read_from("b1"), group.read_from("b1-n2")
     zips = group.factory.admin.cluster.zips
     for _ in range(20):  # the first node is drawn for each range

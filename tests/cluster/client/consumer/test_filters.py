@@ -200,7 +200,7 @@ async def test_a_filter_reads_archives(cluster: MemoryCluster, factory: aio.Mess
         channel.log.roll()
     await settled(channel)
     for block in channel.log.closed_blocks:
-        await parts.partitions.logs.archive(channel, block)
+        await parts.partitions.logs.archiving.archive(channel, block)
     assert all(block.is_archived for block in channel.log.closed_blocks)
     for group, wanted, expected in (("g", DEAR, [b"2", b"6"]), ("h", Odd(), [b"1", b"3", b"5"])):
         async with await reading(factory, wanted, group) as consumer:

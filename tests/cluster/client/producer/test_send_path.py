@@ -10,7 +10,7 @@ from support.producers import core_of, producer_of
 from vq import MessageProducer, aio
 from vq.client.runtime import LoopThread
 from vq.model import Message, SendResult
-from vq.remoting.memory import MemoryStream
+from vq.remoting.memory_stream import MemoryStream
 
 #: Python calls of a plain message, without a key, until its bytes are handed to the connection.
 CALLS_MAX = 50

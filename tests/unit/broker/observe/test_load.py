@@ -9,9 +9,9 @@ import pytest
 
 from vq import limits
 from vq.broker.base.process import Process
+from vq.broker.disks.flush_meter import FlushMeter, FlushTimes
 from vq.broker.observe.load import LoadMeter, LoadPublisher, has_changed
 from vq.broker.partition.context import Counters
-from vq.broker.partition.flush_meter import FlushMeter, FlushTimes
 from vq.clock import ManualClock
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError

@@ -24,14 +24,15 @@ class Following:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.log = SimpleNamespace(synced_offset=0, end_offset=0)
+        self.log = SimpleNamespace(
+            synced_offset=0, end_offset=0, messages_appended=0, append_framed=self._copied
+        )
         self.session = SimpleNamespace(pending=0, has=lambda _: True, ask=self._ask)
         channel: Any = SimpleNamespace(
             log=self.log,
             failed=False,
             sync=True,
-            copy=self._copied,
-            show_copied=lambda: None,
+            role=SimpleNamespace(follows=""),
             when_settled=lambda _: None,
         )
         self.asked = 0
@@ -103,11 +104,9 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
         start_offset=0,
         partition=TopicPartition("t", 0),
         topic_id="t-0",
-        log=SimpleNamespace(synced_offset=0, end_offset=0),
+        log=None,
+        older=(),
         copies=SimpleNamespace(told=0, deleted=0),
-        follow=lambda *_: None,
-        show_copied=lambda: None,
-        copy=lambda _: None,
         sync=False,
     )
     session.add(channel)

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from support.roles import leading
 
-from vq.broker.partition.gate import Gate
 from vq.broker.serving.dispatcher import Dispatcher, Route
 from vq.broker.serving.reasons import Reasons
+from vq.broker.standing.gate import Gate
 from vq.clock import ManualClock
 from vq.errors import InternalError, ShuttingDown, UnknownTopic
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import RequestId, ServerIdentity
+from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 
 KEY = TopicPartition("t", 0)
 

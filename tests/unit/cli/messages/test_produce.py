@@ -14,9 +14,6 @@ import pytest
 from vq.cli.messages.lines import JsonFormat, LineFormat
 from vq.cli.messages.outcomes import Tally
 from vq.cli.messages.produce import (
-    LineRate,
-    OnePartition,
-    ProduceRun,
     check_on_unavailable,
     check_options,
     check_partition,
@@ -24,6 +21,7 @@ from vq.cli.messages.produce import (
     portion_of,
     produce,
 )
+from vq.cli.messages.produce_run import LineRate, OnePartition, ProduceRun
 from vq.client.config import ProducerConfig
 from vq.client.producer.spread.partitioner import TopicPartitions
 from vq.errors import InvalidArgument, InvalidState, NotSent

@@ -25,8 +25,9 @@ from vq.model import TopicOrigin, TopicSettings
 from vq.operations.base import connect
 from vq.operations.groups.groups import GroupProgress
 from vq.operations.topics import topics as admin
+from vq.operations.topics.deletion import Deletion
 from vq.operations.topics.emptying import GroupDrain
-from vq.operations.topics.topics import Deletion, HeldBack, Topic
+from vq.operations.topics.topics import HeldBack, Topic
 
 ORIGIN = TopicOrigin(client="app", host="web1", time_ms=1_763_800_000_007, auto=True)
 CUTS = [ConnectionLost("no reply"), NotConnected("away for 6 s"), SessionExpired("it ended")]

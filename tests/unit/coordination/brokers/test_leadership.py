@@ -8,7 +8,7 @@ from support.coordination import LeadingBroker, expire
 from support.waiting import until
 
 from vq.clock import SystemClock
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views, registry
 from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.insync import MastershipRefused
 from vq.coordination.brokers.leadership import Following, Leadership, Registered
@@ -33,11 +33,11 @@ async def test_a_node_can_be_registered_and_lead_nothing(client) -> None:
     [node] = await registry.nodes(client, "b1")
     assert node.incarnation == incarnation == registration.incarnation
     assert await registry.read_state(client, "b1") is None
-    assert await registry.groups(client) == [GroupView("b1", alive=False)]
+    assert await group_views.groups(client) == [GroupView("b1", alive=False)]
     leadership = Leadership(client, group="b1", node="n1")
     leadership.registered(incarnation)
     assert await leadership.start() == Registered(incarnation, 1)
-    assert await registry.groups(client) == [GroupView("b1", alive=True)]
+    assert await group_views.groups(client) == [GroupView("b1", alive=True)]
     await leadership.stop()
     await registration.stop()
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
 
+from vq.coordination.brokers.group_views import groups
 from vq.coordination.brokers.open_counts import (
     COUNTS_PER_MULTI_MAX,
     OpenCount,
@@ -16,8 +17,7 @@ from vq.coordination.brokers.open_counts import (
     count_operations,
     read_counts,
 )
-from vq.coordination.brokers.registry import groups
-from vq.coordination.topics import topics
+from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.placement import close_span, move
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired
@@ -247,7 +247,7 @@ async def test_a_summary_says_where_partitions_are_open(client) -> None:
     await topics.create_topic(client, "t", TopicSettings(partitions=4))
     view = await topics.describe_topic(client, "t")
     await topics.change_placement(client, view, close_span(view.partitions[0], 0))
-    [summary] = await topics.summarize_topics(client)
+    [summary] = await summaries.summarize_topics(client)
     assert (summary.name, summary.id, summary.settings) == ("t", view.id, view.settings)
     assert summary.open == {"": 1, "b1": 1, "b2": 1, "b3": 1}
     assert await read_summary(client, "no") is None
@@ -291,5 +291,5 @@ async def test_topics_that_are_being_made_or_deleted_are_not_listed(client) -> N
         patch.setattr(topics, "_create_rest", die)
         with pytest.raises(CoordinationError):
             await topics.create_topic(client, "u", TopicSettings(partitions=501))
-    assert [each.name for each in await topics.summarize_topics(client)] == ["t"]
+    assert [each.name for each in await summaries.summarize_topics(client)] == ["t"]
     assert Span("b1", 0) in (await topics.describe_topic(client, "t")).partitions[0].spans

@@ -8,7 +8,7 @@ from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expir
 from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views, registry
 from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Registered
 from vq.coordination.brokers.registry import BrokerRegistration, NameTaken
@@ -35,9 +35,9 @@ async def test_a_broker_registers_and_leads(client) -> None:
     assert await registry.read_state(client, "b1") == GroupState(
         epoch=1, master="n1", insync=("n1",), incarnations={"n1": registered.incarnation}
     )
-    assert await registry.groups(client) == [GroupView("b1", alive=True, pool="p")]
+    assert await group_views.groups(client) == [GroupView("b1", alive=True, pool="p")]
     await first.stop()
-    assert await registry.groups(client) == [GroupView("b1", alive=False, pool="p")]
+    assert await group_views.groups(client) == [GroupView("b1", alive=False, pool="p")]
 
 
 async def test_each_start_has_a_new_epoch_and_incarnation(client) -> None:
@@ -298,14 +298,14 @@ async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:
     )
     await registry.ensure_group(client, "b1")
     await registry.ensure_group(client, "b1", pool="p")
-    [view] = await registry.groups(client)
+    [view] = await group_views.groups(client)
     assert view == GroupView("b1", alive=False, draining=True, pool="p", labels={"rack": "7"})
 
 
 async def test_a_group_goes_back_to_the_common_pool_by_its_name(client) -> None:
     await registry.ensure_group(client, "b1", pool="p")
     await registry.ensure_group(client, "b1", pool="common")
-    assert await registry.groups(client) == [GroupView("b1", alive=False, pool=None)]
+    assert await group_views.groups(client) == [GroupView("b1", alive=False, pool=None)]
 
 
 async def test_labels_of_a_broker_are_those_of_its_group(client) -> None:
@@ -317,7 +317,7 @@ async def test_labels_of_a_broker_are_those_of_its_group(client) -> None:
     ):
         one = broker(client, labels=given)
         await one.start()
-        [view] = await registry.groups(client)
+        [view] = await group_views.groups(client)
         assert view.labels == expected
         await one.stop()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
 
-from vq.coordination.brokers import registry
+from vq.coordination.brokers import group_views
 from vq.coordination.brokers.registry import ensure_group
 from vq.coordination.topics import cluster_settings, topics
 from vq.coordination.topics.cluster_settings import (
@@ -252,7 +252,7 @@ async def test_a_fault_leaves_a_whole_topic_or_none(
             assert len((await topics.describe_topic(second, "t")).partitions) == 3
         else:
             await create_missing_topic(second, "t")
-        assert [view.partitions for view in await registry.groups(second)] == [3]
+        assert [view.partitions for view in await group_views.groups(second)] == [3]
         await broker.stop()
 
 

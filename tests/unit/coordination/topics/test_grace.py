@@ -15,7 +15,7 @@ from vq.coordination.brokers.open_counts import read_counts
 from vq.coordination.groups import claims
 from vq.coordination.groups.groups import ensure_group
 from vq.coordination.groups.offset_store import OffsetStore
-from vq.coordination.topics import cluster_settings, grace, topics
+from vq.coordination.topics import cluster_settings, grace, summaries, topics
 from vq.coordination.topics.cluster_settings import create_missing_topic
 from vq.coordination.topics.grace import Counted, GraceCounter
 from vq.coordination.topics.topics import TopicExists
@@ -81,7 +81,7 @@ async def test_an_undeleted_topic_is_as_it_was(client: MemoryCoordinator) -> Non
     with pytest.raises(UnknownTopic, match="was deleted") as error:
         await topics.describe_topic(client, "t")
     assert "vq topic undelete t" in error.value.hint
-    assert await topics.summarize_topics(client) == []
+    assert await summaries.summarize_topics(client) == []
     assert await opened(client) == [count - 2 for count in counts]
     assert [each.name for each in await grace.list_deleted(client)] == ["t"]
 
@@ -184,7 +184,7 @@ async def test_a_deletion_that_cannot_be_read_removes_nothing(
     await count_to(client, 10 * HOUR_MS)
     assert not await grace.remove_when_due(client, "t", document["id"])
     assert await grace.list_deleted(client) == []
-    assert list((await topics.summarize_readable(client))[1]) == ["t"]
+    assert list((await summaries.summarize_readable(client))[1]) == ["t"]
 
 
 # The count --------------------------------------------------------------------------------------

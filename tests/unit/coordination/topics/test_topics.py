@@ -13,7 +13,7 @@ from support.coordination import FAULTS, client_of, disarm, known, strike
 
 from vq.coordination.groups import claims
 from vq.coordination.groups.offset_store import OffsetStore
-from vq.coordination.topics import topics
+from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import BadVersion, ConnectionLost, NoNode, SessionExpired
@@ -428,7 +428,7 @@ async def test_a_topic_keeps_its_origin(client) -> None:
     view = await topics.change_settings(client, "t", TopicSettings(partitions=2, retention_hours=5))
     assert view.origin == origin
     assert (await topics.add_partitions(client, "t", 1)).origin == origin
-    [summary] = await topics.summarize_topics(client)
+    [summary] = await summaries.summarize_topics(client)
     assert summary.origin == origin
     await topics.create_topic(client, "large", TopicSettings(partitions=501), origin=origin)
     assert (await topics.describe_topic(client, "large")).origin == origin

@@ -8,8 +8,8 @@ import pytest
 from vq.errors import DirectoryRefused
 from vq.store.archive.archive import owner_of
 from vq.store.archive.archive_owner import ARCHIVES_NAME, ArchiveOwner
-from vq.store.disk.disk import RealDisk
 from vq.store.disk.memory_disk import MemoryDisk, keep_none
+from vq.store.disk.real_disk import RealDisk
 from vq.store.records.checked_text import encode_text
 
 DISK = RealDisk()

@@ -24,7 +24,7 @@ from support.store import (
     write_archive,
 )
 
-from vq.broker.partition.logs import Logs
+from vq.broker.logs.logs import Logs
 from vq.clock import ManualClock
 from vq.errors import Busy, InvalidArgument, InvalidState, VqError
 from vq.model import TopicPartition

@@ -24,8 +24,8 @@ from vq.errors import CorruptData, InvalidState
 from vq.store.archive import archive_writer
 from vq.store.archive.archive import ArchiveFiles, Stub
 from vq.store.archive.archive_writer import STEP_BYTES, ArchiveCheck, ArchiveWriter, BlockWriter
-from vq.store.disk.disk import RealDisk
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import Block
 from vq.store.log.log import Log, LogConfig
 

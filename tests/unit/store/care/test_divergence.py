@@ -20,10 +20,11 @@ from vq.errors import CorruptData, InvalidArgument
 from vq.model import ProducerStamp
 from vq.store.archive.archive import url_of
 from vq.store.care.divergence import Diverged, cut_back, diverged
-from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.block import BlockCache
 from vq.store.log.log import Log, LogState
-from vq.store.log.recovery import Case
+from vq.store.log.recovered import Case
 from vq.store.records.format import INDEX_SUFFIX, KEYS_SUFFIX, block_name
 
 COUNT = 12  # batches of about 1,200 bytes in blocks of 4,096 bytes: four blocks

@@ -9,7 +9,8 @@ from vq.clock import ManualClock
 from vq.errors import CorruptData
 from vq.store.care.repair import check_intact, find_damage, read_intact
 from vq.store.care.walk import BadRange
-from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all
+from vq.store.disk.memory_disk import MemoryDisk, keep_all
+from vq.store.disk.memory_names import RandomChance
 from vq.store.disk.new_block import NewBlock
 from vq.store.log.log import Log, LogState
 from vq.store.log.repair_file import put_back

@@ -11,8 +11,9 @@ from vq.clock import Clock, ManualClock
 from vq.errors import DirectoryRefused, InvalidArgument
 from vq.store.directory.directory import DataDirectory, LocalTopic, NamesakeFound, why_gone
 from vq.store.directory.identity import IDENTITY_NAME
-from vq.store.disk.disk import Disk, RealDisk
+from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, keep_none
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.begun import BegunLog
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.records.checked_text import encode_text

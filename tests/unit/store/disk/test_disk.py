@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from vq.errors import DirectoryRefused
-from vq.store.disk import disk as disk_module
-from vq.store.disk.disk import Disk, RealDisk
+from vq.store.disk import real_disk as disk_module
+from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk
+from vq.store.disk.real_disk import RealDisk
 
 
 @pytest.fixture(params=["real", "memory"])

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from vq.store.disk import file_system
-from vq.store.disk.disk import RealDisk
 from vq.store.disk.file_system import FileSystems, is_remote, parse_kind
+from vq.store.disk.real_disk import RealDisk
 
 MOUNTS = """\
 25 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw,discard

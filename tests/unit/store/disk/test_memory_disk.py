@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
 
 HOME = Path("/d")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vq.store.disk import unlinked
-from vq.store.disk.disk import RealDisk
+from vq.store.disk.real_disk import RealDisk
 from vq.store.disk.unlinked import FILES_MAX, UnlinkedFiles
 
 DEADLINE_S = 30.0

@@ -13,7 +13,8 @@ from vq.clock import ManualClock
 from vq.errors import DirectoryRefused
 from vq.store.commit.flusher import FlushRunner
 from vq.store.disk.disk import Buffer
-from vq.store.disk.memory_disk import MemoryDisk, MemoryFile, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import MemoryDisk, MemoryFile, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.begun import BEGUN_NAME, Beginning, BegunLog, BegunLogs
 from vq.store.log.log import Log, LogBegin, LogState
 from vq.store.records.checked_text import checksum

@@ -11,7 +11,7 @@ from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.flushing import Flushing
 from vq.store.log.log_config import LogState
 from vq.store.log.log_status import LogStatus
-from vq.store.log.recovery import Recovered
+from vq.store.log.recovered import Recovered
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.scan import LogFacts

@@ -20,13 +20,14 @@ from support.store import (
 )
 
 from vq.store.archive.archive import ArchiveFiles
-from vq.store.disk.disk import RealDisk
-from vq.store.disk.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
+from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.disk.memory_names import RandomChance
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import BlockCache
 from vq.store.log.holdings import Holder, holder
 from vq.store.log.log import Log, LogState
 from vq.store.log.manifest import HeldAs
-from vq.store.log.recovery import Case
+from vq.store.log.recovered import Case
 
 ROWS = [
     (HeldAs.BLOCK, True, True, Holder.BLOCK),

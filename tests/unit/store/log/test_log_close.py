@@ -16,8 +16,8 @@ from vq.errors import (
     ShuttingDown,
     StorageFailed,
 )
-from vq.store.disk.disk import RealDisk
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import BlockCache
 
 

@@ -20,7 +20,8 @@ from vq.errors import (
     StorageFailed,
 )
 from vq.model import ProducerStamp
-from vq.store.disk.memory_disk import RandomChance, keep_none
+from vq.store.disk.memory_disk import keep_none
+from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import LogConfig, LogState
 
 

@@ -16,8 +16,8 @@ from support.store import (
 
 from vq.clock import ManualClock
 from vq.errors import CorruptData
-from vq.store.disk.disk import RealDisk
 from vq.store.disk.memory_disk import MemoryDisk, keep_none
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.block import BlockCache
 from vq.store.log.block_facts import read_facts, read_first_ms
 

@@ -10,7 +10,7 @@ from vq.errors import OffsetOutOfRange, PartitionQuarantined
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.log.log import Log, LogConfig, LogState
-from vq.store.log.recovery import Case, classify
+from vq.store.log.recovered import Case, classify
 from vq.store.records.format import CONTROL_BYTES
 
 NO_CHECKPOINT = LogConfig(block_bytes=4096, allocate_bytes_min=4096, allocate_bytes_max=4096)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from vq.store.disk.disk import Disk, RealDisk
+from vq.store.disk.disk import Disk
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.disk.real_disk import RealDisk
 from vq.store.log.unflushed import UNFLUSHED_NAME, Unflushed
 
 

@@ -140,7 +140,7 @@ class Delivery(ABC):
             self._expected = offset
             self._passed_over(offset)
         if self.error is not None:
-            self._went_on()
+            self._goes_on()
 
     def progress(self) -> Progress:
         """Return where this group goes on after a stop, and the message before that.
@@ -278,6 +278,6 @@ class Delivery(ABC):
         self._stuck_at = self.position
         self._hooks.stuck(error)
 
-    def _went_on(self) -> None:
+    def _goes_on(self) -> None:
         self.error = None
         self._hooks.went_on()

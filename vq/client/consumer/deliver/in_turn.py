@@ -129,7 +129,7 @@ class InTurn(Delivery):
         """Messages were handled: tell that it goes on, if it stood still before them."""
         self.pause_s = 0.0
         if self.error is not None and self.position > self._stuck_at:
-            self._went_on()
+            self._goes_on()
 
     def failed(self, failed: Failed) -> float | None:
         """The listener failed for the lowest unfinished message.
@@ -142,7 +142,7 @@ class InTurn(Delivery):
         if decided.verdict is Verdict.SKIP:
             self.window.finish(self.window.finished)
             if self.error is not None:
-                self._went_on()
+                self._goes_on()
             return None
         if decided.verdict is Verdict.STOP:
             self.stop_group(decided.error)

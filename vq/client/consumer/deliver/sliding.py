@@ -140,7 +140,7 @@ class Sliding(Delivery):
             with self._lock:
                 is_ready, chunk = self._look()
             if self.error is not None:
-                self._went_on()
+                self._goes_on()
             if chunk is None:
                 return is_ready
             try:
@@ -189,7 +189,7 @@ class Sliding(Delivery):
         decoder.end_chunk()
         if self._is_damaged and self.window.end > self._damaged_at:
             self._is_damaged = False
-            self._went_on()
+            self._goes_on()
         self._hooks.consumed(chunk.size, decoder.rest)
 
     def take(self) -> tuple[list[Message], float]:
@@ -246,7 +246,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in messages}:
                 self._release(lane)
         if self.error is not None:
-            self._went_on()
+            self._goes_on()
 
     def failed(
         self, messages: Sequence[Message], result: BaseException | Retry
@@ -292,7 +292,7 @@ class Sliding(Delivery):
             for lane in {self._lane_of(each) for each in handled} - behind.keys():
                 self._release(lane)
         if self.error is not None:
-            self._went_on()
+            self._goes_on()
         return later
 
     def finished_part(self, messages: Sequence[Message], count: int) -> None:
@@ -423,6 +423,10 @@ class Sliding(Delivery):
             first = self._failing.first_held()
         if first is None:
             if not self._is_damaged:
-                self._went_on()
-        elif isinstance(told, ListenerFailed) and told.details["offset"] != first.details["offset"]:
+                super()._goes_on()
+            return
+        if isinstance(told, ListenerFailed):
+            if told.details["offset"] != first.details["offset"]:
+                self._stuck(first)
+        elif not self._is_damaged:
             self._stuck(first)

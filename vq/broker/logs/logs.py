@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-from vq.broker.partition.reserve import Reserve
-from vq.broker.partition.role import Role
+from vq.broker.logs.reserve import Reserve
+from vq.broker.standing.role import Role
 from vq.clock import Clock
 from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.log_lines import get_logger

@@ -10,8 +10,8 @@ from typing import Any
 
 from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.base.notice import Notice
-from vq.broker.partition.lease import Lease
-from vq.broker.partition.node_state import NODE_RULES, NodeEvent, NodeState, next_node_state
+from vq.broker.standing.lease import Lease
+from vq.broker.standing.node_state import NODE_RULES, NodeEvent, NodeState, next_node_state
 from vq.errors import VqError
 from vq.log_lines import get_logger
 

@@ -10,17 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from vq.broker.base.flusher_share import give_way, is_done
+from vq.broker.base.flusher_share import give_way
 from vq.broker.base.notice import Notice
 from vq.broker.base.runner import Lane, Runner
 from vq.broker.base.start_story import StartStory
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.archiving import Archived, Archiving, CheckedArchive
-from vq.broker.partition.channel import Channel, Channels
+from vq.broker.logs.archiving import Archiving
+from vq.broker.logs.commit_waits import until_committed
+from vq.broker.logs.file_changes import FileChanges
+from vq.broker.logs.logs import Logs, start_of
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import threads_of
-from vq.broker.partition.file_changes import FileChanges
-from vq.broker.partition.logs import Logs, start_of
-from vq.broker.partition.partition_state import ChannelState
+from vq.broker.partition.partition_state import ChannelState, check_placement_version
+from vq.broker.partition.ranges import add_older, is_cut_short, log_begin, take_logs
 from vq.errors import Busy, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archived_file import NotInMemory
@@ -29,26 +31,6 @@ from vq.store.log.block import Block
 from vq.store.log.log import Log, LogBegin, LogState
 
 logger = get_logger(__name__)
-
-#: How long a SEAL waits until the nodes in sync have the whole log; one that does not leaves the
-#: set within this time.
-COMMIT_WAIT_S = 6.0
-
-
-class _Wait:
-    """Waits until the high watermark of a channel is at an offset, or the channel is closed."""
-
-    def __init__(self, channel: Channel, offset: int) -> None:
-        self.done = asyncio.Event()
-        self._channel = channel
-        self._offset = offset
-        channel.park(self)
-        self.wake()
-
-    def wake(self) -> None:
-        """See ``parked.Woken``."""
-        if self._channel.high_watermark >= self._offset or not self._channel.rules.read:
-            self.done.set()
 
 
 class Freed(NamedTuple):
@@ -63,6 +45,7 @@ class ChannelLogs:
 
     Attributes:
         changes: Of their files.
+        archiving: Makes and undoes archives of their blocks.
         cut: Told when something of a log was cut and kept.
         closed_unflushed: A log was closed, of which something may not be durable.
         dropping: Copies that drop what their master dropped, just now.
@@ -79,7 +62,7 @@ class ChannelLogs:
         self.story = StartStory()
         self.cut = Notice[[]]()
         self.dropping: set[Channel] = set()
-        self._archiving = Archiving(logs, runner, self.changes)
+        self.archiving = Archiving(logs, runner, self.changes)
 
     # Opening ------------------------------------------------------------------------------------
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
@@ -126,7 +109,7 @@ class ChannelLogs:
         lane: Lane = Lane.LOGS,
     ) -> None:
         """Open the usual log; a new one begins at ``begin`` (None: where the span does)."""
-        new = channel.begin if begin is None else begin
+        new = log_begin(channel) if begin is None else begin
         now = channel.context.clock.monotonic
 
         def open_log() -> tuple[Log, list[Diverged], float]:
@@ -168,9 +151,9 @@ class ChannelLogs:
             logger.error(
                 "earlier range of a log cannot be opened", partition=channel, path=path, error=error
             )
-            channel.add_older(start_of(path), error)
+            add_older(channel, start_of(path), error)
         else:
-            channel.add_older(start_of(path), log, cut)
+            add_older(channel, start_of(path), log, cut)
             older = channel.older[-1]
             if _has_nothing(older, log):  # bytes beside it are an operator's
                 channel.older.remove(older)
@@ -233,7 +216,7 @@ class ChannelLogs:
             channel.seal_log()
         # Without the lock: copies, for which this waits, compare their logs with this one.
         await self.settle(channel)
-        await self._committed(channel)
+        await until_committed(channel)
         async with self.changes.lock(channel.partition):
             self._check_current(channel, version)
             log = channel.log
@@ -245,27 +228,6 @@ class ChannelLogs:
                 channel.look_at_log()
             self._check_current(channel, version)
             return log.successor
-
-    async def _committed(self, channel: Channel) -> None:
-        """Return once all that is in the log is where it has to be.
-
-        Raises:
-            Busy: That takes too long.
-        """
-        log = channel.log
-        if log is None or channel.high_watermark >= log.end_offset or not channel.role.insync:
-            return
-        wait = _Wait(channel, log.end_offset)
-        try:
-            async with asyncio.timeout(COMMIT_WAIT_S):
-                await wait.done.wait()
-        except TimeoutError:
-            raise Busy(
-                f"the nodes in sync have not stored partition {channel} up to {log.end_offset} "
-                f"within {COMMIT_WAIT_S:g} s"
-            ) from None
-        finally:
-            channel.parked.pop(wait, None)
 
     async def unseal_log(self, channel: Channel) -> bool:
         """Have a sealed log take appends again, if nothing speaks against it; whether it does.
@@ -281,7 +243,7 @@ class ChannelLogs:
     def _check_current(self, channel: Channel, version: int) -> None:
         if channel.state is ChannelState.CLOSED:
             raise channel.why_refused()
-        channel.check_version(version)
+        check_placement_version(channel.partition, channel.placement_version, version)
 
     # Copying ------------------------------------------------------------------------------------
     async def begin_log(self, channel: Channel, begin: LogBegin) -> None:
@@ -464,28 +426,6 @@ class ChannelLogs:
             channel.flush_now()
         await give_way(clock, begun_s, lambda: channel.log is log and log.flushing.saves)
 
-    async def stored(self, channel: Channel, offset: int, timeout_s: float) -> bool:
-        """Return whether all before ``offset`` is committed and durable, once it is or time is up.
-
-        A node that copies asks its master: it does not know that the end of a quiet partition is
-        committed, and nobody else would tell it.
-        """
-        log = channel.log
-        if log is None or offset > log.end_offset:
-            return False
-        wait = _Wait(channel, offset)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await wait.done.wait()
-        except TimeoutError:
-            return False
-        finally:
-            channel.parked.pop(wait, None)
-        if log.synced_offset < offset:
-            channel.flush_now()
-            await is_done(lambda: channel.log is log and log.synced_offset < offset)
-        return channel.log is log and offset <= min(log.synced_offset, channel.high_watermark)
-
     async def drop_before(
         self, channel: Channel, offset: int, still: Callable[[], bool] = lambda: True
     ) -> Freed:
@@ -559,73 +499,6 @@ class ChannelLogs:
             raise error
         await self._runner.run(error.fetch, lane)
 
-    # Archives -----------------------------------------------------------------------------------
-    async def archive(
-        self,
-        channel: Channel,
-        block: Block,
-        to: str | None = None,
-        still: Callable[[], bool] = lambda: True,
-    ) -> Archived:
-        """Have a zip hold the bytes of a closed block, and delete its file.
-
-        Returns when that is done: stub and zip are durable, and were read back.
-
-        Args:
-            channel: Of the partition.
-            block: Of its log, or of an earlier range: closed, durable and committed.
-            to: URL below which the zip goes; None: beside the log.
-            still: Whether it is still wanted: asked again and again.
-
-        Raises:
-            InvalidState: The block cannot be archived, or not any more; it is left alone.
-            CorruptData: The block is damaged; that is looked into.
-            DiskFull: There is no space for the zip.
-            Busy: The place cannot be reached, or this block is being worked on.
-            VqError, OSError: Something else failed; the block is as it was.
-        """
-        return await self._archiving.archive(channel, block, to, still)
-
-    async def restore(
-        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Have a block file hold the bytes of an archived block again, and delete the archive.
-
-        Raises:
-            VqError, OSError: As ``archive``; CorruptData: the archive is damaged.
-        """
-        await self._archiving.restore(channel, block, still)
-
-    async def verify_archive(
-        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
-    ) -> CheckedArchive:
-        """Read an archive as a whole; return what is wrong, if something is.
-
-        Zip, block and batches are compared with what the stub says. Damage of batches is looked
-        into, as a reader's report is. ``still``: whether anybody waits; asked again and again.
-
-        Raises:
-            InvalidState: The block is not archived, or not here any more, or nobody waits.
-            Busy: The place of the archive cannot be reached.
-        """
-        return await self._archiving.verify(channel, block, still)
-
-    async def put_back(
-        self, channel: Channel, block: Block, place: Callable[[], None], still: Callable[[], bool]
-    ) -> None:
-        """Have a block file that was written anew take the place of a damaged archive.
-
-        ``place`` gives the file its name, durably; it is called on a lane.
-
-        Raises:
-            InvalidState: The block is not archived any more, or gone; ``place`` was not called.
-        """
-        await self._archiving.put_back(channel, block, place, still)
-
-    async def discard_archives(self, channels: Channels) -> None:
-        """Remove archives elsewhere that no log has any more."""
-        await self._archiving.discard_all(channels)
-
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:
         """Return once everything appended is durable, or given up, and no flush runs."""
@@ -645,7 +518,7 @@ class ChannelLogs:
         channel.close(error)
         async with self.changes.lock(channel.partition):
             await self.settle(channel)
-            for log in channel.take_logs():
+            for log in take_logs(channel):
                 self.closed_unflushed |= log.state is LogState.FAILED
                 try:
                     await self._runner.run(lambda log=log: log.close(saves=saves()))  # type: ignore[misc]
@@ -674,7 +547,7 @@ def _drop(part: Channel, offset: int) -> Freed:
 def _has_nothing(older: Channel, log: Log) -> bool:
     """Whether nothing is left of an earlier range, and nothing of it was lost."""
     has_bytes = bool(log.size_bytes or log.flushing.discards)
-    return log.status.can_flush and not has_bytes and not older.is_cut_short
+    return log.status.can_flush and not has_bytes and not is_cut_short(older)
 
 
 def _tell_cut(channel: Channel, file: Diverged) -> None:

@@ -12,9 +12,9 @@ from dataclasses import replace
 from enum import Enum
 
 from vq.broker.base.notice import Notice
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.errors import Busy, ShuttingDown, VqError
-from vq.remoting.connection import ServerIdentity
+from vq.remoting.hello import ServerIdentity
 
 __all__ = ["Gate", "Stage"]
 

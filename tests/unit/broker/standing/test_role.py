@@ -7,7 +7,7 @@ import pytest
 from support.roles import leading, new_role
 from support.tool import load_tool
 
-from vq.broker.partition.node_state import (
+from vq.broker.standing.node_state import (
     NODE_EVENTS,
     NODE_RULES,
     NODE_TRANSITIONS,
@@ -15,7 +15,7 @@ from vq.broker.partition.node_state import (
     NodeState,
     next_node_state,
 )
-from vq.broker.partition.role import Role
+from vq.broker.standing.role import Role
 from vq.errors import DiskFull, InternalError, NotMaster
 
 WHY = NotMaster("another node leads")

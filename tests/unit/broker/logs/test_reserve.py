@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vq.broker.partition.reserve import RESERVE_NAME, Reserve
+from vq.broker.logs.reserve import RESERVE_NAME, Reserve
 from vq.errors import DiskFull
 from vq.limits import MIB
 from vq.store.disk.memory_disk import MemoryDisk

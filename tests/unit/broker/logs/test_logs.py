@@ -8,8 +8,8 @@ from support.archive_places import URL, Failing, stored
 from support.counting import PARTITION_COUNTS, check_linear
 from support.store import SMALL, append, archive, flush
 
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.reserve import Reserve
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.reserve import Reserve
 from vq.clock import ManualClock
 from vq.errors import Busy, PartitionQuarantined
 from vq.model import TopicPartition

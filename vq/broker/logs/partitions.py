@@ -10,22 +10,22 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from vq.broker.base.notice import Notice
-from vq.broker.base.runner import Lane, Runner
+from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
-from vq.broker.partition.channel import Channel, check_placement_version
-from vq.broker.partition.channel_logs import ChannelLogs
+from vq.broker.logs.channel_logs import ChannelLogs
+from vq.broker.logs.channel_problems import channel_problems, ranges_of
+from vq.broker.logs.leftovers import Leftovers
+from vq.broker.logs.logs import Logs
+from vq.broker.logs.topics_view import TopicsView
+from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
-from vq.broker.partition.logs import Logs
-from vq.broker.partition.old_blocks import ahead_ms_of
-from vq.broker.partition.partition_state import ChannelState
-from vq.broker.partition.places import lost_at_start
-from vq.broker.partition.topics_view import PROBLEMS_TOLD_MAX, TopicsView
+from vq.broker.partition.partition_state import ChannelState, check_placement_version
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.topics.topics import was_deleted
 from vq.coordination.tree.coordinator import ConnectionLost, Coordinator, SessionExpired
@@ -34,8 +34,6 @@ from vq.coordination.tree.values.topics import IN_GRACE, TopicNode
 from vq.errors import (
     Busy,
     CoordinationError,
-    DirectoryRefused,
-    DiskFull,
     InvalidRequest,
     NotMaster,
     StorageFailed,
@@ -47,14 +45,10 @@ from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicPartition
 from vq.shown import shown
-from vq.store.directory.directory import NamesakeFound, Trashed
+from vq.store.directory.directory import NamesakeFound
 from vq.store.log.log_config import LogBegin
 
 logger = get_logger(__name__)
-
-#: How long a SEAL waits until the nodes in sync have the whole log; one that does not leaves the
-#: set within this time.
-COMMIT_WAIT_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,7 @@ class Partitions:
         channels: What can be reached by clients.
         logs: Changes their logs.
         view: What ZooKeeper says.
+        leftovers: Data on its disks of topics that are not there any more.
         added: Told when there is one more channel.
         applied: Told with a topic whose channels follow what ZooKeeper says now.
         unsealing: Told with a channel that is to take appends again after a move that ended.
@@ -109,11 +104,11 @@ class Partitions:
         self.channels: dict[tuple[str, int], Channel] = {}
         self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
         self._marked_unflushed = False
-        self._kept_trash: set[Path] = set()  # told once
         self.unsealing = Notice[[Channel]]()
         self.added = Notice[[]]()
         self.applied = Notice[[str]]()
         self.view = TopicsView(coordinator, follower=self, interval_s=refresh_interval_s)
+        self.leftovers = Leftovers(logs, self.view, coordinator, runner)
 
     def highest_epoch(self) -> int:
         """Return the highest epoch of a batch in the logs that are open; 0: there is none."""
@@ -122,95 +117,17 @@ class Partitions:
 
     def told_problems(self) -> list[str]:
         """Return what STATUS tells beside the states of partitions; bounded."""
-        damaged = [
-            f"an earlier range of partition {channel} is {older.state}: "
-            f"{older.log.reason if older.log is not None else older.cause}"
-            for channel in self.channels.values()
-            for older in channel.older
-            if older.state in {ChannelState.QUARANTINED, ChannelState.UNREADABLE}
-        ]
-        damaged += [
-            f"an earlier range of partition {channel} ends at {older.log.end_offset}, not "
-            f"{older.end_of_range}"
-            for channel in self.channels.values()
-            for older in channel.older
-            if older.log is not None
-            and older.state is not ChannelState.QUARANTINED
-            and older.is_cut_short
-        ]
-        told = damaged[:PROBLEMS_TOLD_MAX]
-        if len(damaged) > len(told):
-            told.append(f"{len(damaged) - len(told)} more earlier ranges are damaged or unreadable")
-        return [
-            *self.view.told_problems(),
-            *told,
-            *self._told_ahead(),
-            *self._told_losses(),
-            *self._told_cuts(),
-        ]
-
-    def _told_ahead(self) -> list[str]:
-        """Return which logs have append times ahead of the clock: it was wrong, or is."""
-        clock = self._context.clock
-        all_ms = ((ahead_ms_of(each, clock), each) for each in self.channels.values())
-        found = [(ahead_ms, str(each)) for ahead_ms, each in all_ms if ahead_ms]
-        if not found:
-            return []
-        ahead_ms, name = max(found)
-        hours = ahead_ms // 3_600_000
-        return [
-            f"append times of {len(found)} partition(s) lie ahead of the clock, those of {name} by "
-            f"{hours} h: a clock was wrong. Their messages get no earlier times, and count as old "
-            "as the time since this broker has seen that. Check the clocks; then have them begin "
-            "new logs with true times: `vq topic heal-clock NAME`"
-        ]
-
-    def _told_losses(self) -> list[str]:
-        """Return what was lost in take-overs, until the files with it are deleted; bounded."""
-        lost = [(each, file) for each in self._ranges() for file in each.lost]
-        told = [
-            f"a take-over lost up to {file.messages} acknowledged messages of partition {each}, "
-            f"whose topic has replication = async: the new master had nothing of offsets "
-            f"[{file.start_offset}, {file.end_offset}). They are kept in {file.path}; `vq "
-            "cluster diverged` prints them, and has the file deleted, which ends this"
-            for each, file in lost[:PROBLEMS_TOLD_MAX]
-        ]
-        if len(lost) > len(told):
-            messages = sum(file.messages for _, file in lost[len(told) :])
-            told.append(
-                f"{len(lost) - len(told)} more ranges with up to {messages} messages were lost so"
-            )
-        return told
-
-    def _told_cuts(self) -> list[str]:
-        """Return what starts took off the ends of logs, until the files are deleted; bounded."""
-        cut = [(each, file) for each in self._ranges() for file in lost_at_start(each)]
-        told = [
-            f"a start took the end of partition {each} off, {file.end_offset - file.start_offset} "
-            f"bytes from offset {file.start_offset} on with {file.messages} whole messages: after "
-            "a crash it looked like a write that was cut short. If it was damaged instead, they "
-            f"may have been acknowledged. They are kept in {file.path}; `vq cluster diverged` "
-            "prints what can be read, and has the file deleted, which ends this"
-            for each, file in cut[:PROBLEMS_TOLD_MAX]
-        ]
-        if len(cut) > len(told):
-            told.append(f"{len(cut) - len(told)} more ends were taken off so")
-        return told
+        channels = self.channels.values()
+        return [*self.view.told_problems(), *channel_problems(channels, self._context.clock)]
 
     async def look_at_losses(self) -> None:
         """Look which files with lost messages are still there."""
-        for each in list(self._ranges()):
+        for each in list(ranges_of(self.channels.values())):
             log = each.log
             if each.copies.cut and log is not None:
                 found = await self._runner.run(partial(self._stored.cut_before, log))
                 if each.log is log:
                     each.copies.cut = found
-
-    def _ranges(self) -> Iterator[Channel]:
-        """Yield all channels, and those of earlier ranges."""
-        for channel in self.channels.values():
-            yield channel
-            yield from channel.older
 
     def log_end_bytes(self) -> int:
         """Return where the logs end, added up."""
@@ -498,7 +415,7 @@ class Partitions:
                     f"another topic is called {view.name!r} now (id {error.topic_id}, not "
                     f"{view.id}), and its logs are open"
                 ) from error
-            await self._move_away(view.name, error.topic_id)
+            await self.leftovers.move_away(view.name, error.topic_id)
             return await self._runner.run(prepare)
 
     def _look(self, channel: Channel) -> _Prepared:
@@ -510,99 +427,6 @@ class Partitions:
         except (OSError, VqError) as error:
             return _Prepared(channel, problem=error)
         return _Prepared(channel, *found, home=self._stored.home(channel.partition))
-
-    async def _move_away(self, topic: str, topic_id: str) -> None:
-        """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
-        deleted = await was_deleted(self._coordinator, topic_id)
-        path = await self._runner.run(
-            lambda: self._stored.move_topic(topic, topic_id, keep=not deleted)
-        )
-        if path is None:
-            return  # there are no data of that topic here
-        if deleted:
-            logger.warning(
-                "topic was deleted, its data are moved", topic=topic, topic_id=topic_id, path=path
-            )
-        else:
-            logger.warning(
-                "topic has another id and was not deleted, its data are kept",
-                topic=topic,
-                topic_id=topic_id,
-                path=path,
-                hint="was ZooKeeper restored from a backup?",
-            )
-
-    async def due_trash(self, keep_s: float) -> list[Trashed]:
-        """Return what has lain in the trash for a while; look again and again.
-
-        Raises:
-            OSError: The trash cannot be read.
-        """
-        return await self._runner.run(lambda: self._stored.due_trash(keep_s), Lane.PURGE)
-
-    async def purge_trash(self, due: Sequence[Trashed]) -> None:
-        """Remove data from the trash, of topics that were removed.
-
-        That a topic was removed is decided in ZooKeeper, and asked there once more: it may have
-        been restored meanwhile. An operator may take data back from the trash until then.
-
-        Raises:
-            OSError: The trash cannot be emptied.
-            CoordinationError: ZooKeeper cannot be asked.
-        """
-        known = {view.id for view in self.view.topics.values()}
-        removed = 0
-        for each in due:
-            if each.topic_id in known or not await was_deleted(self._coordinator, each.topic_id):
-                if each.path not in self._kept_trash:
-                    self._kept_trash.add(each.path)
-                    logger.warning(
-                        "data stay in the trash, ZooKeeper does not say that the topic was deleted",
-                        path=each.path,
-                        hint="was ZooKeeper restored from a backup?",
-                    )
-                continue
-            remove = partial(self._stored.remove_trash, each)
-            lane = Lane.UPLOAD if each.places else Lane.PURGE
-            removed += await self._runner.run(remove, lane, each.places)
-        if removed:
-            logger.info("data of deleted topics removed", topics=removed)
-
-    async def look_for_strangers(self) -> None:
-        """Look at data of topics that ZooKeeper does not have: deleted meanwhile, or to be kept.
-
-        Raises:
-            CoordinationError: ZooKeeper cannot be asked.
-        """
-        try:
-            found = await self._runner.run(self._stored.local_topics)
-            kept = await self._runner.run(self._stored.kept)
-        except OSError as error:
-            logger.warning("data directory cannot be listed", error=error)
-            return
-        for local in found:
-            if local.topic in self.view.topics or local.topic in self.view.problems:
-                continue
-            if local.topic_id and await was_deleted(self._coordinator, local.topic_id):
-                try:
-                    await self._move_away(local.topic, local.topic_id)
-                except (OSError, DiskFull, DirectoryRefused) as error:
-                    logger.warning(
-                        "data of a deleted topic stay until the next start",
-                        topic=local.topic,
-                        error=error,
-                    )
-            else:
-                logger.warning(
-                    "topic is gone from ZooKeeper and was not deleted, its data are kept",
-                    topic=local.topic,
-                    topic_id=local.topic_id or None,
-                    hint="was ZooKeeper restored from a backup?",
-                )
-        for path in kept:
-            logger.warning(
-                "kept data found, ZooKeeper does not say that the topic was deleted", path=path
-            )
 
     async def remove_topic(self, name: str) -> None:
         """See ``TopicFollower``."""
@@ -642,7 +466,7 @@ class Partitions:
         for channel in self._channels_of(name, topic_id):
             self._remove(channel)
             await self.logs.close(channel, error)
-        await self._move_away(name, topic_id)
+        await self.leftovers.move_away(name, topic_id)
 
     async def _tree_was_lost(self) -> bool:
         """Whether the group's record is gone or older than what this node has acted on."""

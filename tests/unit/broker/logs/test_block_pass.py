@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vq.broker.partition import block_pass
-from vq.broker.partition.block_pass import BlockPass, TopicWork, Visitor
+from vq.broker.logs import block_pass
+from vq.broker.logs.block_pass import BlockPass, TopicWork, Visitor
 from vq.clock import ManualClock
 from vq.errors import Busy
 from vq.model import TopicPartition

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from vq.broker.partition.lease import Lease
+from vq.broker.standing.lease import Lease
 from vq.clock import ManualClock
 
 

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from vq.broker.base.flusher_share import is_done
 from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Lane, Runner, leave, wait_at_most
+from vq.broker.logs.file_changes import FileChanges
+from vq.broker.logs.logs import Logs
 from vq.broker.partition.channel import Channel, Channels
-from vq.broker.partition.file_changes import FileChanges
-from vq.broker.partition.logs import Logs
 from vq.broker.partition.partition_state import ChannelState
 from vq.clock import Clock
 from vq.errors import Busy, CorruptData, DiskFull, InvalidState, VqError
@@ -120,9 +120,29 @@ class Archiving:
 
     # Archiving ----------------------------------------------------------------------------------
     async def archive(
-        self, channel: Channel, block: Block, to: str | None, still: Callable[[], bool]
+        self,
+        channel: Channel,
+        block: Block,
+        to: str | None = None,
+        still: Callable[[], bool] = lambda: True,
     ) -> Archived:
-        """See ``ChannelLogs.archive``."""
+        """Have a zip hold the bytes of a closed block, and delete its file.
+
+        Returns when that is done: stub and zip are durable, and were read back.
+
+        Args:
+            channel: Of the partition.
+            block: Of its log, or of an earlier range: closed, durable and committed.
+            to: URL below which the zip goes; None: beside the log.
+            still: Whether it is still wanted: asked again and again.
+
+        Raises:
+            InvalidState: The block cannot be archived, or not any more; it is left alone.
+            CorruptData: The block is damaged; that is looked into.
+            DiskFull: There is no space for the zip.
+            Busy: The place cannot be reached, or this block is being worked on.
+            VqError, OSError: Something else failed; the block is as it was.
+        """
         with _Errors(channel), self._alone(block):
             held = _Held(channel, block, still)
             held.check_archivable()
@@ -163,8 +183,14 @@ class Archiving:
             held.part.flush_now()
 
     # Restoring ----------------------------------------------------------------------------------
-    async def restore(self, channel: Channel, block: Block, still: Callable[[], bool]) -> None:
-        """See ``ChannelLogs.restore``."""
+    async def restore(
+        self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Have a block file hold the bytes of an archived block again, and delete the archive.
+
+        Raises:
+            VqError, OSError: As ``archive``; CorruptData: the archive is damaged.
+        """
         with _Errors(channel), self._alone(block):
             held = _Held(channel, block, still)
             held.check_restorable()
@@ -189,7 +215,13 @@ class Archiving:
     async def put_back(
         self, channel: Channel, block: Block, place: Callable[[], None], still: Callable[[], bool]
     ) -> None:
-        """See ``ChannelLogs.put_back``."""
+        """Have a block file that was written anew take the place of a damaged archive.
+
+        ``place`` gives the file its name, durably; it is called on a lane.
+
+        Raises:
+            InvalidState: The block is not archived any more, or gone; ``place`` was not called.
+        """
         with self._alone(block):
             held = _Held(channel, block, still)
             await self._changes.whole(self._place(held, place))
@@ -210,7 +242,15 @@ class Archiving:
     async def verify(
         self, channel: Channel, block: Block, still: Callable[[], bool] = lambda: True
     ) -> CheckedArchive:
-        """See ``ChannelLogs.verify_archive``."""
+        """Read an archive as a whole; return what is wrong, if something is.
+
+        Zip, block and batches are compared with what the stub says. Damage of batches is looked
+        into, as a reader's report is. ``still``: whether anybody waits; asked again and again.
+
+        Raises:
+            InvalidState: The block is not archived, or not here any more, or nobody waits.
+            Busy: The place of the archive cannot be reached.
+        """
         held = _Held(channel, block, still)
         archive = held.check_archived()
         problem, batches = "", 0
