@@ -86,6 +86,8 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
     )
+    from vq.offset_stores.file import FileOffsetStore
+    from vq.offset_stores.sql import SqlOffsetStore
     from vq.reserved import DeliveryFailure, MessageOrigin
 
 
@@ -155,6 +157,8 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
     ),
+    "vq.offset_stores.file": ("FileOffsetStore",),
+    "vq.offset_stores.sql": ("SqlOffsetStore",),
     "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
@@ -171,6 +175,7 @@ __all__ = [
     "ConsumerConfig",
     "DeliveryFailure",
     "FailurePolicy",
+    "FileOffsetStore",
     "FlushMode",
     "GroupBalance",
     "GroupStrategy",
@@ -212,6 +217,7 @@ __all__ = [
     "SendFuture",
     "SendResult",
     "Span",
+    "SqlOffsetStore",
     "StartPosition",
     "StatusResult",
     "TopicMetrics",

@@ -181,9 +181,8 @@ _HOMES = {
     "vq.operations.cluster.settings": ("SettingsUnknown",),
     "vq.operations.messages.stored": ("StoredBytes", "StoredRange"),
     "vq.operations.brokers.switching": ("Switched",),
+    "vq.operations.topics.deletion": ("DeletedTopic", "Deletion"),
     "vq.operations.topics.topics": (
-        "DeletedTopic",
-        "Deletion",
         "HeldBack",
         "PartitionDescription",
         "Topic",

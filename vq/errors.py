@@ -12,6 +12,7 @@
     ├── ListenerFailed         the application's listener raised for a message
     ├── FilterFailed           the application's message filter raised for a message
     ├── GroupStopped           the place a group committed is gone; somebody must decide
+    ├── AlreadyHandled         the results of a message are stored already, with its offset
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
         └── OffsetStoreFailed  the same of the store that has a group's offsets
@@ -166,6 +167,17 @@ class OffsetStoreFailed(CoordinationError):
         "the partition waits, and the member tries again; `vq group describe` shows why. Look at "
         "the database, or the file, that the error names"
     )
+
+
+class AlreadyHandled(VqError):
+    """The offset is behind the message, so the results of an earlier try of it are stored.
+
+    ``commit_in`` raises it, so that the transaction is rolled back. A listener lets it through: the
+    consumer then takes the message as handled. ``details["done"]``: of a list, so many of its first
+    messages.
+    """
+
+    hint = "let it leave the transaction and the listener: the message counts as handled"
 
 
 class DirectoryRefused(VqError):

@@ -648,7 +648,8 @@ class PartitionTrouble(NamedTuple):
 
     Attributes:
         error: Of the last try: ``CorruptData``, ``ListenerFailed``, or the broker's error.
-        offset: The offset of the message that was not handled.
+        offset: The offset of the message that was not handled; -1: it is not known, since the store
+            of the group's offsets gives no answer.
         since_ms: When the first try at this offset failed, in milliseconds since 1970.
         tries: How many tries at this offset failed.
         message_id: Of the message, if a listener failed for it.

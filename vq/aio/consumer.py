@@ -10,6 +10,7 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
+from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
 from vq.client.reading.positions import Moment, Position
@@ -133,7 +134,10 @@ class MessageConsumer:
         else:
             check_listener(listener)
             core, limit_s = self._core, self.config.listener_timeout_s
-            called, giving_up = listener, awaiting(listener, core.failing, core.give_up)
+            called = listener
+            if self.config.offset_store is not None:
+                called = passing_async(listener)
+            called, giving_up = called, awaiting(called, core.failing, core.give_up)
             if limit_s is not None:
                 called, giving_up = limited(called, limit_s), limited(giving_up, limit_s)
             core.subscribe(

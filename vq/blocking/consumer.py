@@ -7,6 +7,7 @@ from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import calling
+from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.pull import ThreadPull
@@ -161,7 +162,8 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            called, giving_up = listener, calling(listener, self._core.failing, self._give_up)
+            called = listener if self.config.offset_store is None else passing(listener)
+            giving_up = calling(called, self._core.failing, self._give_up)
             if self.config.listener_timeout_s is not None:
                 called, giving_up = Watched(called), Watched(giving_up)
             self._core.subscribe(

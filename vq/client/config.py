@@ -31,6 +31,7 @@ from vq.model import (
     check_name,
     choice_of,
 )
+from vq.offset_stores.table import OffsetTable
 from vq.reserved import Purpose, topic_of
 from vq.serializers import Serializer
 from vq.shown import shown
@@ -381,6 +382,10 @@ class ConsumerConfig:
         strategy: How the group shares out partitions, the same in all members: ``sticky``,
             ``average``, ``circle``, ``hash`` or ``rack``; the how-to "Choose how a group shares
             out" has a table. Or an object of your own, see ``GroupStrategy``.
+        offset_store: Where the offsets of the group are kept, the same in all members: a
+            ``vq.SqlOffsetStore`` or a ``vq.FileOffsetStore``; None: in ZooKeeper. The application
+            closes it after the consumer. ``commit_interval_s`` counts for it, too; ZooKeeper gets
+            copies.
     """
 
     group: str = ""
@@ -409,8 +414,10 @@ class ConsumerConfig:
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
     strategy: str | GroupStrategy = STICKY
+    offset_store: OffsetTable | None = None
 
     def __post_init__(self) -> None:
+        _check_offset_store(self.offset_store, self.group)
         for what, name in (("group", self.group), ("member_id", self.member_id)):
             check_text(what, name)
             if name:
@@ -499,12 +506,30 @@ def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:
                 f"{what} does not go with model = 'broadcasting': every member has every "
                 "partition, and none moves; leave it out"
             )
+    if config.offset_store is not None:
+        raise InvalidArgument(
+            f"offset_store = {config.offset_store!r} keeps the offsets of a group; with model = "
+            "'broadcasting' each member keeps its own in a file: leave it out. The variable "
+            "VQ_OFFSETS_DIR names the directory of the files"
+        )
     if not config.member_id and config.start_position is not StartPosition.LATEST:
         raise InvalidArgument(
             "model = 'broadcasting' keeps the progress of each member under its name, in a file: "
             "give member_id = '...', a name that the member has again when it restarts; or "
             "start_position = 'latest', to begin at the end each time"
         )
+
+
+def _check_offset_store(store: object, group: str) -> None:
+    if store is None:
+        return
+    if not isinstance(store, OffsetTable):
+        raise InvalidArgument(
+            f"offset_store = {shown(store)} is {type(store).__name__}; give a vq.SqlOffsetStore or "
+            "a vq.FileOffsetStore; None is ZooKeeper"
+        )
+    if not group:
+        raise InvalidArgument("offset_store keeps the offsets of a group; give group = '...', too")
 
 
 def _pauses(given: object) -> tuple[float, float]:

@@ -24,13 +24,13 @@ import google_crc32c
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import GenerationStale, InvalidArgument, InvalidState, OffsetStoreFailed, VqError
 from vq.offset_stores.table import (
-    Begin,
     Commit,
     Fence,
     Key,
     OffsetTable,
     Outcome,
     Row,
+    RowClaim,
     begun,
     committed,
 )
@@ -87,7 +87,7 @@ class FileOffsetStore(OffsetTable):
                     raise
             return f"file:{self._id}"
 
-    def begin(self, claimed: Mapping[Key, Begin]) -> Outcome:
+    def begin(self, claimed: Mapping[Key, RowClaim]) -> Outcome:
         """See ``OffsetTable``."""
         with self._mutex:
             rows = self._opened()

@@ -15,7 +15,7 @@ here: how rows are stored.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import GenerationStale, OffsetStoreFailed
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     revision: int = 0
 
 
-class Begin(NamedTuple):
+class RowClaim(NamedTuple):
     """A claim as its store needs it.
 
     Attributes:
@@ -102,6 +102,13 @@ class OffsetTable(ABC):
     was written; the same call may be made again.
     """
 
+    def __enter__(self) -> Self:
+        """Return the store; the end of the block closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     @abstractmethod
     def timeout_s(self) -> float:
@@ -121,7 +128,7 @@ class OffsetTable(ABC):
         """
 
     @abstractmethod
-    def begin(self, claimed: Mapping[Key, Begin]) -> Outcome:
+    def begin(self, claimed: Mapping[Key, RowClaim]) -> Outcome:
         """Put the fences of claims into the rows, and return the rows; see ``begun``."""
 
     @abstractmethod
@@ -145,7 +152,7 @@ class OffsetTable(ABC):
         """Let go of what is open; calling it again is fine."""
 
 
-def begun(key: Key, row: Row | None, begin: Begin) -> Row | GenerationStale:
+def begun(key: Key, row: Row | None, begin: RowClaim) -> Row | GenerationStale:
     """Return the row once a claim has begun; an error: a later claim has it."""
     fence, imposed = begin.fence, begin.imposed
     if row is None:

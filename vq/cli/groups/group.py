@@ -51,6 +51,7 @@ _PROGRESS: Final = record(
     committed_by=maybe(TEXT),
     committed_epoch=maybe(WHOLE),
     committed_topic_id=maybe(TEXT),
+    committed_is_copy=TRUTH,
     stopped=maybe(TEXT),
     stopped_at=maybe(WHOLE),
     stopped_since_s=maybe(NUMBER),
@@ -382,6 +383,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")
     output.table(rows, columns=_COLUMNS)
+    if any(each.committed_is_copy for each in found.partitions):
+        output.remark(
+            f"the offsets are kept in {found.terms.offset_store}; what is shown is the members' "
+            "copy of them, which is seconds behind at most while they run, and so is the lag"
+        )
     for topic in (*found.unsubscribed, *found.deleted_topics):
         why = "was deleted" if topic in found.deleted_topics else "no member subscribes to it"
         output.remark(
@@ -423,8 +429,9 @@ def remarks_on(group: str, progress: GroupProgress) -> list[str]:
             f"{utc(progress.next_try_ms)}: {progress.stopped}"
         )
     elif progress.stopped is not None:
+        at = "" if progress.stopped_at is None else f" at offset {progress.stopped_at}"
         found.append(
-            f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
+            f"{partition}: {progress.owner} does not go on{at} since "
             f"{utc(progress.stopped_since_ms)}: {progress.stopped}"
         )
         if _is_damage(progress.stopped):
@@ -484,7 +491,7 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     fields = _summary_json(found)
     for name in ("by_stream", "lag_is_upper_bound"):  # remarks say so
         del fields[name]
-    for name in ("failure", "roll_until_s"):
+    for name in ("failure", "roll_until_s", "offset_store"):
         del fields[name]
     topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
     patterns = {

@@ -127,6 +127,7 @@ def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
         time_s=NUMBER,
         start=TEXT,
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
+        offset_store=TEXT,
         offsets=some(
             record(
                 topic=TEXT,
@@ -144,7 +145,7 @@ def export(invocation: Invocation, name: str) -> None:
     """Print where a group is, as a JSON document that `vq group import` reads.
 
     It is JSON with and without --json. What members have handled and not yet committed is not in
-    it.
+    it. If another store than ZooKeeper has the offsets, they are the members' copies of them.
     """
 
     async def work(cluster: ClusterClient) -> GroupExport:
@@ -158,6 +159,7 @@ def export(invocation: Invocation, name: str) -> None:
             "time_s": in_seconds(found.time_ms),
             "start": found.start,
             "topics": _topics(found.topics),
+            "offset_store": found.offset_store,
             "offsets": [
                 {
                     "topic": each.topic,

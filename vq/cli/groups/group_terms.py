@@ -11,8 +11,10 @@ from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_option
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import (
+    ANY_STORE,
     MAX_ATTEMPTS_MAX,
     PAUSE_S_MAX,
+    ZOOKEEPER,
     FailurePolicy,
     GroupModel,
     OnFailure,
@@ -31,6 +33,7 @@ TERMS: Final = {
     "order": TEXT,
     "strategy": TEXT,
     "failure": FAILURE,
+    "offset_store": TEXT,
     "roll_until_s": maybe(NUMBER),
 }
 
@@ -106,6 +109,11 @@ _filter_option = click.option(
 @terms_options
 @_filter_option
 @click.option(
+    "--offset-store",
+    type=click.Choice([ANY_STORE, ZOOKEEPER]),
+    help="Where its offsets are from now on; any: where the next member keeps them.",
+)
+@click.option(
     "--drop-pattern",
     "drop_patterns",
     multiple=True,
@@ -146,7 +154,9 @@ def alter(
 
     What follows a failed message changes while members run: they follow. The model, the mode, the
     order, the strategy, filters and patterns change only while there is no member; `vq group roll`
-    changes all but the model and patterns while there are.
+    changes all but the model and patterns while there are. The offset store changes only while
+    there is no member: the group goes on at the last copies of its offsets in ZooKeeper, which are
+    exact if its members were closed.
     """
     if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
@@ -211,6 +221,7 @@ def terms_json(terms: GroupTerms) -> dict[str, Any]:
         "order": terms.order,
         "strategy": terms.strategy,
         "failure": terms.failure.to_json(),
+        "offset_store": terms.offset_store,
         "roll_until_s": in_seconds(terms.roll_until_ms),
     }
 
@@ -230,6 +241,7 @@ def terms_text(terms: GroupTerms) -> dict[str, str]:
         "order": terms.order,
         "strategy": terms.strategy,
         "failure": failure_text(terms.failure),
+        "offset store": terms.offset_store,
         **rolls,
     }
 

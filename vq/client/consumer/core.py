@@ -31,11 +31,12 @@ from vq.client.consumer.group import places
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
+from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffsets
 from vq.client.consumer.group.own_offsets import OwnOffsets
 from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
-from vq.client.consumer.troubles import Troubles
+from vq.client.consumer.troubles import UNKNOWN_OFFSET, Troubles
 from vq.client.copies import DeadLetterCopies
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
@@ -46,6 +47,7 @@ from vq.coordination.tree.values.group_terms import (
     GroupModel,
     OnBadRecord,
     OnFailure,
+    WorkingMode,
 )
 from vq.errors import (
     ContentUnreadable,
@@ -69,6 +71,8 @@ _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
 #: How long one try to copy a message waits for the broker.
 _COPY_S = 10.0
+#: Pauses before an offset store that did not answer is asked again.
+_LEARN_AGAIN = Backoff(first_s=0.5, most_s=10.0, jitter=0.5)
 #: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
@@ -116,12 +120,26 @@ class ConsumerCore:
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
-        self._offsets = self._own_offsets or cluster.offsets
         self._bad_records = BadRecords(
             cluster, config.group, self.policy.on_bad_record, self._copies
         )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
+        store, in_order = config.offset_store, config.mode is WorkingMode.ORDERLY
+        self._outside = (
+            None
+            if store is None
+            else OutsideOffsets(
+                store,
+                cluster=cluster.config.cluster,
+                coordinator=cluster.coordinator,
+                clock=cluster.clock,
+                in_order=in_order,
+            )
+        )
+
+        self._offsets: MemberOffsets = self._own_offsets or self._outside or cluster.offsets
+        self._learning: dict[TopicPartition, asyncio.Task[None]] = {}
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
@@ -164,6 +182,8 @@ class ConsumerCore:
                     await self._cluster.track(topic)
             if self._own_offsets is not None:
                 await self._own_offsets.open()
+            if self._outside is not None:
+                await self._outside.open()
             membership = self._membership = Membership(
                 self._cluster,
                 self.config,
@@ -226,17 +246,57 @@ class ConsumerCore:
 
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
+        self._expect_target()
+        if hold.unknown is None:
+            await self._begin_at(hold)
+        else:
+            self._learning[hold.partition] = begin_task(self._learn(hold))
+
+    async def _learn(self, hold: Hold) -> None:
+        """Begin to consume a partition once its offset store says where; it waits meanwhile."""
+        membership = self._membership
+        assert membership is not None
+        try:
+            for tries in itertools.count(1):
+                if hold.state is not State.STARTING:
+                    return  # it is given up, or lost
+                if hold.unknown is None:
+                    break
+                self._troubles.failed(hold.partition, UNKNOWN_OFFSET, hold.unknown)
+                await asyncio.sleep(_LEARN_AGAIN.pause_s(tries, self._cluster.rng))
+                try:
+                    await membership.share.learn(hold)
+                except CoordinationError as error:
+                    logger.debug("offset cannot be learned, trying again", error=error)
+            self._troubles.over(hold.partition)
+            await self._begin_at(hold)
+        except VqError as error:
+            logger.warning(
+                "partition cannot begin, trying again",
+                group=self.config.group,
+                partition=hold.partition,
+                error=error,
+            )
+            if hold.may(Event.GIVE_UP):
+                membership.share.give_up([hold])
+            membership.wake()
+        finally:
+            if self._learning.get(hold.partition) is asyncio.current_task():
+                del self._learning[hold.partition]
+
+    async def _begin_at(self, hold: Hold) -> None:
+        """Begin to consume a partition where the group is in it."""
         partition, committed = hold.partition, hold.claim.committed
         by_pattern = not self._subscriptions.names(partition.topic)
         elsewhere = ""
-        self._expect_target()
         if committed is not None:
             elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
             if not (elsewhere and (by_pattern or self._own_offsets is not None)):
                 hold.stopped = committed.stopped or elsewhere
                 begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
                 hold.has_sought = begin.position < committed.offset
-                self._begin(hold, begin)
+                if hold.state is State.STARTING:  # not given up meanwhile
+                    self._begin(hold, begin)
                 return
             hold.has_sought = True  # the offset is one of a topic that is not there any more
             self._handled.pop(partition, None)
@@ -252,7 +312,8 @@ class ConsumerCore:
         error = (await self._membership.share.commit({partition: begin}))[partition]
         if error is not None:
             raise error
-        self._begin(hold, begin)
+        if hold.state is State.STARTING:
+            self._begin(hold, begin)
 
     async def _is_new(self, partition: TopicPartition) -> bool:
         """Whether a partition was made after the group, or this member of it, began."""
@@ -516,6 +577,8 @@ class ConsumerCore:
         """
         try:
             await self._commit([hold])
+            if self._outside is not None:
+                await self._outside.copy_now(hold.partition)
         except VqError as error:
             if isinstance(error, CoordinationError) and error.retriable:
                 raise
@@ -610,6 +673,9 @@ class ConsumerCore:
                 )
             except Exception:
                 logger.exception("commit failed, trying again later", group=self.config.group)
+            if self._outside is not None and await self._outside.copy_when_due():
+                assert self._membership is not None
+                self._membership.wake()
 
     async def commit(self) -> None:
         """Commit the position of every partition that has moved.
@@ -647,6 +713,10 @@ class ConsumerCore:
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
         check_name("topic", topic)
+        if self._own_offsets is not None:
+            await self._own_offsets.open()
+        elif self._outside is not None and not self._outside.identity:
+            await self._outside.open()
         found = await self._offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
@@ -663,10 +733,11 @@ class ConsumerCore:
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._learning.values()]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         readings = self.holds.readings()
         try:
             if self._membership is not None:
@@ -676,6 +747,8 @@ class ConsumerCore:
                 reading.fetcher.stop()
             if self._own_offsets is not None:
                 await self._own_offsets.close()
+            if self._outside is not None:
+                self._outside.close()
 
 
 def _settle(future: "asyncio.Future[None]") -> None:

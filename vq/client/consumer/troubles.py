@@ -19,6 +19,9 @@ _PUBLISH_S: Final = 1.0
 #: and the tries of a message that is held no more often than this.
 _RENEW_S: Final = 5.0
 
+#: The offset of a trouble in a partition of which no offset is known.
+UNKNOWN_OFFSET: Final = -1
+
 Report = Callable[[Mapping[TopicPartition, PartitionTrouble | None]], Awaitable[None]]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vq.coordination.tree.values.consumers import ConsumerGroup
-from vq.coordination.tree.values.group_terms import GroupModel
+from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER, GroupModel
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
 from vq.topic_pattern import matching
@@ -27,7 +27,8 @@ def merge(
 
     Topics are added, unless a pattern matches them, and ``by_stream`` becomes that of the member. A
     stream shares out its partitions itself: it takes the terms as they are, and the first member
-    sets those of a group that only a stream has had.
+    sets those of a group that only a stream has had. A group that takes any offset store has that
+    of the member from then on.
 
     Raises:
         MemberDiffers: They differ.
@@ -42,6 +43,8 @@ def merge(
             "group without members, `vq group roll` lets both versions in for a while"
         )
     terms = wanted if present.by_stream and not wanted.by_stream else present
+    if terms.offset_store == ANY_STORE:
+        terms = replace(terms, offset_store=wanted.offset_store)
     named = {**wanted.topics, **present.topics}
     topics = {each: named[each] for each in named if matching(terms.patterns, each) is None}
     return replace(terms, start=present.start, topics=topics, by_stream=wanted.by_stream)
@@ -68,6 +71,10 @@ def differences(present: ConsumerGroup, wanted: ConsumerGroup) -> list[str]:
                 found.append(
                     f"of the topics {pattern!r} the group reads {theirs}, this member {ours}"
                 )
+    theirs, ours = present.offset_store, wanted.offset_store
+    # A stream has its offsets in ZooKeeper; members that follow it may take them elsewhere.
+    if theirs not in {ours, ANY_STORE} and not (present.by_stream and theirs == ZOOKEEPER):
+        found.append(f"the group has offset_store = {theirs!r}, this member {ours!r}")
     for topic, read in sorted(wanted.topics.items()):
         before = present.topics.get(topic, read)
         if before != read:

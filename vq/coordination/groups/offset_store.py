@@ -4,6 +4,8 @@ A commit is fenced by the generation of its claim, so a member that has lost its
 nothing. An offset is lowered only where that is meant: by a member whose application has sought
 back, and by ``reset``. Only an answer that there is no offset means that there is none.
 
+A group whose members have another store (``vq.offset_stores``) has copies in here.
+
 It is kept in ZooKeeper: one ``multi`` writes ``offsets/<topic>/<n>`` and checks the version of the
 assignment. Claims, owners and contracts are not in here (``claims``, ``groups``).
 """
@@ -39,6 +41,7 @@ from vq.coordination.tree.reading import children_or_none, gather_all, numbered_
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import TRIES_MAX, Plan, apply_plan
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
+from vq.coordination.tree.values.group_terms import ZOOKEEPER
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import TopicPartition
 
@@ -62,7 +65,12 @@ class OffsetStore:
     """The progress of consumer groups.
 
     A lost answer (``ConnectionLost``) leaves unknown what was written: do the same again.
+
+    Attributes:
+        identity: What the contract of a group calls this store.
     """
+
+    identity: str = ZOOKEEPER
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -147,10 +155,12 @@ class OffsetStore:
         """Set a group's progress on a partition to any offset, also to a lower one.
 
         The same write raises the generation. So a member that consumes the partition cannot commit
-        any more; it claims the partition again and goes on from the new offset.
+        any more; it claims the partition again and goes on from the new offset. If the group has
+        its offsets in another store, its next owner puts the offset there: it is no copy.
         """
         topic, number = partition
-        path, data = CommittedOffset.path(group, topic, number), offset.encode()
+        path = CommittedOffset.path(group, topic, number)
+        data = replace(offset, copied=False).encode()
         fence_path = Assignment.path(group, topic, number)
         tried: set[int] = set()  # versions of the assignment at earlier tries
 

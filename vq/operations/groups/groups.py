@@ -149,6 +149,8 @@ class GroupProgress:
         committed_by: The member that committed it.
         committed_epoch: The epoch of the batch before the offset; None: not known.
         committed_topic_id: The id of the topic that it was committed for; None: not known.
+        committed_is_copy: Another store has the group's offsets, and this is the copy of a member:
+            it is seconds behind at most while the member runs, and never ahead.
         stopped: What keeps the group, or the owner, from going on; None: nothing does.
         stopped_at: The offset at which the owner stands.
         stopped_since_ms: Since when the owner stands there.
@@ -182,6 +184,7 @@ class GroupProgress:
     committed_by: str | None = None
     committed_epoch: int | None = None
     committed_topic_id: str | None = None
+    committed_is_copy: bool = False
     stopped: str | None = None
     stopped_at: int | None = None
     stopped_since_ms: int | None = None
@@ -461,6 +464,7 @@ async def progress(
         committed_by=None if committed is None else committed.member,
         committed_epoch=None if committed is None else committed.epoch or None,
         committed_topic_id=None if committed is None else committed.topic_id or None,
+        committed_is_copy=committed is not None and committed.copied,
         stopped=stopped or (owner.stopped if owner is not None else "") or None,
         stopped_at=None if owner is None else owner.stopped_at,
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,

@@ -15,7 +15,7 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
-from vq.coordination.tree.values.group_terms import GroupModel
+from vq.coordination.tree.values.group_terms import ZOOKEEPER, GroupModel
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.model import TopicPartition, check_name
@@ -81,6 +81,8 @@ class GroupExport:
         topics: Each topic it reads, with its filter; "": all messages. Patterns of names are
             among them.
         offsets: By topic and partition; those without a commit are left out.
+        offset_store: What has its offsets; if not ``zookeeper``, these are copies, which are
+            seconds behind it at most.
     """
 
     group: str
@@ -88,6 +90,7 @@ class GroupExport:
     start: str
     topics: Mapping[str, str]
     offsets: tuple[ExportedOffset, ...]
+    offset_store: str = ZOOKEEPER
 
 
 async def plan_create_group(
@@ -210,6 +213,7 @@ async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
             )
             for partition, each in sorted(found.items())
         ),
+        offset_store=contract.offset_store,
     )
 
 
@@ -336,6 +340,7 @@ def _contract(planned: PlannedGroup) -> ConsumerGroup:
         order=terms.order,
         strategy=terms.strategy,
         failure=terms.failure,
+        offset_store=terms.offset_store,
         start=planned.start,
         **_reads(planned.topics),
     )

@@ -11,7 +11,13 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.groups import groups
 from vq.coordination.groups.rebalance import STRATEGIES
 from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
-from vq.coordination.tree.values.group_terms import FailurePolicy, GroupModel, OnFailure
+from vq.coordination.tree.values.group_terms import (
+    ANY_STORE,
+    ZOOKEEPER,
+    FailurePolicy,
+    GroupModel,
+    OnFailure,
+)
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
@@ -32,6 +38,8 @@ class GroupTerms:
         order: ``strict``, or ``relaxed``: a failed message may come after later ones.
         strategy: How partitions are shared out.
         failure: What follows a failed message.
+        offset_store: ``zookeeper``, or the identity of another store that has the group's offsets;
+            ``any``: that of the next member.
         roll_until_ms: Until when members of another version are let in, too, in milliseconds since
             1970; None: they are not.
     """
@@ -41,6 +49,7 @@ class GroupTerms:
     order: str
     strategy: str
     failure: FailurePolicy
+    offset_store: str = ZOOKEEPER
     roll_until_ms: int | None = None
 
 
@@ -52,6 +61,7 @@ def terms_of(contract: ConsumerGroup) -> GroupTerms:
         order=str(contract.order),
         strategy=contract.strategy,
         failure=contract.failure,
+        offset_store=contract.offset_store,
         roll_until_ms=None if contract.roll is None else contract.roll.until_ms,
     )
 
@@ -79,6 +89,7 @@ async def alter_group(
     order: str | None = None,
     strategy: str | None = None,
     filters: Mapping[str, str] | None = None,
+    offset_store: str | None = None,
     drop_patterns: Sequence[str] = (),
     on_failure: str | None = None,
     max_attempts: int | None = None,
@@ -100,6 +111,10 @@ async def alter_group(
             ``*``. A pattern of names such as ``orders.*`` is added, if it has not got it; it keeps
             its progress in topics that it had by name.
         drop_patterns: Patterns that it reads no longer.
+        offset_store: ``any``: the group takes the store of its next member, ``zookeeper``: its
+            offsets are there. It goes on at the last copies of its offsets in ZooKeeper. Those are
+            exact if its members were closed; after a kill they may be seconds behind, and messages
+            come again.
         on_failure, max_attempts, retry_backoff_s, retry_topic_s: As in ``vq.FailurePolicy``; None:
             as it is.
 
@@ -120,6 +135,13 @@ async def alter_group(
     common = _given(mode, order, strategy)
     if model is not None:
         common["model"] = model
+    if offset_store is not None:
+        if offset_store not in {ANY_STORE, ZOOKEEPER}:
+            raise InvalidArgument(
+                f"offset_store = {offset_store!r} is not 'any' or 'zookeeper'; with 'any' the next "
+                "member says which one it is"
+            )
+        common["offset_store"] = offset_store
 
     if on_failure == OnFailure.DEAD_LETTER:
         topic_of(Purpose.DEAD_LETTERS, group)  # raises if the name is too long
@@ -141,7 +163,22 @@ async def alter_group(
         contract = await groups.known_group(cluster.coordinator, group)
         if contract.roll is not None:
             raise _rolls(group, contract.roll)
-    return await _change(cluster, group, change)
+    terms = await _change(cluster, group, change)
+    if offset_store is not None:
+        await _take_copies(cluster, group)
+    return terms
+
+
+async def _take_copies(cluster: ClusterClient, group: str) -> None:
+    """Make copies of offsets, which another store has, the offsets of a group.
+
+    The contract was changed before, so no member of the old store comes between. May be repeated.
+    """
+    with unknown_when_cut(f"changing the offset store of group {group}", ResetUnknown):
+        topics = await cluster.offsets.topics(group)
+        for partition, offset in (await cluster.offsets.read(group, topics)).items():
+            if offset.copied:
+                await cluster.offsets.reset(group, partition, offset)
 
 
 async def roll_group(

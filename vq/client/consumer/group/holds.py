@@ -14,6 +14,7 @@ from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.errors import OffsetStoreFailed
 from vq.model import TopicPartition
 
 
@@ -56,6 +57,7 @@ class Hold:
 
     Attributes:
         claim: Its generation and what was committed; generation 0 before the claim.
+        unknown: Why it is not known what was committed; None: it is.
         session_id: The session that the claim was made in, and that its owner node ends with; 0
             before the claim.
         stopped: Why the group does not go on here before a reset; "": it goes on.
@@ -78,11 +80,13 @@ class Hold:
         "session_id",
         "sought",
         "stopped",
+        "unknown",
     )
 
     def __init__(self, claim: Claim, on_free: Callable[["Hold"], None]) -> None:
         self.partition = claim.partition
         self.claim = claim
+        self.unknown: OffsetStoreFailed | None = None
         self.session_id = 0
         self.stopped = ""
         self.reading: Reading | None = None

@@ -33,7 +33,7 @@ from vq.client.consumer.deliver.permit import Permit, PermitKeeper
 from vq.client.consumer.deliver.policy import founding_policy
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Holds
-from vq.client.consumer.group.own_offsets import OwnOffsets
+from vq.client.consumer.group.outside_offsets import MemberOffsets
 from vq.client.consumer.group.share import GroupConsumer, Share
 from vq.client.consumer.group.targets import Targets
 from vq.client.departures import Departure
@@ -42,7 +42,6 @@ from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.contract import MemberDiffers, merge
 from vq.coordination.groups.group_mirror import GroupMirror
 from vq.coordination.groups.groups import MemberView
-from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
@@ -96,7 +95,7 @@ class Membership:
         *,
         member: str,
         filters: Mapping[str, Filter],
-        offsets: OffsetStore | OwnOffsets,
+        offsets: MemberOffsets,
         holds: Holds,
         consumer: GroupConsumer,
         permit: Permit,
@@ -118,6 +117,7 @@ class Membership:
             model=str(config.model),
             mode=str(config.mode),
             strategy=self._targets.strategy,
+            offset_store=offsets.identity,
             failure=founding_policy(config),
         )
         self._consumer = consumer

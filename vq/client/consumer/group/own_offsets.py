@@ -24,12 +24,13 @@ from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.offset_store import CommitResult
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.consumers import CommittedOffset, Member
+from vq.coordination.tree.values.group_terms import ZOOKEEPER
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, GenerationStale, InvalidState, OffsetStoreFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.offset_stores.file import FileOffsetStore
-from vq.offset_stores.table import Begin, Commit, Fence, Key, Row, begun, committed
+from vq.offset_stores.table import Commit, Fence, Key, Row, RowClaim, begun, committed
 
 logger = get_logger(__name__)
 T = TypeVar("T")
@@ -48,7 +49,12 @@ class OwnOffsets:
         group: Its name.
         member: The name of the member.
         keeps: It keeps its progress in a file.
+
+    Attributes:
+        identity: That of a group with one progress; this one's members have no common store.
     """
+
+    identity: str = ZOOKEEPER
 
     def __init__(self, cluster: ClusterClient, group: str, member: str, *, keeps: bool) -> None:
         self._coordinator: Coordinator = cluster.coordinator
@@ -155,7 +161,7 @@ class OwnOffsets:
             if own is None:
                 raise CoordinationError(f"member {self._member!r} has left its group; try again")
             self._fence = Fence(own.czxid, self._fence.generation)
-        begins = {self._key(each): Begin(self._fence, self._member) for each in claimed}
+        begins = {self._key(each): RowClaim(self._fence, self._member) for each in claimed}
         store = self._store
         if store is not None:
             rows = await _on_thread(lambda: store.begin(begins))

@@ -18,8 +18,9 @@ from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.group.hand_overs import HandOvers
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds
-from vq.client.consumer.group.own_offsets import OwnOffsets
+from vq.client.consumer.group.outside_offsets import MemberOffsets
 from vq.client.consumer.group.together import Together
+from vq.client.consumer.troubles import UNKNOWN_OFFSET
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import (
     CLAIMS_PER_MULTI,
@@ -28,7 +29,7 @@ from vq.coordination.groups.claims import (
     Occasion,
     StillOwned,
 )
-from vq.coordination.groups.offset_store import COMMITS_PER_MULTI, OffsetStore
+from vq.coordination.groups.offset_store import COMMITS_PER_MULTI
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     EventKind,
@@ -63,7 +64,10 @@ class GroupConsumer(Protocol):
     """What a consumer does when its member's share changes, or is in doubt."""
 
     async def claimed(self, hold: Hold) -> None:
-        """The member owns a partition now; ``hold.claim.committed`` says where to go on."""
+        """The member owns a partition now; ``hold.claim.committed`` says where to go on.
+
+        If ``hold.unknown`` is set, it is to ``learn`` that first.
+        """
         ...
 
     async def drain(self, hold: Hold) -> None:
@@ -126,7 +130,7 @@ class Share:
         cluster: Where the group is.
         group: Its name.
         member: The name of this member.
-        offsets: Where its progress is kept.
+        offsets: Where the group's progress is kept.
         has_all: Every member has every partition: nothing is claimed, and a session that ends
             takes nothing.
         holds: What it has; states are changed here and by the consumer that delivers.
@@ -140,7 +144,7 @@ class Share:
         group: str,
         member: str,
         *,
-        offsets: OffsetStore | OwnOffsets,
+        offsets: MemberOffsets,
         has_all: bool,
         holds: Holds,
         consumer: GroupConsumer,
@@ -162,6 +166,7 @@ class Share:
         )
         self._commits = Together(self._commit_together, most=COMMITS_PER_MULTI)
         self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
+        self._lookups = Together(self._learn_together, most=CLAIMS_PER_MULTI)
 
     def doubt(self) -> None:
         """Have all owners looked at again: they may have changed without a hint."""
@@ -231,7 +236,7 @@ class Share:
         try:
             found = await self._claim_in_tree(partitions, assigned, occasion)
             claimed = [each for each in found.values() if isinstance(each, Claim)]
-            found |= await self._offsets.known(claimed)
+            known = await self._offsets.known(claimed)
         except BaseException:
             for hold in holds:
                 hold.on(Event.CLAIM_FAILED)
@@ -239,7 +244,11 @@ class Share:
         begun: list[Hold] = []
         failed: list[CoordinationError] = []
         for hold in holds:
-            outcome = found[hold.partition]
+            outcome, progress = found[hold.partition], known.get(hold.partition)
+            if isinstance(progress, OffsetStoreFailed):
+                hold.unknown = progress  # it stays claimed: no other member would know more
+            elif progress is not None:
+                outcome = progress
             if isinstance(outcome, Claim):
                 hold.claim, hold.session_id = outcome, session_id
                 hold.on(Event.CLAIMED)
@@ -270,6 +279,26 @@ class Share:
             occasion=occasion,
             watch=self._on_owner,
         )
+
+    async def learn(self, hold: Hold) -> None:
+        """Ask again what was committed of a hold whose progress is ``unknown``.
+
+        Raises:
+            CoordinationError: ZooKeeper gave no answer; it still is.
+        """
+        [found] = await self._lookups.do([hold.claim])
+        if isinstance(found, OffsetStoreFailed):
+            hold.unknown = found
+        elif isinstance(found, CoordinationError):
+            raise found
+        else:
+            hold.claim, hold.unknown = found, None
+
+    async def _learn_together(
+        self, claimed: Sequence[Claim]
+    ) -> Sequence[Claim | CoordinationError]:
+        found = await self._offsets.known(claimed)
+        return [found[each.partition] for each in claimed]
 
     async def _begin(self, hold: Hold) -> None:
         """Begin to consume a partition that was just claimed."""
@@ -529,9 +558,9 @@ class Share:
 
 def _report(trouble: PartitionTrouble) -> dict[str, Any]:
     """Return what an owner node has of a trouble."""
-    report = {
+    report: dict[str, Any] = {
         "stopped": f"{type(trouble.error).__name__}: {trouble.error}",
-        "stopped_at": trouble.offset,
+        "stopped_at": None if trouble.offset == UNKNOWN_OFFSET else trouble.offset,
         "stopped_since_ms": trouble.since_ms,
     }
     if not trouble.held:

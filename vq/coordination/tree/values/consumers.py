@@ -9,6 +9,7 @@ from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import CONSUMERS
 from vq.coordination.tree.values.group_terms import (
     STICKY,
+    ZOOKEEPER,
     FailurePolicy,
     GroupModel,
     OnFailure,
@@ -72,7 +73,9 @@ class ConsumerGroup(Value):
     partitions are shared out. ``start`` is ``earliest`` or ``latest``: where the group begins in a
     partition without a committed offset. ``topics`` maps each topic to its filter, and ``patterns``
     each pattern of names; a topic of ``topics`` is never one of a pattern. ``failure`` says
-    what follows a failed message; it may change while members run. ``roll``: members of another
+    what follows a failed message; it may change while members run. ``offset_store`` is
+    ``zookeeper``, the identity of another store that has the offsets, or ``any``: that of the next
+    member. ``roll``: members of another
     version are let in, too, until its time is over; then that version is the contract.
     ``by_stream``: a stream
     that is no member writes the group's progress; left out when members do. The next member, or the
@@ -88,6 +91,7 @@ class ConsumerGroup(Value):
     mode: str = WorkingMode.ORDERLY
     order: str = Ordering.STRICT
     strategy: str = STICKY
+    offset_store: str = ZOOKEEPER
     start: str = "earliest"
     topics: Mapping[str, Filter] = field(default_factory=dict)
     patterns: Mapping[str, Filter] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class ConsumerGroup(Value):
                 ("mode", WorkingMode.ORDERLY),
                 ("order", Ordering.STRICT),
                 ("strategy", STICKY),
+                ("offset_store", ZOOKEEPER),
             )
             if getattr(self, name) != default
         }
@@ -352,8 +357,9 @@ class CommittedOffset(PartitionOfGroup):
     ``message_id`` is the id of the last handled message; None, and left out, if there is none or it
     is not known. ``epoch`` is that of the batch before the offset; 0, and left out, if it is not
     known. They and ``topic_id`` identify the place, because another topic or another log may have
-    the same offset. ``stopped`` says why the group does not go on from here. An empty ``topic_id``
-    or ``stopped`` is left out.
+    the same offset. ``stopped`` says why the group does not go on from here. ``copied``: another
+    store has the group's offsets, and this one may be behind it. An empty ``topic_id`` or
+    ``stopped`` is left out, and ``copied`` where it is false.
     """
 
     _what = "offset"
@@ -365,6 +371,7 @@ class CommittedOffset(PartitionOfGroup):
     topic_id: str = ""
     stopped: str = ""
     epoch: int = 0
+    copied: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch <= EPOCH_MAX:
@@ -376,7 +383,8 @@ class CommittedOffset(PartitionOfGroup):
         known = {name: value for name, value in values.items() if value is not None}
         texts = {"topic_id": self.topic_id, "stopped": self.stopped}
         present = {name: text for name, text in texts.items() if text}
-        return {**known, "time_ms": self.time_ms, "member": self.member, **present}
+        copied = {"copied": True} if self.copied else {}
+        return {**known, "time_ms": self.time_ms, "member": self.member, **present, **copied}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:

@@ -21,6 +21,9 @@ PAUSES_MAX: Final = 64
 PAUSE_S_MAX: Final = 40 * 86_400.0
 #: The strategy of a group that names none; see ``strategies``.
 STICKY: Final = "sticky"
+#: Where a group has its offsets unless another store is named; and any store: the next member's.
+ZOOKEEPER: Final = "zookeeper"
+ANY_STORE: Final = "any"
 
 
 class GroupModel(enum.StrEnum):
