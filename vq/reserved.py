@@ -13,6 +13,7 @@ these headers more:
     _vq.origin          orders-3@1024        topic, partition and offset of the message
     _vq.origin-number   17                   its number in the partition, where it is known
     _vq.attempts        3                    how often listeners were called with it
+    _vq.redelivery      1                    in a retry topic: which delivery from there it is
     _vq.first-failed    1764360000000        when the first call failed, in ms since 1970
     _vq.reason          ValueError: no id    why the last call failed, its beginning
     _vq.raw-bytes       4711                 no node has a message there that can be read; the
@@ -96,6 +97,7 @@ def check_own_name(topic: str) -> str:
 ORIGIN: Final = f"{PREFIX}origin"
 ORIGIN_NUMBER: Final = f"{PREFIX}origin-number"
 ATTEMPTS: Final = f"{PREFIX}attempts"
+REDELIVERY: Final = f"{PREFIX}redelivery"
 FIRST_FAILED: Final = f"{PREFIX}first-failed"
 REASON: Final = f"{PREFIX}reason"
 RAW_BYTES: Final = f"{PREFIX}raw-bytes"
@@ -141,8 +143,15 @@ class DeliveryFailure(NamedTuple):
     raw_bytes: int | None = None
 
 
-def headers_of_copy(origin: MessageOrigin, failure: DeliveryFailure) -> dict[str, str]:
-    """Return the headers that a copy has beside those of the message."""
+def headers_of_copy(
+    origin: MessageOrigin, failure: DeliveryFailure, redelivery: int = 0
+) -> dict[str, str]:
+    """Return the headers that a copy has beside those of the message.
+
+    Args:
+        origin, failure: Of the message.
+        redelivery: In a retry topic, which delivery from there it is, from 1 on; 0: in no such one.
+    """
     reason = failure.reason.encode(errors="backslashreplace").decode()
     headers = {
         ORIGIN: str(origin),
@@ -150,6 +159,8 @@ def headers_of_copy(origin: MessageOrigin, failure: DeliveryFailure) -> dict[str
         FIRST_FAILED: str(failure.first_ms),
         REASON: reason[:REASON_CHARS_MAX],
     }
+    if redelivery:
+        headers[REDELIVERY] = str(redelivery)
     if failure.raw_bytes is not None:
         headers[RAW_BYTES] = str(failure.raw_bytes)
     return headers if origin.number is None else {**headers, ORIGIN_NUMBER: str(origin.number)}
@@ -176,6 +187,11 @@ def failure_in(headers: Mapping[str, str] | None) -> DeliveryFailure | None:
         return None
     reason, raw_bytes = headers.get(REASON, ""), _number(headers, RAW_BYTES)
     return DeliveryFailure(attempts, first_ms, reason, raw_bytes)
+
+
+def redelivery_in(headers: Mapping[str, str] | None) -> int:
+    """Return how often a message was put into a retry topic; 0: it does not say."""
+    return _number(headers, REDELIVERY) or 0
 
 
 def _number(headers: Mapping[str, str] | None, name: str) -> int | None:

@@ -28,3 +28,11 @@ def begin_task(
     """
     copied = None if context is None else context.copy()
     return asyncio.Task(work, loop=asyncio.get_running_loop(), context=copied)
+
+
+def cancellation_of(error: object) -> asyncio.CancelledError | None:
+    """Return the error if somebody cancels the present task; code may raise it by itself."""
+    if not isinstance(error, asyncio.CancelledError):
+        return None
+    task = asyncio.current_task()
+    return error if task is not None and task.cancelling() > 0 else None

@@ -15,7 +15,7 @@ from support.zookeeper import ZooKeeperService
 
 from vq import aio
 from vq.client.config import MessageFactoryConfig
-from vq.client.copies import DeadLetterCopies
+from vq.client.copies import MessageCopies
 from vq.reserved import DeliveryFailure
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeperService) -> Iterator[ProcessClus
 async def give_up_all(cluster: ProcessCluster) -> None:
     config = MessageFactoryConfig(zookeeper=cluster.zookeeper, cluster=cluster.name)
     async with aio.MessageFactory(config) as factory:
-        copies = DeadLetterCopies(factory.admin.cluster, "g")
+        copies = MessageCopies(factory.admin.cluster, "g")
         for number in range(2):
             for message in (await factory.admin.read_range("t", number, 0)).messages():
                 failure = DeliveryFailure(3, 1_764_000_000_000, "ValueError: no")

@@ -121,7 +121,6 @@ ABSENT = {
     "transaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "beginTransaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "tx.select": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
-    "retry topic": lambda: is_refused(vq.ConsumerConfig(on_failure="retry-topic")),
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
     "console": lambda: "console" not in COMMANDS,
     "gateway": lambda: "gateway" not in COMMANDS,

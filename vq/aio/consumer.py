@@ -7,9 +7,10 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.giving_up import awaiting
+from vq.client.consumer.deliver.giving_up import Called, awaiting
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
+from vq.client.consumer.deliver.redelivered import redelivering_async
 from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.pull import Pull
@@ -36,6 +37,8 @@ class MessageConsumer:
         self._is_pulled: bool | None = None  # None: nothing was subscribed
         self._pull = Pull(inbox, self._begin)
         self._started = False
+        self._listeners: dict[str, AsyncListener] = {}  # by topic or pattern
+        self._redelivered = redelivering_async(self._listeners, in_lists=core.config.batch_size > 1)
 
     @property
     def config(self) -> ConsumerConfig:
@@ -133,18 +136,24 @@ class MessageConsumer:
             self._core.subscribe(topic_or_pattern, length, message_filter, self._inbox)
         else:
             check_listener(listener)
-            core, limit_s = self._core, self.config.listener_timeout_s
-            called = listener
-            if self.config.offset_store is not None:
-                called = passing_async(listener)
-            called, giving_up = called, awaiting(called, core.failing, core.give_up)
-            if limit_s is not None:
-                called, giving_up = limited(called, limit_s), limited(giving_up, limit_s)
-            core.subscribe(
-                topic_or_pattern, length, message_filter, self._listening, called, giving_up
+            self._core.subscribe(
+                topic_or_pattern,
+                length,
+                message_filter,
+                self._listening,
+                self._called(listener),
+                self._called(self._redelivered),
             )
+            self._listeners[topic_or_pattern] = listener
         self._is_pulled = listener is None
         return self
+
+    def _called(self, listener: AsyncListener) -> Called:
+        """Return what the executor calls for a listener. Copies have time, whatever its limit."""
+        core, limit_s = self._core, self.config.listener_timeout_s
+        called = listener if self.config.offset_store is None else passing_async(listener)
+        called = called if limit_s is None else limited(called, limit_s)
+        return Called(called, awaiting(called, core.failed.tries, core.copy))
 
     def _check_pulled(self) -> None:
         if self._is_pulled is False:

@@ -6,7 +6,8 @@ from typing import Self
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.giving_up import calling
+from vq.client.consumer.deliver.giving_up import Called, Spent, calling
+from vq.client.consumer.deliver.redelivered import redelivering
 from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
@@ -24,7 +25,6 @@ from vq.model import (
     TopicPartition,
     check_timeout,
 )
-from vq.reserved import DeliveryFailure
 
 _GET_S = 30.0  # added to the caller's time-out: connecting, a move, ZooKeeper
 _WORKERS_S = 5.0
@@ -44,6 +44,8 @@ class MessageConsumer:
         self._pull = pull
         self._runtime = runtime
         self._workers = workers
+        self._listeners: dict[str, Listener] = {}  # by topic or pattern
+        self._redelivered = redelivering(self._listeners, in_lists=core.config.batch_size > 1)
         self._forget = runtime.on_loss(forked=workers.forsake, ended=lambda _: None)
 
     @property
@@ -162,19 +164,27 @@ class MessageConsumer:
                 listener,
                 "give a plain function of the message, or iterate over a consumer of vq.aio",
             )
-            called = listener if self.config.offset_store is None else passing(listener)
-            giving_up = calling(called, self._core.failing, self._give_up)
-            if self.config.listener_timeout_s is not None:
-                called, giving_up = Watched(called), Watched(giving_up)
             self._core.subscribe(
-                topic_or_pattern, length, message_filter, self._workers, called, giving_up
+                topic_or_pattern,
+                length,
+                message_filter,
+                self._workers,
+                self._called(listener),
+                self._called(self._redelivered),
             )
+            self._listeners[topic_or_pattern] = listener
         self._pull.subscribed(listener)
         return self
 
-    def _give_up(self, message: Message, failure: DeliveryFailure) -> None:
+    def _called(self, listener: Listener) -> Called:
+        """Return what the executor calls for a listener."""
+        called = listener if self.config.offset_store is None else passing(listener)
+        called = called if self.config.listener_timeout_s is None else Watched(called)
+        return Called(called, calling(called, self._core.failed.tries, self._copy))
+
+    def _copy(self, spent: Spent) -> None:
         """Have a message copied; a thread of a listener waits for it."""
-        self._runtime.run(self._core.give_up(message, failure))
+        self._runtime.run(self._core.copy(spent))
 
     def start(self) -> Self:
         """Join the group and begin to receive.

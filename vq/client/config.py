@@ -18,8 +18,13 @@ from vq.coordination.tree.values.group_terms import (
     GroupModel,
     OnBadRecord,
     OnFailure,
+    Ordering,
     WorkingMode,
     check_model,
+    check_order,
+    check_pauses,
+    check_topics,
+    usual_on_failure,
 )
 from vq.errors import InvalidArgument
 from vq.model import (
@@ -32,7 +37,6 @@ from vq.model import (
     choice_of,
 )
 from vq.offset_stores.table import OffsetTable
-from vq.reserved import Purpose, topic_of
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -351,14 +355,21 @@ class ConsumerConfig:
             partition, from the lowest unfinished one on, are at hand at most. At the bound the
             partition is not fetched further. After a crash at most these are delivered again.
         window_bytes: A second bound of the same: their contents together, but for the last one.
+        order: ``strict`` or ``relaxed``: whether ``orderly`` and ``keyed`` keep the order of
+            messages after a failure, too. Only with ``relaxed`` may they have a retry topic, whose
+            messages come after later ones. All members of a group have the same.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
-            counted by this member, so a message that moves on with its partition begins anew.
-            This and the two settings below are the group's: its first member founds them, members
+            counted by this member, so a message that moves on with its partition begins anew. Each
+            delivery from the retry topic has as many. This and ``on_failure``, ``retry_schedule``
+            and ``retry_backoff`` are the group's: its first member founds them, members
             follow what `vq group alter` makes of them, and one that says something else is told
             so in the log. None: what the group has; in a new group 3.
-        on_failure: ``hold``, ``dead-letter``, ``skip`` or ``stop``, see ``OnFailure``.
-            ``subscribe`` refuses ``retry-topic``: members have no retry topic yet. None: what the
-            group has; in a new group ``hold``.
+        on_failure: ``hold``, ``retry-topic``, ``dead-letter``, ``skip`` or ``stop``, see
+            ``OnFailure``. None: what the group has; in a new group ``retry-topic`` for
+            ``concurrent``, ``hold`` for the other modes.
+        retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
+            that fails after the last of them, too, becomes a dead letter. None: what the group has;
+            in a new group the 16 of RocketMQ: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
         on_bad_record: ``stop``, ``skip`` or ``dead-letter``: what becomes of a record that no node
             has so that it can be read, see ``OnBadRecord``; also of a message for which the
             listener raises ``vq.errors.ContentUnreadable``, as serializers do for what is no
@@ -369,8 +380,9 @@ class ConsumerConfig:
             member waits no longer for its listener; its message is then delivered again there.
             None: no limit.
         retry_backoff: The pause before the second try, and the longest one, in seconds; it doubles
-            in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it.
-            None: what the group has; in a new group (0.1, 30.0).
+            in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it. With
+            ``retry-topic``, a message that is to wait longer than the longest pause goes there at
+            once, and that is its delay. None: what the group has; in a new group (0.1, 30.0).
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
         read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
@@ -403,10 +415,12 @@ class ConsumerConfig:
     batch_wait_ms: float = 0.0
     window_messages: int = 10_000
     window_bytes: int = 16 * limits.MIB
+    order: Ordering | Literal["strict", "relaxed"] = Ordering.STRICT
     max_attempts: int | None = None
     on_failure: OnFailure | Literal["hold", "retry-topic", "dead-letter", "skip", "stop"] | None = (
         None
     )
+    retry_schedule: tuple[float, ...] | None = None
     on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] = OnBadRecord.STOP
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] | None = None
@@ -427,14 +441,19 @@ class ConsumerConfig:
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         object.__setattr__(self, "model", choice_of(GroupModel, "model", self.model))
-        on_failure = self.on_failure
-        if on_failure is not None:
-            on_failure = choice_of(OnFailure, "on_failure", on_failure)
+        object.__setattr__(self, "order", choice_of(Ordering, "order", self.order))
+        if self.on_failure is not None:
+            on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
             object.__setattr__(self, "on_failure", on_failure)
+            check_order(self.mode, self.order, on_failure)
         on_bad_record = choice_of(OnBadRecord, "on_bad_record", self.on_bad_record)
         object.__setattr__(self, "on_bad_record", on_bad_record)
-        if self.group and OnFailure.DEAD_LETTER in (on_failure, on_bad_record):
-            topic_of(Purpose.DEAD_LETTERS, self.group)  # raises if the name is too long
+        if self.group:
+            check_topics(self.group, self.on_failure or usual_on_failure(self.mode, self.model))
+            check_topics(self.group, on_bad_record)
+        if self.retry_schedule is not None:
+            schedule = check_pauses("retry_schedule", self.retry_schedule)
+            object.__setattr__(self, "retry_schedule", schedule)
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)

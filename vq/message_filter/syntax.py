@@ -94,6 +94,13 @@ def parse(text: str, what: str) -> Expression:
     Raises:
         InvalidArgument: It is none, or longer, deeper or of more operands than is taken.
     """
+    _check_size(text, what)
+    found = _Parser(text, what).expression()
+    _check_size(found.text, f"{what}, with spaces between its words,")  # so it goes to brokers
+    return found
+
+
+def _check_size(text: str, what: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -102,7 +109,6 @@ def parse(text: str, what: str) -> Expression:
         raise InvalidArgument(
             f"{what} has {size} bytes; at most {limits.FILTER_EXPRESSION_BYTES_MAX} are taken"
         )
-    return _Parser(text, what).expression()
 
 
 class _Parser:

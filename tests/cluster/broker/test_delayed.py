@@ -2,20 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.broker import Client, MemoryCluster, message
+from support.broker import DATA, Client, MemoryCluster, message
 from support.client import factory_of
 from support.late_clock import later
 from support.waiting import until
 
-from vq import aio
+from vq import aio, limits
+from vq.broker.node import BrokerNode
+from vq.broker.timers import timer, timers
 from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
 from vq.broker.timers.pending import Delayed
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.coordination.topics.topics import delete_topic, describe_topic
-from vq.errors import BatchFailed, InvalidArgument, InvalidRequest
+from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
+from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, VqError
 from vq.limits import DELAY_S_MAX, MIB
 from vq.model import (
     Cancellation,
@@ -28,7 +31,7 @@ from vq.model import (
 from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 from vq.store.log.log import LogConfig
-from vq.store.records.record import encode_record
+from vq.store.records.record import Properties, encode_properties, encode_record
 
 pytestmark = pytest.mark.virtual_time
 
@@ -162,6 +165,31 @@ async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
         await producer.cancel(5)  # type: ignore[arg-type]
 
 
+async def test_the_result_of_another_cluster_cancels_nothing(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Whatever offset it has: behind the end, at the end, inside of a record, at a note."""
+    producer = await factory.create_producer()
+    (waits,) = await delayed(factory, 50)
+    log = cluster.nodes["b1"].parts.partitions.channels[DELAYED_TOPIC, waits.partition].log
+    assert log is not None
+    offsets = (*range(waits.offset + 30), log.end_offset, log.end_offset + 1, 10**15)
+    for offset in offsets:
+        if offset != waits.offset:
+            with pytest.raises(InvalidArgument, match="delayed message"):
+                await producer.cancel(waits._replace(offset=offset))
+    with pytest.raises(VqError):
+        await producer.cancel(waits._replace(partition=99))
+    assert await producer.cancel(waits) is Cancellation.CANCELLED
+
+
+def waiting(node: BrokerNode) -> int:
+    """Return how many delayed messages wait on a node, as its metrics say."""
+    (facts,) = node.parts.timers.facts()
+    (fact,) = [each for each in facts.facts if each.metric == "vq_delayed_messages"]
+    return int(fact.read(node.parts.timers))
+
+
 async def crash(cluster: MemoryCluster, keep: object, key: str = "b1") -> None:
     """End a node as kill -9 does, or as a loss of power does."""
     cluster.network.kill(key)
@@ -266,6 +294,30 @@ async def test_what_waits_follows_its_partition_to_another_group(cluster: Memory
         assert await stored(cluster) == [b"20", b"35", b"40"]
 
 
+async def test_a_range_that_was_moved_away_is_needed_no_longer_than_anything_waits(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then retention takes it by age, without a restart or another move."""
+    monkeypatch.setattr(timers, "KEPT_MS", 60_000)
+    for group in ("b1", "b2"):
+        await cluster.start(group)
+    await cluster.create_topic("t", partitions=1)
+    async with factory_of(cluster) as factory:
+        (waits,) = await delayed(factory, 20)
+        number = waits.partition
+        async with cluster.admin() as coordinator:
+            view = await describe_topic(coordinator, DELAYED_TOPIC)
+        old = view.partitions[number].writer_group
+        assert old is not None
+        new = "b2" if old == "b1" else "b1"
+        await factory.admin.move(await factory.admin.plan_moves(DELAYED_TOPIC, [number], new))
+        await asyncio.sleep(30)
+        channel = cluster.nodes[old].parts.partitions.channels[DELAYED_TOPIC, number]
+        assert channel.needed == 0
+        await asyncio.sleep(60)
+        assert channel.needed is None
+
+
 async def test_the_log_is_kept_from_the_oldest_message_on_that_waits(
     cluster: MemoryCluster,
 ) -> None:
@@ -326,3 +378,137 @@ async def test_a_topic_that_was_made_again_takes_what_is_due(
     await cluster.create_topic("t", partitions=1)
     await asyncio.sleep(40)
     assert await stored(cluster) == [b"30"]
+
+
+async def test_what_was_noted_twice_is_counted_once(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The broker of a topic that was made again forgot the stamp: a second note has the messages.
+
+    Who reads both notes later still knows what waits, and keeps its bytes.
+    """
+    clock = cluster.ensemble.clock
+    await asyncio.sleep(61 - clock.wall_ms() / 1_000 % 60)  # all of it is due in one minute
+    await delayed(factory, 1, 2)
+    await asyncio.sleep(5)
+    async with cluster.admin() as coordinator:
+        await delete_topic(coordinator, "t")
+    await asyncio.sleep(2)
+    await cluster.create_topic("t", partitions=1)
+    results = await delayed(factory, *[10] * 10, 45)
+    await asyncio.sleep(20)
+    await crash(cluster, keep_all)
+    node = await cluster.start()
+    await asyncio.sleep(5)
+    assert waiting(node) == 1
+    channel = node.parts.partitions.channels[DELAYED_TOPIC, results[-1].partition]
+    assert channel.needed <= results[-1].offset
+    await asyncio.sleep(30)
+    assert await stored(cluster) == [b"10"] * 10 + [b"45"]
+
+
+def change(cluster: MemoryCluster, number: int, at: int, new: bytes, key: str = "b1") -> bytes:
+    """Change bytes of a node's log of delayed messages, while it runs; return what was there."""
+    disk, directory = cluster.disks[key], DATA / DELAYED_TOPIC / str(number)
+    (name,) = [each for each in disk.listdir(directory) if each.endswith(".block")]
+    file = disk.open(directory / name)
+    before = bytes(file.pread(at, len(new)))
+    file.pwrite([new], at)
+    file.close()
+    return before
+
+
+def read_anew(cluster: MemoryCluster) -> None:
+    """Have the node forget what waits, as one that begins to lead, and read its log."""
+    node = cluster.nodes["b1"]
+    node.parts.timers.start(node.epoch)
+
+
+async def test_damaged_bytes_are_not_delivered(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """They wait until they are repaired, and are told; what is due beside them does not wait."""
+    bad, _ = await delayed(factory, 2, 2)
+    before = change(cluster, bad.partition, bad.offset + 21, b"\xff")
+    await asyncio.sleep(20)
+    assert await stored(cluster) == [b"2"]
+    client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    assert any("cannot be read" in why for why in (await client.status()).problems)
+    change(cluster, bad.partition, bad.offset + 21, before)
+    await asyncio.sleep(60)
+    assert await stored(cluster) == [b"2", b"2"]
+    assert waiting(cluster.nodes["b1"]) == 0
+
+
+@pytest.mark.parametrize("field", [b"\x7f\xff\xff\xff", b"\0\0\x01\0", b"\0\0\0\x05"])
+async def test_a_damaged_length_holds_up_no_other_batch(
+    cluster: MemoryCluster, factory: aio.MessageFactory, field: bytes
+) -> None:
+    """Where the record ends is not known then; the next batch is found by its own header."""
+    producer = await factory.create_producer()
+    first, *_ = await producer.send_batch(
+        [Message("t", b"%d" % each, key="k", delay_s=60) for each in range(3)]
+    )
+    await producer.send(Message("t", b"3", key="k", delay_s=60))
+    before = change(cluster, first.partition, first.offset, field)
+    read_anew(cluster)
+    await asyncio.sleep(80)
+    assert await stored(cluster) == [b"3"]
+    change(cluster, first.partition, first.offset, before)
+    await asyncio.sleep(60)
+    assert sorted(await stored(cluster)) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_what_was_settled_while_its_record_was_damaged_stays_so(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A node that cannot read a message reads that it was delivered, or cancelled; then it can."""
+    done, recalled, _ = await delayed(factory, 1, 200, 201)
+    await (await factory.create_producer()).cancel(recalled)
+    await asyncio.sleep(10)
+    before = [
+        change(cluster, each.partition, each.offset + 21, b"\xff") for each in (done, recalled)
+    ]
+    read_anew(cluster)
+    await asyncio.sleep(10)
+    for each, byte in zip((done, recalled), before, strict=True):
+        change(cluster, each.partition, each.offset + 21, byte)
+    await asyncio.sleep(60)
+    assert waiting(cluster.nodes["b1"]) == 1
+    await asyncio.sleep(200)
+    assert await stored(cluster) == [b"1", b"201"]
+
+
+@pytest.mark.slow
+async def test_what_became_due_while_nothing_could_be_noted_is_delivered(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much that is: the notes of all of it would be larger than a batch may be."""
+    monkeypatch.setattr(timer, "NOTED_MAX", 2_000)
+    targets, each = 8, timer.BATCH_MESSAGES
+    await cluster.start()
+    await cluster.create_topic("t", partitions=targets)
+    node = await cluster.start(node="n2")
+    await cluster.until_in_sync("n1", "n2")
+    async with factory_of(cluster) as factory:
+        (waits,) = await delayed(factory, 30)
+        due_ms = cluster.ensemble.clock.wall_ms() + 30_000
+        client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+        for number in range(targets):
+            to = Properties(delivery_time_ms=due_ms, destination=TopicPartition("t", number))
+            record = encode_record(1, b"", None, encode_properties(to))
+            await client.put(DELAYED_TOPIC, waits.partition, [record] * (each // 2))
+            await client.put(DELAYED_TOPIC, waits.partition, [record] * (each // 2))
+        async with cluster.admin() as coordinator:
+            settings = (await describe_topic(coordinator, DELAYED_TOPIC)).settings
+            await change_settings(coordinator, DELAYED_TOPIC, replace(settings, min_insync=2))
+        # 4 MiB would take 210,000 messages.
+        monkeypatch.setattr(limits, "BATCH_BYTES_MAX", 100_000)
+        await node.stop()
+        await cluster.until_in_sync("n1")
+        await asyncio.sleep(33)
+        assert waiting(cluster.nodes["b1"]) == targets * each + 1
+        await cluster.start(node="n2")
+        await cluster.until_in_sync("n1", "n2")
+        await asyncio.sleep(10)
+        assert waiting(cluster.nodes["b1"]) == 0

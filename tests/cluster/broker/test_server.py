@@ -10,7 +10,7 @@ import pytest
 from support.broker import Client, message, strict
 from support.waiting import WAIT_S, until
 
-from vq.broker.serving import server as server_module
+from vq.broker.serving import broker_session
 from vq.broker.serving.dispatcher import Route
 from vq.errors import Busy, VqError
 from vq.remoting import wire_pb2 as wire
@@ -214,8 +214,8 @@ class Stubborn(Raw):
 
 async def test_connections_that_are_told_why_are_bounded(cluster, monkeypatch):
     """Peers that do not close after they were told do not pile up, and go in time."""
-    monkeypatch.setattr(server_module, "LINGERING_MAX", 3)
-    monkeypatch.setattr(server_module, "LINGER_S", math.inf)
+    monkeypatch.setattr(broker_session, "LINGERING_MAX", 3)
+    monkeypatch.setattr(broker_session, "LINGER_S", math.inf)
     node, server = await strict(cluster)
     raws = [(await cluster.network.connect(node.address, Stubborn))[1] for _ in range(10)]
     for raw in raws:
@@ -223,7 +223,7 @@ async def test_connections_that_are_told_why_are_bounded(cluster, monkeypatch):
     await until(lambda: len(server.sessions) <= 3)
     await until(lambda: all(raw.frames for raw in raws))
     assert len(server.lingering) == len(server.sessions) == 3
-    monkeypatch.setattr(server_module, "LINGER_S", 0.0)
+    monkeypatch.setattr(broker_session, "LINGER_S", 0.0)
     await until(lambda: not server.sessions)
     assert not server.lingering
 

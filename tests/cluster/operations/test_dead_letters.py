@@ -9,11 +9,21 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.cases import case
 from support.client import factory_of, started
+from support.waiting import until_true
 
 from vq.admin import DeadLetter, LetterState
 from vq.client.cluster import ClusterClient
-from vq.client.copies import DeadLetterCopies
-from vq.errors import ConnectionCut, InvalidArgument, OutcomeUnknown, UnknownTopic, VqError
+from vq.client.config import ConsumerConfig
+from vq.client.copies import MessageCopies
+from vq.client.producer.spread.partitioner import key_partition
+from vq.errors import (
+    ConnectionCut,
+    InvalidArgument,
+    MessageTooLarge,
+    OutcomeUnknown,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import Key, Message
 from vq.operations.messages import dead_letters, resending
 from vq.operations.messages.stored import read_range
@@ -69,7 +79,7 @@ async def given_up(
     cluster: MemoryCluster, client: ClusterClient, count: int = 8, **failure: Any
 ) -> list[Message]:
     messages = await sent(cluster, count)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     for each in messages:
         await copies.give_up(each, FAILURE._replace(**failure), timeout=5)
     return messages
@@ -121,7 +131,7 @@ async def test_the_first_origin_is_kept_by_a_copy_of_a_copy(
 ) -> None:
     (message, *_) = await given_up(cluster, client, 1)
     (letter,) = await letters(client)
-    await DeadLetterCopies(client, "other").give_up(letter.message, FAILURE, timeout=5)
+    await MessageCopies(client, "other").give_up(letter.message, FAILURE, timeout=5)
     found = [each async for each in dead_letters.read_dead_letters(client, "other")]
     assert [each.origin for each in found] == [place(message)]
 
@@ -130,7 +140,7 @@ async def test_what_was_not_used_has_made_nothing(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     await sent(cluster, 1)
-    DeadLetterCopies(client, GROUP)
+    MessageCopies(client, GROUP)
     assert [each.name for each in await topics.list_topics(client, reserved=True)] == ["t"]
     with pytest.raises(UnknownTopic, match=r"group 'g' has no dead letters.*_vq\.dlq\.g"):
         await letters(client)
@@ -142,7 +152,7 @@ async def test_letters_are_chosen_by_reason_and_time(
 ) -> None:
     (early, *_) = await given_up(cluster, client, 2, reason="TimeoutError: db")
     await asyncio.sleep(60)
-    await DeadLetterCopies(client, GROUP).give_up(early, FAILURE, timeout=5)
+    await MessageCopies(client, GROUP).give_up(early, FAILURE, timeout=5)
     times = sorted(each.message.append_time_ms or 0 for each in await letters(client))
     assert times[2] - times[1] > 50_000
     for chosen, count in (
@@ -212,6 +222,33 @@ async def test_the_rate_is_kept(cluster: MemoryCluster, client: ClusterClient) -
     assert client.clock.monotonic() - begun >= 9
 
 
+async def test_large_headers_make_no_batch_that_nobody_takes(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """It would have been begun, so that no later call could send anything either."""
+    key = next(key for key in map(str, range(99)) if key_partition(key, 2) == 0)
+    large = Message("t", bytes(10_000), key=key, headers={"h": "x" * 32_500})
+
+    async def refuse(_: Message) -> None:
+        raise ValueError("no")
+
+    async with factory_of(cluster, host="large", seed=22) as factory:
+        async with await factory.create_producer() as producer:
+            for _ in range(resending.BATCH_LETTERS):
+                await producer.send(large)
+        config = ConsumerConfig(group=GROUP, on_failure="dead-letter", max_attempts=1)
+        async with await factory.create_consumer(config) as consumer:
+            await consumer.subscribe("t", listener=refuse).start()
+
+            async def are_given_up() -> bool:
+                lag = (await factory.admin.describe_group(GROUP)).lag_messages
+                return lag == 0
+
+            await until_true(are_given_up, timeout_s=300)
+    done = await resending.resend_dead_letters(client, GROUP, rate=1e6)
+    assert done.resent == resending.BATCH_LETTERS
+
+
 async def test_letters_without_a_way_home_are_left_and_counted(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
@@ -260,6 +297,23 @@ def cut_at(
 
     client.request = request  # type: ignore[method-assign]
     return lambda: count
+
+
+async def test_a_batch_that_nobody_takes_any_more_holds_up_no_other_letter(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """As one of messages that are too large by now: the call sends the rest, and says so."""
+    before = await given_up(cluster, client, 8)
+    for number, error in ((2, Killed()), (1, MessageTooLarge("x"))):
+        async with started(cluster, host=f"h{number}", seed=100 + number) as mine:
+            cut_at(mine, number, error, stored=False)
+            with pytest.raises(type(error)):
+                await resending.resend_dead_letters(mine, GROUP)
+    found = states(await letters(client, settled=True))
+    assert found["resending"] + found["resent"] == 8
+    assert found["resent"] > 0
+    await resending.resend_dead_letters(client, GROUP)
+    await exactly_once(client, before)
 
 
 async def exactly_once(client: ClusterClient, before: list[Message]) -> None:
@@ -352,7 +406,7 @@ async def test_a_copy_of_unknown_outcome_is_stored_once_when_it_is_made_again(
     messages = await of_one_partition(cluster)
     for comes_back in (True, False):
         async with started(cluster, host=f"m{comes_back}", seed=40 + comes_back) as member:
-            copies = DeadLetterCopies(member, f"{GROUP}{comes_back}")
+            copies = MessageCopies(member, f"{GROUP}{comes_back}")
             await copies.give_up(messages[0], FAILURE, timeout=5)
             cut_at(member, 1, Killed(), stored=stored)
             with pytest.raises(Killed):  # as when its member is cancelled here
@@ -368,7 +422,7 @@ async def test_a_copy_that_the_broker_does_not_answer_in_time_is_unknown_and_the
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     messages = await of_one_partition(cluster)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
     plain = client.request
 
@@ -392,7 +446,7 @@ async def test_a_copy_that_is_refused_keeps_nothing_from_the_next_one(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     messages = await of_one_partition(cluster)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
     await topics.alter_topic(client, NAME, max_message_bytes=1)
     await client.refreshed(NAME)
@@ -411,7 +465,7 @@ async def test_a_topic_that_was_deleted_for_good_is_made_again(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
     messages = await sent(cluster, 4)
-    copies = DeadLetterCopies(client, GROUP)
+    copies = MessageCopies(client, GROUP)
     await copies.give_up(messages[0], FAILURE, timeout=5)
     await deletion.delete_topic(client, NAME, now=True)
     await client.refreshed(NAME)

@@ -200,7 +200,7 @@ async def test_a_topic_that_is_completed_while_it_is_deleted_can_be_brought_back
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that is created in part goes at once; this one has messages by then, perhaps."""
-    read, looks = topics.read_remains, 0
+    read, looks = deletion.read_remains, 0
 
     async def early(*given: Any) -> Any:
         nonlocal looks
@@ -209,7 +209,7 @@ async def test_a_topic_that_is_completed_while_it_is_deleted_can_be_brought_back
         phase = CREATING if looks == 1 else found.view.phase
         return replace(found, view=replace(found.view, phase=phase))
 
-    monkeypatch.setattr(topics, "read_remains", early)
+    monkeypatch.setattr(deletion, "read_remains", early)
     await deletion.delete_topic(client, "t")
     (found,), _ = await deletion.readable_deleted_topics(client)
     assert (found.name, looks) == ("t", 2)

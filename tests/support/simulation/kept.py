@@ -7,7 +7,7 @@ from pathlib import Path
 from support.simulation.losses import Place, messages_in
 from support.simulation.world import DATA, BrokerHost, World
 
-from vq.broker.partition.ranges import lost
+from vq.broker.partition.ranges import lost_in_take_overs
 from vq.store.care.divergence import DIVERGED_MARK
 from vq.store.disk.memory_disk import MemoryDisk
 
@@ -41,7 +41,7 @@ def untold(machine: BrokerHost, places: list[Place]) -> list[Place]:
         (str(channel.partition), file.start_offset, file.end_offset)
         for channel in channels.values()
         for each in (channel, *channel.older)
-        for file in lost(each)
+        for file in lost_in_take_overs(each)
     ]
     return [
         place

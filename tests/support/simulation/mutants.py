@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import pytest
 from support.simulation.world import Size
 
-from vq.broker.logs import partitions
+from vq.broker.logs import channel_problems, partitions
 from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.logs.logs import Logs
 from vq.broker.observe import survey
@@ -273,8 +273,8 @@ def _cut_bytes_thrown_away(patch: pytest.MonkeyPatch) -> None:
 
 
 def _loss_not_told(patch: pytest.MonkeyPatch) -> None:
-    for module in (partitions, survey):
-        patch.setattr(module, "lost", lambda _: [])
+    for module in (channel_problems, survey):
+        patch.setattr(module, "lost_in_take_overs", lambda _: [])
 
 
 def _positions_outlive_their_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from support.cases import case
 
 from vq import limits
 from vq.errors import InvalidArgument, ProtocolError
+from vq.hessian import encoding
 from vq.hessian import plain as hessian
 from vq.hessian.plain import DEPTH_MAX, Long, Value
 
@@ -80,7 +81,7 @@ def test_our_encoding_is_that_of_caucho() -> None:
     differing = [
         name
         for name, data in vectors("caucho-4.0.38.txt")
-        if name in CASES and hessian.encode(build(CASES[name])) != data
+        if name in CASES and encoding.encode(build(CASES[name])) != data
     ]
     assert [name for name in differing if not free.search(name)] == []
 
@@ -90,7 +91,7 @@ def test_our_encoding_decodes_to_the_same_value() -> None:
     for name, tagged in CASES.items():
         with case(name):
             value = build(tagged)
-            assert hessian.decode(hessian.encode(value), bytes_max=limits.MIB) == value
+            assert hessian.decode(encoding.encode(value), bytes_max=limits.MIB) == value
 
 
 @pytest.mark.parametrize(
@@ -158,9 +159,9 @@ def test_depth_is_bounded(opening: bytes) -> None:
     nested: Value = None
     for _ in range(DEPTH_MAX):
         nested = [nested]
-    assert hessian.decode(hessian.encode(nested)) == nested
+    assert hessian.decode(encoding.encode(nested)) == nested
     with pytest.raises(InvalidArgument, match=f"deeper than {DEPTH_MAX}"):
-        hessian.encode([nested])
+        encoding.encode([nested])
 
 
 def test_the_number_of_values_is_bounded() -> None:
@@ -194,7 +195,7 @@ def test_bytes_behind_the_value_are_refused() -> None:
 @pytest.mark.parametrize("name", ["put request", "list of everything", "map in map", "pairs 100"])
 def test_every_truncation_is_refused(name: str) -> None:
     """A document cut anywhere is no document; what is left is not guessed."""
-    data = hessian.encode(build(CASES[name]))
+    data = encoding.encode(build(CASES[name]))
     for size in range(len(data)):
         with pytest.raises(ProtocolError):
             hessian.decode(data[:size])
@@ -227,7 +228,7 @@ def test_a_character_of_four_bytes_is_read_as_two_units() -> None:
 def test_what_follows_a_string_is_not_taken_for_text(text: str) -> None:
     """Codes 0x80 to 0xbf are small integers, and also what characters go on with."""
     for number in (-16, 0, 16, 47):
-        assert hessian.decode(hessian.encode([text, number])) == [text, number]
+        assert hessian.decode(encoding.encode([text, number])) == [text, number]
 
 
 def test_a_pair_may_be_split_between_chunks() -> None:
@@ -260,7 +261,7 @@ def chunks(data: bytes) -> list[bytes]:
 def test_no_chunk_ends_between_the_halves_of_a_pair(before: int, filler: str) -> None:
     """A reader that decodes chunk by chunk could not make sense of a lone half."""
     text = filler * before + "\N{GRINNING FACE}" * 3 + filler * 5
-    encoded = hessian.encode(text)
+    encoded = encoding.encode(text)
     parts = chunks(encoded)
     assert len(parts) > 1
     joined = "".join(
@@ -282,11 +283,11 @@ def test_a_chunk_may_be_followed_only_by_a_chunk() -> None:
 def test_what_cannot_be_encoded_is_refused(value: Any) -> None:
     """With an error of the caller's, not of the peer's."""
     with pytest.raises(InvalidArgument):
-        hessian.encode(value)
+        encoding.encode(value)
 
 
 def test_doubles_are_written_in_full() -> None:
     """And read back bit by bit."""
     for value in (0.0, -0.0, 1.5, float("inf"), 5e-324):
-        assert hessian.encode(value) == b"D" + struct.pack(">d", value)
-        assert struct.pack(">d", hessian.decode(hessian.encode(value))) == struct.pack(">d", value)
+        assert encoding.encode(value) == b"D" + struct.pack(">d", value)
+        assert struct.pack(">d", hessian.decode(encoding.encode(value))) == struct.pack(">d", value)

@@ -150,6 +150,9 @@ def test_length_depth_and_operands_have_bounds() -> None:
     assert parsed("a = '" + "x" * (most - 6) + "'").terms == 2
     with pytest.raises(InvalidArgument, match="expression has 4097 bytes; at most 4096 are taken"):
         parsed("a = '" + "ü" * (most // 2 - 3) + "x'")
+    # Brokers get it with spaces, and would refuse it in each read.
+    with pytest.raises(InvalidArgument, match="with spaces between its words, has 4097 bytes"):
+        parsed("a='" + "x" * (most - 5) + "'")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from vq.errors import ProtocolError
+from vq.hessian import encoding
 from vq.hessian import plain as hessian
 from vq.hessian.plain import Value
 from vq.remoting import hessian_messages
@@ -11,7 +12,7 @@ from vq.remoting import wire_pb2 as wire
 
 def put(**fields: Value) -> wire.PutRequest:
     """The PutRequest that a map of these fields stands for."""
-    return hessian_messages.decode(wire.PutRequest, hessian.encode(fields))
+    return hessian_messages.decode(wire.PutRequest, encoding.encode(fields))
 
 
 def test_integers_are_always_longs() -> None:
@@ -77,7 +78,7 @@ def test_containers_are_checked_inside(
 ) -> None:
     """Lists, messages in lists, and maps."""
     with pytest.raises(ProtocolError, match=text):
-        hessian_messages.decode(cls, hessian.encode(fields))
+        hessian_messages.decode(cls, encoding.encode(fields))
 
 
 def test_a_name_with_a_zero_byte_is_another_name() -> None:
@@ -90,4 +91,4 @@ def test_a_name_with_a_zero_byte_is_another_name() -> None:
 def test_a_header_is_a_map(value: Value) -> None:
     """And nothing else."""
     with pytest.raises(ProtocolError, match="not a map"):
-        hessian_messages.decode(wire.PutRequest, hessian.encode(value))
+        hessian_messages.decode(wire.PutRequest, encoding.encode(value))

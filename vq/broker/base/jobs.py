@@ -8,6 +8,7 @@
     failing   each new error is told once, and shown until a run succeeds, which one that was
               stopped has not; the next run comes after 30 s at most, and after a back-off where
               nobody expected the error
+    trigger   one that raises, as for a time that no calendar has, has a run come after 30 s
     clock     pauses are counted by a clock that nobody sets; times of day are looked at again every
               few minutes
     stop      runs are cancelled with all other tasks of the node
@@ -16,6 +17,7 @@ In here: when a job runs, and how it went. Not in here: what it does, and what r
 """
 
 import asyncio
+import contextlib
 import enum
 import random
 from collections.abc import Callable, Coroutine, Iterator
@@ -198,9 +200,10 @@ class Job:
         runs = self._run is not None
         if self._on and not runs:
             left_s = max(0.0, self._due_s - clock.monotonic())
-            if left_s:
-                left_s = self._trigger.due_s(clock, left_s)
-            next_ms = clock.wall_ms() + int(left_s * 1_000)
+            with contextlib.suppress(Exception):  # ``_pause`` tells what the trigger raises
+                if left_s:
+                    left_s = self._trigger.due_s(clock, left_s)
+                next_ms = clock.wall_ms() + int(left_s * 1_000)
         return JobFacts(
             name=self.name,
             trigger=str(self._trigger),
@@ -216,7 +219,13 @@ class Job:
         )
 
     def _pause(self) -> float:
-        return self._trigger.pause_s(self._jobs.clock, self._jobs.rng)
+        """Return the pause until the next run; there is one, whatever the trigger does."""
+        try:
+            return self._trigger.pause_s(self._jobs.clock, self._jobs.rng)
+        except Exception:
+            pause_s = BACKOFF.most_s
+            logger.exception("trigger of a job failed", job=self.name, retry_s=pause_s)
+            return pause_s
 
     def _plan(self, pause_s: float) -> None:
         self._due_s = self._jobs.clock.monotonic() + pause_s

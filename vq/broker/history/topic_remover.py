@@ -9,10 +9,10 @@ meanwhile, another one goes on at its own next step. So a removal that was begun
 operator, is finished.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from vq.broker.base.jobs import Every, Jobs
-from vq.broker.base.problems import Problems
 from vq.broker.logs.topics_view import TopicsView
 from vq.clock import Clock
 from vq.coordination.topics import grace
@@ -58,31 +58,39 @@ class TopicRemover:
         self._view = view
         self._clock = clock
         self._counter = GraceCounter()
-        self._problems = Problems(logger, "deleted topics cannot be removed, trying again")
         jobs.add("topic removal", self.look, Every(interval_s, _JITTER))
 
     async def look(self) -> None:
-        """Count, and if this broker's step was added, remove the topics whose time is up."""
+        """Count, and if this broker's step was added, remove the topics whose time is up.
+
+        Raises:
+            VqError: Time cannot be counted, or a topic cannot be removed: the others are.
+        """
         waiting = [each for each in self._view.topics.values() if each.phase == IN_GRACE]
         removing = sorted(self._view.removing)
         if not waiting and not removing:
             self._counter.forget()
-            self._problems.clear()
             return
         try:
             count = await self._count(waiting)
-        except VqError as error:
+        except VqError:
             self._counter.forget()
-            self._problems.tell("", error, topic=None)
-            return
-        self._problems.tell("", "")
+            raise
         if count is None:
             return
-        for view in waiting:
-            if view.deletion is not None and not grace.left_ms(view.deletion, count.ms):
-                await self._remove(view.name, view.id)
-        for name in removing:
-            await self._remove(name, "")
+        due = [
+            (view.name, view.id)
+            for view in waiting
+            if view.deletion is not None and not grace.left_ms(view.deletion, count.ms)
+        ]
+        failed: VqError | None = None
+        for name, topic_id in [*due, *((name, "") for name in removing)]:
+            try:
+                await self._remove(name, topic_id)
+            except VqError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _count(self, waiting: list[TopicView]) -> Counted | None:
         """Add the time that passed to the count; return the new one, None if nothing was added.
@@ -115,12 +123,6 @@ class TopicRemover:
         return after
 
     async def _remove(self, name: str, topic_id: str) -> None:
-        try:
+        with suppress(UnknownTopic):  # another broker was faster
             if await grace.remove_when_due(self._coordinator, name, topic_id):
                 logger.info("deleted topic is removed for good", topic=name)
-        except UnknownTopic:
-            pass  # another broker was faster
-        except VqError as error:
-            self._problems.tell(name, error)
-            return
-        self._problems.tell(name, "")

@@ -11,7 +11,7 @@ from vq.broker.logs.topics_view import PROBLEMS_TOLD_MAX
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.partition_state import ChannelState
 from vq.broker.partition.places import lost_at_start
-from vq.broker.partition.ranges import end_of_range, is_cut_short, lost
+from vq.broker.partition.ranges import end_of_range, is_cut_short, lost_in_take_overs
 from vq.clock import Clock
 
 __all__ = ["channel_problems", "ranges_of"]
@@ -59,7 +59,7 @@ def _ahead(channels: Collection[Channel], clock: Clock) -> list[str]:
 
 def _losses(channels: Collection[Channel]) -> list[str]:
     """Return what was lost in take-overs, until the files with it are deleted; bounded."""
-    lost = [(each, file) for each in ranges_of(channels) for file in lost(each)]
+    lost = [(each, file) for each in ranges_of(channels) for file in lost_in_take_overs(each)]
     told = [
         f"a take-over lost up to {file.messages} acknowledged messages of partition {each}, "
         f"whose topic has replication = async: the new master had nothing of offsets "

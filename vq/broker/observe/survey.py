@@ -10,7 +10,7 @@ from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.health.verifying import Verifier
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.partition.partition_state import RULES
-from vq.broker.partition.ranges import lost
+from vq.broker.partition.ranges import lost_in_take_overs
 
 #: Partitions looked at in one step: some hundred microseconds.
 STEP: Final = 100
@@ -181,10 +181,10 @@ def _add(totals: Totals, channel: Channel, named: set[str]) -> None:
     size = log.size_bytes if log is not None else 0
     of_topic.start_bytes += channel.start_offset
     of_topic.end_bytes += log.end_offset if log is not None else channel.high_watermark
-    totals.lost_messages += sum(file.messages for file in lost(channel))
+    totals.lost_messages += sum(file.messages for file in lost_in_take_overs(channel))
     for older in channel.older:
         size += older.log.size_bytes if older.log is not None else 0
-        totals.lost_messages += sum(file.messages for file in lost(older))
+        totals.lost_messages += sum(file.messages for file in lost_in_take_overs(older))
     of_topic.partitions += 1
     of_topic.stored_bytes += size
     totals.stored_bytes += size

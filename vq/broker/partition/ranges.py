@@ -20,7 +20,7 @@ __all__ = [
     "holding",
     "is_cut_short",
     "log_begin",
-    "lost",
+    "lost_in_take_overs",
     "promised_start",
     "range_at",
     "take_logs",
@@ -121,7 +121,7 @@ def take_logs(channel: Channel) -> list[Log]:
     return logs
 
 
-def lost(channel: Channel) -> list[Diverged]:
+def lost_in_take_overs(channel: Channel) -> list[Diverged]:
     """Return what a take-over has lost of a range that may have been acknowledged."""
     if not channel.acknowledges_alone:
         return []

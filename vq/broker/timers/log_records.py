@@ -5,6 +5,7 @@ network. A record that cannot be read is passed by after some tries, and read ag
 damaged, and repaired; or its producer has sent it so. The others must not wait for it.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,11 +14,14 @@ from vq.broker.base.runner import Lane, Runner
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.ranges import earliest, end_of_range, holding, range_at
 from vq.broker.timers.outbox import Outbox
+from vq.broker.timers.pending import Delayed
 from vq.errors import Busy, CorruptData, OffsetOutOfRange, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archived_file import NotInMemory
-from vq.store.records.format import RECORD_HEADER_BYTES
+from vq.store.records.codec import intact
+from vq.store.records.format import CONTROL_BYTES, RECORD_HEADER_BYTES
 from vq.store.records.record import Record, bytes_needed, decode_into
+from vq.store.records.scan import first_control
 
 __all__ = ["LogRecords"]
 
@@ -25,6 +29,8 @@ logger = get_logger(__name__)
 
 #: What is read at a time: to take it apart holds the loop for one or two milliseconds.
 READ_BYTES: Final = 64 * limits.KIB
+#: Behind a record that cannot be read: in so many bytes the next batch begins, or the log ends.
+BATCH_BYTES: Final = limits.BATCH_BYTES_MAX + 2 * CONTROL_BYTES
 #: A record that cannot be read is passed by after so many tries.
 TRIES: Final = 3
 
@@ -40,14 +46,16 @@ class LogRecords:
     Attributes:
         begin: The first offset that is kept.
         position: Where reading goes on.
-        unread: Offsets of records that were passed by.
+        unread: The beginnings of ranges that were passed by, each with its end.
+        settled: Offsets in these of messages that notes name: they are not read later.
     """
 
     def __init__(self, channel: Channel, outbox: Outbox, runner: Runner) -> None:
         spans = channel.placement.spans
         self.begin = spans[0].start if spans else earliest(channel)
         self.position = self.begin
-        self.unread: dict[int, None] = {}
+        self.unread: dict[int, int] = {}
+        self.settled: set[int] = set()
         self._channel = channel
         self._outbox = outbox
         self._runner = runner
@@ -65,7 +73,11 @@ class LogRecords:
         if not self.unread:
             return ""
         first = min(self.unread)
-        return f"{len(self.unread)} record(s) of {self._channel} cannot be read, from {first} on"
+        return f"{len(self.unread)} range(s) of {self._channel} cannot be read, from {first} on"
+
+    def was_passed(self, offset: int) -> bool:
+        """Whether a message lies in a range that was passed by."""
+        return any(begin <= offset < end for begin, end in self.unread.items())
 
     async def next_records(self) -> list[Record]:
         """Return the next records; there may be none, although there are more.
@@ -85,6 +97,11 @@ class LogRecords:
         records: list[Record] = []
         try:
             end = decode_into(data, position, records)
+            if data and end == position and bytes_needed(data) <= self._size:
+                raise CorruptData(  # it was asked for as a whole
+                    f"the record at offset {position} ends behind its block, or behind the log",
+                    details={"offset": position},
+                )
         except CorruptData as error:
             end = self._pass_by(error, bytes(data))
         if not data:
@@ -108,28 +125,46 @@ class LogRecords:
         self._failed = at, tries + 1 if at == before else 1
         if at > self.position:
             return at  # what is before it counts
+        self._size = BATCH_BYTES
         if self._failed[1] < TRIES:
             raise error
-        length = bytes_needed(data)
-        if length > len(data):
-            raise error
+        end = _end_of_damage(data, at)
         logger.error(
             "record of a delayed message cannot be read, going on behind it",
             partition=channel,
             offset=at,
+            behind=end,
             error=error,
         )
-        self.unread[at] = None
-        return at + length
+        self.unread[at] = end
+        return end
 
     async def read_again(self) -> list[Record]:
-        """Return records that were passed by and can be read now."""
+        """Return what was passed by and can be read now, but for messages that notes name."""
         found: list[Record] = []
-        for offset in list(self.unread):
+        for begin, end in list(self.unread.items()):
+            records: list[Record] = []
             with suppress(VqError, OSError):
-                found.append(await self.record_at(offset))
-                del self.unread[offset]
+                if decode_into(await self.bytes_at(begin, end - begin), begin, records) == end:
+                    del self.unread[begin]
+                    found += [each for each in records if each.offset not in self.settled]
+        if not self.unread:
+            self.settled.clear()
         return found
+
+    def damaged(self, messages: Sequence[Delayed], parts: Sequence[bytes]) -> list[Delayed]:
+        """Return the messages whose records are not as their producers sent them."""
+        data = b"".join(parts)
+        if intact(data, 0) == len(data) == sum(each.length for each in messages):
+            return []
+        bad = [
+            each
+            for each, part in zip(messages, parts, strict=True)
+            if not intact(part, 0) == len(part) == each.length
+        ]
+        for each in bad:
+            self._channel.context.suspect(self._channel, each.offset)
+        return bad
 
     async def record_at(self, offset: int) -> Record:
         """Return one record.
@@ -176,3 +211,17 @@ class LogRecords:
                 return log.reader.read(offset, size, part.read_limit)
             except NotInMemory as error:
                 await self._runner.run(error.fetch, Lane.READ)
+
+
+def _end_of_damage(data: bytes, at: int) -> int:
+    """Return where to go on behind a damaged record, with which ``data`` begins at offset ``at``.
+
+    Behind it, if its length seems right; else at the next batch, or behind the data: these end
+    where a block does, or what is committed, if no batch begins in them.
+    """
+    with suppress(CorruptData):
+        length = bytes_needed(data)
+        if length == len(data) or (length < len(data) and intact(data[length:], 0)):
+            return at + length
+    header = first_control(data, at)
+    return at + len(data) if header is None else header.start_offset

@@ -1,8 +1,8 @@
 """Messages that wait for their time, and which of them are due. Pure.
 
 A message of far-off time lies packed in the minute in which it is due. A minute that is near is
-dealt to its seconds, a bounded part at a time, and a second that begins goes into a heap. So a
-million messages take 24 bytes each, only those of one second are objects, and no call takes long.
+dealt to its seconds, and a second that begins to its milliseconds, a bounded part at a time. So a
+million messages take 24 bytes each, and no call takes long, also if all are due at the same time.
 
 A message that is taken out of a minute is noted as gone. It is left out when the minute is dealt,
 or when half of its messages are gone.
@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 __all__ = ["PACKED_BYTES", "PAGE_BYTES", "STEP", "Delayed", "Pending", "packed", "unpacked"]
 
 _PACKED: Final = Struct("<QQII")
+_OFFSET: Final = Struct("<Q")  # the second field of it
+_OFFSET_AT: Final = 8
 PACKED_BYTES: Final = _PACKED.size
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60_000
@@ -45,21 +47,22 @@ class Delayed(NamedTuple):
 class Pending:
     """The messages of one log that wait. Not safe for several threads.
 
-    Invariant: a message is in the heap, in one second, in the minute that is being dealt, or in one
-    minute that is not.
+    Invariant: a message is in one millisecond, in one second, in the minute that is being dealt, or
+    in one minute that is not.
     """
 
     def __init__(self) -> None:
         self._minutes: dict[int, bytearray] = {}
         self._gone: dict[int, set[int]] = {}  # by minute: offsets of what was removed from it
         self._seconds: dict[int, bytearray] = {}
-        self._heap: list[Delayed] = []
-        self._removed: set[int] = set()  # offsets, of what is in a second or in the heap
+        self._moments: dict[int, bytearray] = {}  # by millisecond,
+        self._times: list[int] = []  # and a heap of these
+        self._removed: set[int] = set()  # offsets, of what is in a second or in a millisecond
         self._dealt = bytearray()  # the minute that is being dealt,
         self._at = 0  # from where on,
         self._dealt_gone: set[int] = set()  # without these
         self._minute = 0  # those before it are dealt, or being dealt
-        self._second = 0  # those before it are in the heap
+        self._second = 0  # those before it have begun
         self._count = 0
         self._pages: dict[int, int] = {}  # by page of the log: how many of its messages are needed
 
@@ -98,7 +101,13 @@ class Pending:
         if second >= self._second:
             _room(self._seconds, second).extend(_PACKED.pack(*delayed))
         else:
-            heapq.heappush(self._heap, delayed)
+            self._put_now(delayed)
+
+    def _put_now(self, delayed: Delayed) -> None:
+        due_ms = delayed.due_ms
+        if due_ms not in self._moments:
+            heapq.heappush(self._times, due_ms)
+        _room(self._moments, due_ms).extend(_PACKED.pack(*delayed))
 
     def holds(self, due_ms: int, offset: int) -> bool:
         """Whether a message waits."""
@@ -110,8 +119,8 @@ class Pending:
             return False
         return (
             _has(self._seconds.get(due_ms // _SECOND_MS), offset)
-            or any(each.offset == offset for each in self._heap)
-            or (offset not in self._dealt_gone and _has(self._dealt[self._at :], offset))
+            or _has(self._moments.get(due_ms), offset)
+            or (offset not in self._dealt_gone and _has(self._dealt, offset, self._at))
         )
 
     def remove(self, due_ms: int, offset: int) -> None:
@@ -142,19 +151,22 @@ class Pending:
         dealt yet, it comes with a later call, behind what is due after it.
         """
         self._deal(now_ms)
-        heap, removed = self._heap, self._removed
+        times, removed = self._times, self._removed
         found: list[Delayed] = []
-        while heap and heap[0].due_ms <= now_ms and len(found) < STEP:
-            delayed = heapq.heappop(heap)
-            if delayed.offset in removed:
-                removed.discard(delayed.offset)
-            else:
-                found.append(delayed)
+        while times and times[0] <= now_ms and len(found) < STEP:
+            room = self._moments[times[0]]
+            for delayed in _cut(room, STEP - len(found)):
+                if delayed.offset in removed:
+                    removed.discard(delayed.offset)
+                else:
+                    found.append(delayed)
+            if not room:
+                del self._moments[heapq.heappop(times)]
         self._count -= len(found)
         return found
 
     def _deal(self, now_ms: int) -> None:
-        """Deal a part of a minute that has begun or begins next; open the seconds that began."""
+        """Deal a part of a minute that has begun or begins next, and of seconds that have begun."""
         if self._at >= len(self._dealt):
             self._next_minute(now_ms)
         end = min(self._at + STEP * _PACKED.size, len(self._dealt))
@@ -164,13 +176,16 @@ class Pending:
                 self._put_near(delayed)
         self._at = end
         second = now_ms // _SECOND_MS
-        if second >= self._second:
-            begun = [every for every in self._seconds if every <= second]
-            for each in begun:
-                self._heap += unpacked(self._seconds.pop(each))
-            if begun:
-                heapq.heapify(self._heap)
-            self._second = second + 1
+        self._second = max(self._second, second + 1)
+        left = STEP
+        while left > 0 and self._seconds and (first := min(self._seconds)) <= second:
+            room = self._seconds[first]
+            part = _cut(room, left)
+            left -= len(part)
+            for delayed in part:
+                self._put_now(delayed)
+            if not room:
+                del self._seconds[first]
 
     def _next_minute(self, now_ms: int) -> None:
         """Begin to deal the first minute, unless it is far off."""
@@ -187,7 +202,7 @@ class Pending:
         """Return when to call ``due`` next; None: nothing waits."""
         if self._at < len(self._dealt):
             return now_ms
-        times = [self._heap[0].due_ms] if self._heap else []
+        times = self._times[:1]
         if self._seconds:
             times.append(min(self._seconds) * _SECOND_MS)
         if self._minutes:
@@ -220,8 +235,23 @@ def unpacked(room: bytes | bytearray) -> Iterator[Delayed]:
     return map(Delayed._make, _PACKED.iter_unpack(room))
 
 
-def _has(room: bytearray | None, offset: int) -> bool:
-    return room is not None and any(each.offset == offset for each in unpacked(room))
+def _cut(room: bytearray, most: int) -> list[Delayed]:
+    """Take the first messages out of a room."""
+    size = most * _PACKED.size
+    found = list(unpacked(room[:size]))
+    del room[:size]
+    return found
+
+
+def _has(room: bytearray | None, offset: int, begin: int = 0) -> bool:
+    """Whether a room has a message from ``begin`` on: a million are searched in milliseconds."""
+    if room is None:
+        return False
+    wanted = _OFFSET.pack(offset)
+    at = room.find(wanted, begin)
+    while at >= 0 and at % _PACKED.size != _OFFSET_AT:
+        at = room.find(wanted, at + 1)
+    return at >= 0
 
 
 def _room(rooms: dict[int, bytearray], number: int) -> bytearray:

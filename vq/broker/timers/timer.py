@@ -14,11 +14,12 @@ been sent before is sent again under the same stamp, and the broker recognises i
 """
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import google_crc32c
 
@@ -28,7 +29,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.partition import puts
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
-from vq.broker.timers.log_records import LogRecords
+from vq.broker.timers.log_records import TRIES, LogRecords
 from vq.broker.timers.notes import (
     NOTE_TAG,
     Cancelled,
@@ -39,16 +40,15 @@ from vq.broker.timers.notes import (
     encode_note,
 )
 from vq.broker.timers.outbox import Gone, NotRemembered, Outbox, Parcel
+from vq.broker.timers.own_writes import OwnWrites
 from vq.broker.timers.pending import PACKED_BYTES, Delayed, Pending, packed, unpacked
 from vq.clock import Clock
-from vq.errors import Busy, CorruptData, InvalidRequest, VqError
+from vq.errors import Busy, CorruptData, InvalidRequest, OffsetOutOfRange, VqError
 from vq.log_lines import get_logger
 from vq.model import Cancellation, ProducerStamp, TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.remoting.format import Command, Header
-from vq.remoting.frames import Buffer
-from vq.remoting.membership import Principal
+from vq.remoting.format import Command
 from vq.store.records.record import Record, read_delivery
 
 __all__ = ["Timer"]
@@ -58,6 +58,9 @@ logger = get_logger(__name__)
 #: A batch of messages that are due has at most so many bytes and messages.
 BATCH_BYTES: Final = 512 * limits.KIB
 BATCH_MESSAGES: Final = 1_000
+#: One batch of the log has at most so many notes, of about so many messages: a batch has a bound.
+NOTES_MAX: Final = 1_000
+NOTED_MAX: Final = 50_000
 #: The clock is looked at so often at least: it may be set.
 LOOK_S: Final = 1.0
 #: What cannot be written or read is tried again after so long.
@@ -84,37 +87,6 @@ class _Batch:
     def __init__(self, sent: Sent) -> None:
         self.sent = sent
         self.committed = False
-
-
-class _Writes:
-    """What this node appends to its own log: a session without a peer."""
-
-    address = "this node"
-    congested = False
-
-    def __init__(self, group: str) -> None:
-        self._principal = Principal(group, "")
-        self.waiting: dict[Any, None] = {}
-        self.error: VqError | None = None
-
-    @property
-    def principal(self) -> Principal:
-        """This node."""
-        return self._principal
-
-    def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
-        """See ``Session``; that a note is committed is seen when it is read."""
-
-    def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
-        """See ``reply``."""
-
-    def defer(self, action: Any) -> None:
-        """See ``Session``; a PUT has no answers that wait."""
-        action()
-
-    def refuse(self, request_id: RequestId, error: VqError) -> None:
-        """Keep why nothing was appended."""
-        self.error = error
 
 
 class Timer:
@@ -247,7 +219,7 @@ class Timer:
         if log.unread and self._clock.monotonic() >= self._read_again_at:
             self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
             for record in await log.read_again():
-                self._take(record)
+                self._take_late(record)
         self._tell("records", log.problem)
 
     def _take(self, record: Record) -> None:
@@ -265,12 +237,16 @@ class Timer:
             self._leave_out(record, "it has no time, or no partition to go to")
             return
         due_ms, to = delivery
+        length = record.next_offset - record.offset
+        self._pending.add(Delayed(due_ms, record.offset, length, self._number(to)))
+
+    def _number(self, to: TopicPartition) -> int:
+        """Return the number of a target."""
         number = self._numbers.get(to)
         if number is None:
             number = self._numbers[to] = len(self._targets)
             self._targets.append(to)
-        length = record.next_offset - record.offset
-        self._pending.add(Delayed(due_ms, record.offset, length, number))
+        return number
 
     def _leave_out(self, record: Record, why: str) -> None:
         logger.warning(
@@ -287,21 +263,52 @@ class Timer:
                 batch.committed = True
                 self._start(batch, resend=False)
                 return
-            self._finish(note.to)  # the one before it was stored
-            if any(each.offset < self._log.begin for each in note.messages):
-                known = [each for each in note.messages if each.offset >= self._log.begin]
-                for each in known:  # it is stored: otherwise all of it would still be there
-                    self._drop(each)
-                return
-            for each in note.messages:
-                self._pending.remove(each.due_ms, each.offset)
-            self._batches[note.to] = _Batch(note)
+            self._take_earlier(note)
         elif isinstance(note, Done):
             for to in note.to:
                 if not self.is_live:
                     self._finish(to)
         else:
             self._take_cancelled(note.message)
+
+    def _take_earlier(self, note: Sent) -> None:
+        """Take the note of a batch of which it is not known whether it is stored."""
+        number = self._number(note.to)
+        for each in note.messages if self._log.unread else ():
+            if self._log.was_passed(each.offset):
+                self._log.settled.add(each.offset)
+                self._pending.add(each._replace(target=number))
+        before = self._batches.get(note.to)
+        old = () if before is None else before.sent.messages
+        again = {each.offset for each in old} & {each.offset for each in note.messages}
+        if again:  # the one before it got no outcome, and this one takes its place
+            del self._batches[note.to]
+            for each in old:
+                if each.offset not in again:
+                    self._pending.put_back(each._replace(target=number))
+        else:
+            self._finish(note.to)  # the one before it was stored
+        known = [each for each in note.messages if each.offset >= self._log.begin]
+        for each in known:
+            if each.offset not in again:
+                self._pending.remove(each.due_ms, each.offset)
+        if len(known) == len(note.messages):
+            self._batches[note.to] = _Batch(note)
+        else:  # it is stored: otherwise all of it would still be there
+            for each in known:
+                self._pending.free(each.offset)
+
+    def _take_late(self, record: Record) -> None:
+        """Take a record that could not be read when it was its turn."""
+        if record.tag != NOTE_TAG:
+            self._take(record)
+            return
+        with suppress(CorruptData):
+            note = decode_note(record.payload)
+            if isinstance(note, Cancelled):  # what others say is over by now
+                due_ms, offset = note.message[:2]
+                if self._pending.holds(due_ms, offset):
+                    self._take_cancelled(note.message)
 
     def _drop(self, message: Delayed) -> None:
         self._pending.remove(message.due_ms, message.offset)
@@ -314,7 +321,9 @@ class Timer:
         if len(self._cancelled) > CANCELLED_MAX:
             self._cancelled.popitem(last=False)
         committed = self._cancels.pop(message.offset, None)
-        if committed is None:
+        if self._log.was_passed(message.offset):
+            self._log.settled.add(message.offset)
+        elif committed is None:
             self._drop(message)
         else:
             self._pending.free(message.offset)
@@ -344,12 +353,19 @@ class Timer:
         """Send a batch whose note is committed, until it has an outcome."""
         sent = batch.sent
         to, messages = sent.to, sent.messages
-        while True:
+        for tries in itertools.count(1):
             try:
                 parts = [
                     bytes(await self._log.bytes_at(each.offset, each.length)) for each in messages
                 ]
+                bad = self._log.damaged(messages, parts)
+                if bad and not resend and tries >= TRIES:
+                    self._set_aside(batch, bad)
+                    return
+                if bad:
+                    raise CorruptData(f"the record at offset {bad[0].offset} fails its checksum")
                 parcel = Parcel(to, sent.stamp, b"".join(parts), len(parts), resend)
+                resend = True
                 await self._outbox.send(parcel, lambda why: self._tell(to, why))
                 self._counts.delivered += len(messages)
             except Gone as error:
@@ -369,7 +385,7 @@ class Timer:
                     messages=len(messages),
                     error=error,
                 )
-                self._again(batch)
+                self._again(sent)
                 return
             except (VqError, OSError) as error:
                 self._tell(to, f"messages that are due for {to} cannot be read: {error}")
@@ -381,13 +397,26 @@ class Timer:
         self._stored[to] = self._clock.monotonic()
         self.wake()
 
-    def _again(self, batch: _Batch) -> None:
+    def _again(self, sent: Sent) -> None:
         """Have the messages of a batch sent under a new stamp."""
-        to = batch.sent.to
-        del self._batches[to]
-        self._stamps.pop(to, None)  # with another producer
-        self._put_first(batch.sent)
+        del self._batches[sent.to]
+        self._stamps.pop(sent.to, None)  # with another producer
+        if sent.messages:
+            self._put_first(sent)
         self.wake()
+
+    def _set_aside(self, batch: _Batch, bad: Sequence[Delayed]) -> None:
+        """Leave messages out of a batch that was never sent; they are read again later."""
+        for each in bad:
+            logger.error(
+                "record of a delayed message cannot be read, delivering others without it",
+                partition=self.channel,
+                offset=each.offset,
+            )
+            self._log.unread[each.offset] = each.offset + each.length
+            self._pending.free(each.offset)
+        good = [each for each in batch.sent.messages if each not in bad]
+        self._again(batch.sent._replace(messages=good))
 
     # Writing notes --------------------------------------------------------------------------------
     def _write(self) -> None:
@@ -396,13 +425,17 @@ class Timer:
             room = self._ready.setdefault(self._targets[delayed.target], bytearray())
             room += packed((delayed,))
         notes: list[Note] = []
+        count = 0
         for to in [each for each in self._ready if each not in self._batches]:
             sent = self._batch_of(to)
             self._batches[to] = _Batch(sent)
             notes.append(sent)
             self._stored.pop(to, None)
+            count += len(sent.messages)
+            if len(notes) >= NOTES_MAX or count >= NOTED_MAX:
+                break  # the others follow once these are committed
         before = self._clock.monotonic() - DONE_S
-        done = sorted(to for to, since in self._stored.items() if since <= before)
+        done = sorted(to for to, since in self._stored.items() if since <= before)[:NOTES_MAX]
         if done:
             notes.append(Done(done))
         if not notes:
@@ -456,7 +489,7 @@ class Timer:
             record_count=len(notes),
             crc=crc,
         )
-        writes = _Writes(role.group)
+        writes = OwnWrites(role.group)
         puts.put(self.channel, writes, _NOTES, header, records)
         if writes.error is not None:
             return self._not_noted(writes.error)
@@ -511,7 +544,7 @@ class Timer:
             InvalidRequest: It has another id, or there is none.
         """
         record, delivery = None, None
-        with suppress(CorruptData):
+        with suppress(CorruptData, OffsetOutOfRange):
             record = await self._log.record_at(offset)
             delivery = read_delivery(record.properties or b"")
         if (

@@ -16,7 +16,7 @@ from vq.broker.partition.ranges import earliest
 from vq.broker.standing.gate import Gate
 from vq.broker.timers.notes import NOTE_TAG
 from vq.broker.timers.outbox import Outbox
-from vq.broker.timers.timer import Counts, Timer
+from vq.broker.timers.timer import LOOK_S, Counts, Timer
 from vq.clock import Clock
 from vq.errors import Busy, InvalidRequest, NotMaster
 from vq.remoting import wire_pb2 as wire
@@ -62,6 +62,7 @@ class Timers:
         self._tasks = Tasks()
         self._running: dict[Channel, asyncio.Task[Any] | None] = {}
         self._timers: dict[Channel, Timer] = {}
+        self._again: asyncio.TimerHandle | None = None
         partitions.applied.listen(self._applied)
 
     def start(self, epoch: int) -> None:
@@ -73,6 +74,7 @@ class Timers:
     def stop(self) -> None:
         """See ``mastership.Duty``."""
         self._epoch = 0
+        self._look_again(0)
         for channel in list(self._running):
             self._end(channel)
 
@@ -97,26 +99,35 @@ class Timers:
         """Begin the timers that are missing, and end those whose partition is not here any more."""
         if not self._epoch:
             return
-        mine = set()
-        for each in self._channels.values():
-            if each.partition.topic != DELAYED_TOPIC:
-                continue
-            if each.placement.writer_group == each.context.group:
-                mine.add(each)
-            else:  # the group that has the rest of it delivers these, too
-                each.needed = earliest(each) if self._may_wait(each) else None
+        channels = [e for e in self._channels.values() if e.partition.topic == DELAYED_TOPIC]
+        mine = [e for e in channels if e.placement.writer_group == e.context.group]
         for channel in [each for each in self._running if each not in mine]:
             self._end(channel)
-        for channel in mine - self._running.keys():
+        for channel in mine:
+            if channel in self._running:
+                continue
             channel.needed = earliest(channel)  # until it is known better
             channel.own_tag = NOTE_TAG
             work = partial(self._run, channel)
             self._running[channel] = self._tasks.keep(work, f"timer of {channel}")
+        now_ms = self._clock.wall_ms()
+        ends_ms = []
+        for channel in channels:
+            if channel in self._running:
+                continue
+            end_ms = _kept_until(channel)  # the group that has the rest of it delivers these, too
+            channel.needed = earliest(channel) if now_ms <= end_ms else None
+            ends_ms += [end_ms] if now_ms <= end_ms else []
+        self._look_again(min(ends_ms, default=now_ms) - now_ms)
 
-    def _may_wait(self, channel: Channel) -> bool:
-        """Whether something may wait in a range that gets nothing more."""
-        last_ms = 0 if channel.log is None else channel.log.last_append_time_ms
-        return self._clock.wall_ms() <= last_ms + KEPT_MS
+    def _look_again(self, left_ms: int) -> None:
+        """Look when nothing can wait any more in a range that was moved away; 0: there is none."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = None
+        if left_ms:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(left_ms / 1_000 + LOOK_S, self.look)
 
     async def _run(self, channel: Channel) -> None:
         """Have a partition's timer go on; after an error a new one reads its log again."""
@@ -182,3 +193,8 @@ class Timers:
     def told_problems(self) -> list[str]:
         """Return why messages wait that are due."""
         return [why for timer in self._timers.values() for why in timer.problems]
+
+
+def _kept_until(channel: Channel) -> int:
+    """Return until when something may wait in a range that gets nothing more."""
+    return (0 if channel.log is None else channel.log.last_append_time_ms) + KEPT_MS

@@ -12,7 +12,8 @@ import math
 import os
 import socket
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -21,10 +22,11 @@ from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
-from vq.client.consumer.deliver.giving_up import FailedTries
+from vq.client.consumer.deliver.giving_up import Called, Spent
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
+from vq.client.consumer.failed_messages import FailedMessages
 from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group import places
@@ -37,7 +39,6 @@ from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import UNKNOWN_OFFSET, Troubles
-from vq.client.copies import DeadLetterCopies
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes, passes
 from vq.coordination.groups import claims
@@ -46,7 +47,6 @@ from vq.coordination.tree.values.group_terms import (
     FailurePolicy,
     GroupModel,
     OnBadRecord,
-    OnFailure,
     WorkingMode,
 )
 from vq.errors import (
@@ -61,20 +61,20 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.message_filter import Wanting
-from vq.model import Message, PartitionTrouble, TopicPartition, check_name
-from vq.reserved import DeliveryFailure
+from vq.model import PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
 from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
-#: How long one try to copy a message waits for the broker.
-_COPY_S = 10.0
 #: Pauses before an offset store that did not answer is asked again.
 _LEARN_AGAIN = Backoff(first_s=0.5, most_s=10.0, jitter=0.5)
 #: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
+
+
+_NOTHING: Final = Called(None, None)
 
 
 class ConsumerCore:
@@ -87,7 +87,7 @@ class ConsumerCore:
         holds: What it has of its group's partitions.
         reader: Reads without the group.
         policy: What follows a failed message.
-        failing: What listeners failed for while messages are copied.
+        failed: Where messages go that listeners failed for.
         steering: Seeks, pauses and resumes.
     """
 
@@ -114,14 +114,13 @@ class ConsumerCore:
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.policy = PolicyInForce(config)
-        self.failing = FailedTries(self.policy, cluster.clock.wall_ms)
-        self._copies = DeadLetterCopies(cluster, config.group)
+        self.failed = FailedMessages(cluster, config.group, self.policy)
         self._own_offsets: OwnOffsets | None = None
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
         self._bad_records = BadRecords(
-            cluster, config.group, self.policy.on_bad_record, self._copies
+            cluster, config.group, self.policy.on_bad_record, self.failed.copier
         )
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
@@ -148,22 +147,29 @@ class ConsumerCore:
         length: int,
         message_filter: Wanting,
         executor: Executor,
-        listener: Any = None,
-        giving_up: Any = None,
+        called: Called = _NOTHING,
+        redelivered: Called | None = None,
     ) -> None:
-        """See ``MessageConsumer.subscribe``; the executor gets the messages, and its listener.
+        """See ``MessageConsumer.subscribe``; the executor gets the messages, and what it calls.
 
-        ``giving_up`` is a listener, too: what ``calling`` or ``awaiting`` made of it.
+        ``redelivered`` is called for the group's retry topic, which the members read, too.
         """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
-        self._subscriptions.add(
-            topic_or_pattern, length, message_filter, executor, listener, giving_up
-        )
+        self.failed.check_topic(topic_or_pattern)
+        self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
+        if self.failed.retry_topic and redelivered is not None:
+            self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
-    async def give_up(self, message: Message, failure: DeliveryFailure) -> None:
-        """Copy a message into the group's topic of dead letters; return once that is stored."""
-        await self._copies.give_up(message, failure, timeout=_COPY_S)
+    async def copy(self, spent: Spent) -> None:
+        """Copy a message that has used up its attempts; return once that is stored.
+
+        Before the first copy in the retry topic, the group is to read that.
+        """
+        if self._membership is not None and self.failed.is_retried(spent):
+            await self.failed.open(spent.message)
+            await self._membership.read_retries()
+        await self.failed.copy(spent)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""
@@ -193,6 +199,7 @@ class ConsumerCore:
                 holds=self.holds,
                 consumer=self,
                 permit=self._permit,
+                retry_topic=self._subscriptions.retry_topic,
             )
             await membership.start()
             if self._closing is not None:
@@ -212,8 +219,7 @@ class ConsumerCore:
         ]
         limit_s = self.config.listener_timeout_s
         if limit_s is not None:
-            each_topic = self._subscriptions
-            listeners = [one for each in each_topic for one in (each.listener, each.giving_up)]
+            listeners = [each.called.listener for each in self._subscriptions]
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
@@ -234,15 +240,14 @@ class ConsumerCore:
         if not self.policy.follow(failure):
             return
         for reading in self.holds.readings():
-            reading.delivery.listener = self._listener(reading.hold.partition.topic)
+            reading.delivery.listener = self._called(reading.hold.partition.topic)
         for each in self._subscriptions:
             each.executor.end_pauses()
 
-    def _listener(self, topic: str) -> Any:
+    def _called(self, topic: str) -> Any:
         """Return what the executor calls for messages of a topic, by the policy in force."""
-        subscription = self._subscriptions.of(topic)
-        copies = OnFailure.DEAD_LETTER in (self.policy.now.on_failure, self.policy.on_bad_record)
-        return subscription.giving_up if copies else subscription.listener
+        called = self._subscriptions.of(topic).called
+        return called.giving_up if self.failed.copies else called.listener
 
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
@@ -306,6 +311,8 @@ class ConsumerCore:
         start = self._membership.contract.start
         if self._own_offsets is not None:
             start = self.config.start_position  # each member begins by itself
+        if partition.topic == self.failed.retry_topic:
+            start = "earliest"  # copies there are this group's, and never too old for it
         latest = start == "latest" and not elsewhere and not await self._is_new(partition)
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
@@ -337,11 +344,14 @@ class ConsumerCore:
             fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
             stop=lambda error: call_soon(self._loop, self._listener_stops, reading, error),
         )
+        config = self.config
+        if partition.topic == self.failed.retry_topic:  # lists would mix topics
+            config = replace(config, batch_size=1, batch_wait_ms=0)
         delivery = delivery_for(
             partition,
             position,
-            self._listener(partition.topic),
-            self.config,
+            self._called(partition.topic),
+            config,
             self.policy,
             self._cluster.rng,
             self._cluster.clock.wall_ms,

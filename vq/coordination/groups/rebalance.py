@@ -28,7 +28,7 @@ import hashlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol, TypeAlias
 
@@ -183,8 +183,11 @@ def checked(name: str, assign: Assign) -> Assign:
     """
 
     def call(balance: GroupBalance) -> Shares:
+        given = replace(  # a strategy may deal from what it is given
+            balance, members=dict(balance.members), partitions=list(balance.partitions)
+        )
         try:
-            found = assign(balance)
+            found = assign(given)
         except Exception as error:
             raise InvalidArgument(f"strategy {name!r} raised {shown_raised(error)}") from error
         if not isinstance(found, Mapping):
@@ -192,8 +195,15 @@ def checked(name: str, assign: Assign) -> Assign:
                 f"strategy {name!r} returned {shown(found)}; it has to return a mapping of "
                 "partitions to members"
             )
-        _check(name, balance, found)
-        return found
+        try:
+            _check(name, balance, found)
+        except InvalidArgument:
+            raise
+        except Exception as error:  # of keys and values that are something else
+            raise InvalidArgument(
+                f"strategy {name!r} gave a wrong answer: {shown_raised(error)}"
+            ) from error
+        return dict(found)  # the strategy may go on with its own
 
     return call
 

@@ -13,7 +13,10 @@ from vq.coordination.tree.values.topics import READY
 from vq.errors import CoordinationError
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import FlushMode, Replication, RetentionPolicy, TopicOrigin, TopicSettings
+from vq.reserved import Purpose, group_of
 
+#: For so long a retry topic keeps what its group has read.
+RETRY_HOURS: Final = 72
 #: Of the topic in which delayed messages wait. What is acknowledged there is as safe as anything;
 #: what was delivered goes after an hour, and what waits is kept by its master.
 DELAYED_SETTINGS: Final = TopicSettings(
@@ -30,7 +33,7 @@ def settings_like(strict: Sequence[TopicSettings], defaults: TopicSettings) -> T
 
     It is as safe as the strictest of them and takes messages of any size. It keeps
     everything: nobody may be there who reads it in time. Retention is that topic's own, so an
-    operator can change it.
+    operator can change it. See ``retry_settings`` for the other kind.
 
     Args:
         strict: The settings of these topics; without any, one partition.
@@ -60,6 +63,20 @@ def settings_like(strict: Sequence[TopicSettings], defaults: TopicSettings) -> T
     )
 
 
+def retry_settings(settings: TopicSettings) -> TopicSettings:
+    """Return the settings of a retry topic, from those of a topic that keeps copies.
+
+    Its group reads it: what that is done with goes after three days.
+    """
+    return replace(
+        settings,
+        retention_hours=RETRY_HOURS,
+        retention_policy=RetentionPolicy.KEEP,
+        archive_after_hours=None,
+        archive_to=None,
+    )
+
+
 async def ensure_reserved(
     coordinator: Coordinator, name: str, origins: Sequence[str], by: TopicOrigin
 ) -> TopicView:
@@ -82,10 +99,11 @@ async def ensure_reserved(
         defaults = (await read_settings(coordinator)).defaults
         read = await gather_all(read_summary(coordinator, each) for each in sorted(set(origins)))
         strict = [each.settings for each in read if each is not None]
+        settings = settings_like(strict, defaults)
+        if group_of(name, Purpose.RETRY) is not None:
+            settings = retry_settings(settings)
         try:
-            return await topics.create_topic(
-                coordinator, name, settings_like(strict, defaults), origin=by
-            )
+            return await topics.create_topic(coordinator, name, settings, origin=by)
         except TopicExists:
             await coordinator.sync()
             again = await read_summary(coordinator, name)

@@ -15,7 +15,12 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
-from vq.coordination.tree.values.group_terms import ZOOKEEPER, GroupModel
+from vq.coordination.tree.values.group_terms import (
+    ZOOKEEPER,
+    FailurePolicy,
+    GroupModel,
+    usual_on_failure,
+)
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.model import TopicPartition, check_name
@@ -141,6 +146,7 @@ async def plan_create_group(
         order=order,
         strategy=strategy,
         start=start,
+        failure=FailurePolicy(on_failure=usual_on_failure(mode, model)),
         **_reads(filters),
     )
     await _check_new(cluster, group)

@@ -16,12 +16,11 @@ from vq.coordination.tree.values.group_terms import (
     ZOOKEEPER,
     FailurePolicy,
     GroupModel,
-    OnFailure,
+    check_topics,
 )
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
-from vq.reserved import Purpose, topic_of
 from vq.topic_pattern import is_pattern, matching, overlap
 
 #: Longest time for which a group takes members of two versions: seven days.
@@ -143,8 +142,8 @@ async def alter_group(
             )
         common["offset_store"] = offset_store
 
-    if on_failure == OnFailure.DEAD_LETTER:
-        topic_of(Purpose.DEAD_LETTERS, group)  # raises if the name is too long
+    if on_failure is not None:
+        check_topics(group, on_failure)
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}

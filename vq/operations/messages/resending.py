@@ -16,7 +16,7 @@ from vq.client.producer.spread.partitioner import key_partition
 from vq.client.puts import put_batch
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
-from vq.errors import InvalidArgument, InvalidState, UnknownTopic
+from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, UnknownTopic, VqError
 from vq.model import Message, ProducerStamp, TopicPartition, check_timeout
 from vq.operations.base.who import who
 from vq.operations.messages.dead_letters import (
@@ -92,9 +92,11 @@ async def resend_dead_letters(
     Raises:
         UnknownTopic: The group has no dead letters, or there is no topic ``to``.
         InvalidArgument: ``to`` is reserved, or ``rate`` is out of range.
-        InvalidState: A letter of a batch that was begun is not stored any more.
+        InvalidState: A letter of a batch that was begun is not stored any more. All other letters
+            were sent.
         OutcomeUnknown: Of the last batch; repeat the call.
-        VqError: A broker refuses a batch, or does not answer in time; repeat the call.
+        VqError: A broker refuses a batch, or does not answer in time; repeat the call. If it is one
+            that an earlier call had begun, all other letters were sent.
     """
     if to is not None:
         check_own_name(to)
@@ -108,6 +110,8 @@ async def resend_dead_letters(
     async for log in logs(cluster, group):
         finished += await run.finish(log)
         resent += await run.resend(log, wanted)
+    if run.unfinished is not None:
+        raise run.unfinished
     return Resending(resent, finished, run.homeless)
 
 
@@ -157,6 +161,7 @@ class _Run:
 
     Attributes:
         homeless: How many letters it has left.
+        unfinished: Why the first batch that it could not finish is refused.
     """
 
     cluster: ClusterClient
@@ -164,6 +169,7 @@ class _Run:
     rate: float
     wait_s: float
     homeless: int = 0
+    unfinished: VqError | None = None
     _topics: dict[str, TopicView | None] = field(default_factory=dict)
     _next: dict[TopicPartition, _Sequence] = field(default_factory=dict)
 
@@ -232,28 +238,34 @@ class _Run:
         """Send the batches that somebody began and did not finish; return how many letters."""
         count = 0
         for at, begun in list(log.ledger.unfinished.items()):
-            assert begun.target is not None
-            assert begun.stamp is not None
-            own = log.ledger.letters_of(at)
-            view = await self._present(begun)
-            if view is None:
-                await log.read_on(await self.note(log, self.says(NoteKind.GONE, begun=at)))
-                continue
-            letters = await log.letters_at(own)
-            if len(letters) < len(own):
-                raise InvalidState(
-                    f"{len(own) - len(letters)} of the letters that {begun.by} began to send from "
-                    f"{TopicPartition(log.view.name, log.number)} to {begun.target} are not stored "
-                    "any more, so it cannot be finished",
-                    hint="`vq dlq delete` gives the others of this batch up",
-                )
-            await self._put(
-                begun.target, begun.topic_id, begun.stamp, _records(letters), resend=True
-            )
-            await log.read_on(await self.note(log, self.says(NoteKind.SENT, begun=at)))
-            count += len(own)
-            await asyncio.sleep(len(own) / self.rate)
+            try:
+                count += await self._finish(log, at, begun)
+            except VqError as error:
+                if error.retriable or isinstance(error, OutcomeUnknown):
+                    raise
+                self.unfinished = self.unfinished or error  # the others can be sent
         return count
+
+    async def _finish(self, log: LetterLog, at: int, begun: Note) -> int:
+        assert begun.target is not None
+        assert begun.stamp is not None
+        own = log.ledger.letters_of(at)
+        view = await self._present(begun)
+        if view is None:
+            await log.read_on(await self.note(log, self.says(NoteKind.GONE, begun=at)))
+            return 0
+        letters = await log.letters_at(own)
+        if len(letters) < len(own):
+            raise InvalidState(
+                f"{len(own) - len(letters)} of the letters that {begun.by} began to send from "
+                f"{TopicPartition(log.view.name, log.number)} to {begun.target} are not stored "
+                "any more, so it cannot be finished",
+                hint="`vq dlq delete` gives the others of this batch up",
+            )
+        await self._put(begun.target, begun.topic_id, begun.stamp, _records(letters), resend=True)
+        await log.read_on(await self.note(log, self.says(NoteKind.SENT, begun=at)))
+        await asyncio.sleep(len(own) / self.rate)
+        return len(own)
 
     async def _present(self, begun: Note) -> TopicView | None:
         """Return the topic that a batch was begun for; None if it is gone, or another one."""
@@ -279,7 +291,7 @@ class _Run:
                 continue
             batch = waiting.setdefault(target, [])
             batch.append(letter.message)
-            held += len(letter.message.content)
+            held += _size(letter.message)
             if len(batch) >= most or held >= BATCH_BYTES:
                 count += await self._send_all(log, waiting)
                 held = 0
@@ -331,6 +343,17 @@ class _Run:
             await self.note(log, self.says(NoteKind.SENT, begun=at))
             await asyncio.sleep(len(own) / self.rate)
         return len(own)
+
+
+def _size(message: Message) -> int:
+    """Return about how many bytes the record of a letter takes."""
+    headers = message.headers or {}
+    texts = [message.tag or "", *headers, *headers.values()]
+    key = message.key
+    if isinstance(key, str):
+        texts.append(key)
+    others = len(message.content) + (len(key) if isinstance(key, bytes) else 0)
+    return others + sum(len(each.encode()) for each in texts)
 
 
 def _records(letters: Sequence[Message]) -> list[bytes]:

@@ -144,13 +144,20 @@ class Ledger:
         elif note.kind is NoteKind.DELETED:
             for letter in note.letters:
                 self._delete(letter, note)
-        elif self.unfinished.pop(note.begun, None) is not None:
-            for letter in self._has[note.begun]:
-                del self._batch[letter]
-                if note.kind is NoteKind.SENT:
-                    self._settled[letter] = Settled(LetterState.RESENT, note.by, note.time_ms)
-                else:
-                    del self._settled[letter]
+        else:
+            self._end(note)
+
+    def _end(self, note: Note) -> None:
+        """End a batch; of one that was given up in part, the rest may have been on its way."""
+        self.unfinished.pop(note.begun, None)
+        for letter in self._has.get(note.begun, ()):
+            if self._batch.get(letter) != note.begun:
+                continue
+            del self._batch[letter]
+            if note.kind is NoteKind.SENT:
+                self._settled[letter] = Settled(LetterState.RESENT, note.by, note.time_ms)
+            else:
+                del self._settled[letter]
 
     def _delete(self, letter: int, note: Note) -> None:
         """Give up a letter; nobody sends the rest of a batch that it was in."""

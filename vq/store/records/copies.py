@@ -7,23 +7,30 @@ The copy of a message in a topic of dead letters tells where it comes from by fu
 from collections.abc import Mapping
 
 from vq.limits import STORED_PROPERTIES_BYTES_MAX
-from vq.model import Message
+from vq.model import Message, TopicPartition
 from vq.reserved import own_headers
 from vq.store.records.record import Properties, encode_properties, encode_record
 
 
-def encode_copy(message: Message, told: Mapping[str, str]) -> bytes:
+def encode_copy(
+    message: Message, told: Mapping[str, str], due: tuple[int, TopicPartition] | None = None
+) -> bytes:
     """Return the record of a copy of a received message.
 
     The same message gives the same bytes. The content is not compressed.
 
     Args:
         message: As a consumer gets it. Headers that tell of an earlier copy are left out.
-        told: The headers that tell of this copy, at most 4 KiB encoded.
+        told: The headers that tell of this copy; with ``due``, at most 4 KiB encoded.
+        due: When it is delivered, in ms since 1970, and where; None: where it is stored.
     """
     headers = {**own_headers(message.headers), **told}
+    due_ms, destination = (0, None) if due is None else due
     properties = encode_properties(
-        Properties(key=message.key, headers=headers), bytes_max=STORED_PROPERTIES_BYTES_MAX
+        Properties(
+            key=message.key, headers=headers, delivery_time_ms=due_ms, destination=destination
+        ),
+        bytes_max=STORED_PROPERTIES_BYTES_MAX,
     )
     tag = None if message.tag is None else message.tag.encode()
     return encode_record(message.id, message.content, tag, properties)

@@ -145,6 +145,44 @@ async def stored(client: ClusterClient) -> list[Message]:
     return [m for n in range(2) for m in (await admin.read_range("t", n, 0)).messages()]
 
 
+async def test_a_listener_that_is_cancelled_has_not_failed(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """Its consumer is closed: the next member has the message again, and nobody gives it up."""
+    entered = asyncio.Event()
+
+    async def hang(_: Message) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        consumer = await factory.create_consumer(config(max_attempts=1))
+        await consumer.subscribe("t", listener=hang).start()
+        await entered.wait()
+        await consumer.close()
+    assert not await letters(client)
+    assert await lag(client) == 10
+
+
+async def test_the_reason_of_a_listener_that_takes_too_long_is_its_limit(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    async def hang(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        consumer = await factory.create_consumer(config(max_attempts=1, listener_timeout_s=1))
+        async with consumer:
+            await consumer.subscribe("t", listener=hang).start()
+
+            async def is_done() -> bool:
+                return len(await letters(client)) == 10
+
+            await until_true(is_done, timeout_s=60)
+    reasons = {each.failure.reason for each in await letters(client) if each.failure is not None}
+    assert reasons == {"TimeoutError('the listener took longer than 1 s')"}
+
+
 async def test_without_failures_nothing_is_made(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:

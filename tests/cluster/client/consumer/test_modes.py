@@ -187,7 +187,7 @@ async def test_a_coroutine_is_cancelled_at_its_limit_and_tried_again(
                 await asyncio.sleep(1e6)
         got.append(message.content)
 
-    settings = {"listener_timeout_s": 2.0, "max_attempts": 2}
+    settings = {"listener_timeout_s": 2.0, "max_attempts": 2, "on_failure": "hold"}
     async with await member(factory, listener, mode="concurrent", **settings) as consumer:
         await until(lambda: T0 in consumer.troubles())
         trouble = consumer.troubles()[T0]
@@ -271,16 +271,6 @@ async def test_a_coroutine_may_get_lists(factory: aio.MessageFactory, mode: str)
         await until(lambda: len(got) == 9 and calls.count([5]) == 2)
     assert sorted(got) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert max(map(len, calls)) == 4
-
-
-async def test_what_a_member_cannot_do_after_a_failure_is_refused(
-    factory: aio.MessageFactory,
-) -> None:
-    async def listener(message: Message) -> None: ...
-
-    consumer = await factory.create_consumer(ConsumerConfig(group="g", on_failure="retry-topic"))
-    with pytest.raises(InvalidArgument, match="no retry topic yet"):
-        consumer.subscribe("t", listener=listener)
 
 
 @pytest.mark.parametrize("settings", [{"mode": "keyed"}, {"mode": "concurrent"}, {"batch_size": 2}])

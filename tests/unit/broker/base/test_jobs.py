@@ -314,6 +314,22 @@ async def test_a_rare_job_that_failed_comes_again_soon(node: Node) -> None:
     assert node.work.at(node.begun) == [3_600, 3_630]
 
 
+async def test_a_trigger_that_raises_does_not_end_its_job(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No calendar has the time that the clock shows for a while; the job is there all the time."""
+    node.jobs.add("archive", node.work, Daily(DailyTime(2, 0), UTC), at_once=True)
+    node.jobs.begin(While.STARTED)
+    node.clock.wall_offset_ms = 10**15
+    await asyncio.sleep(40)
+    assert (node.told().state, node.told().next_ms) == (JobState.WAITS, 0)
+    assert "trigger of a job failed" in caplog.text
+    node.clock.wall_offset_ms = 0
+    count = len(node.work.begun)
+    await asyncio.sleep(AUDIT_S + 60)
+    assert len(node.work.begun) > count >= 2
+
+
 async def test_a_stop_ends_the_run_under_way(node: Node) -> None:
     node.work.takes_s = 3_600.0
     node.jobs.add("scrub", node.work, Every(1))

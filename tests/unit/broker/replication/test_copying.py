@@ -104,8 +104,13 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
         start_offset=0,
         partition=TopicPartition("t", 0),
         topic_id="t-0",
-        log=None,
+        log=SimpleNamespace(
+            synced_offset=0, end_offset=0, messages_appended=0, append_framed=lambda _: None
+        ),
         older=(),
+        parked={},
+        role=SimpleNamespace(follows=""),
+        show_what_was_told=lambda _: None,
         copies=SimpleNamespace(told=0, deleted=0),
         sync=False,
     )

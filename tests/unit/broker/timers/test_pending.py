@@ -1,7 +1,10 @@
 """What waits and what is due: compared with a list that is searched."""
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
+from support.counting import count_lines
 
 from vq.broker.timers.pending import PAGE_BYTES, STEP, Delayed, Pending
 
@@ -85,3 +88,23 @@ def test_many_messages_of_one_minute_come_in_order_and_in_parts() -> None:
             assert all(now_ms - 500 < each.due_ms <= now_ms for each in part)
             found += part
     assert [each.due_ms for each in found] == sorted(times)
+
+
+def take(pending: Pending, now_ms: int, found: list[Delayed]) -> None:
+    found += pending.due(now_ms)
+
+
+def test_many_messages_of_one_moment_come_in_parts() -> None:
+    """Everything at nine o'clock: no call deals with more than a part of it."""
+    pending = Pending()
+    for number in range(20 * STEP):
+        pending.add(Delayed(60_000, number, 1, 0))
+    last = 20 * STEP - 1
+    assert count_lines(lambda: pending.holds(60_000, last), "pending.py") < 50
+    most = 0
+    found: list[Delayed] = []
+    for now_ms in range(0, 61_000, 250):
+        while (following := pending.next_ms(now_ms)) is not None and following <= now_ms:
+            most = max(most, count_lines(partial(take, pending, now_ms, found), "pending.py"))
+    assert [each.offset for each in found] == list(range(20 * STEP))
+    assert most < 20 * STEP

@@ -24,6 +24,7 @@ from vq.errors import InvalidArgument
 from vq.model import TopicOrigin, TopicSettings
 from vq.operations.base import connect
 from vq.operations.groups.groups import GroupProgress
+from vq.operations.topics import deletion
 from vq.operations.topics import topics as admin
 from vq.operations.topics.deletion import Deletion
 from vq.operations.topics.emptying import GroupDrain
@@ -46,7 +47,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         return Deletion(name, 1, 0, exact=True)
 
     monkeypatch.setattr(connect, "cluster_client", cluster_client)
-    monkeypatch.setattr(admin, "plan_delete", plan)
+    monkeypatch.setattr(deletion, "plan_delete", plan)
 
 
 def said(*arguments: str, expected: int = errors.EXIT_FAILED) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What members agree on: who is refused, with which words, and what a contract becomes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from vq.coordination.groups.contract import differences, merge
-from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.coordination.tree.values.consumers import ConsumerGroup, Roll
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
@@ -61,3 +62,12 @@ def test_the_first_member_after_a_stream_sets_the_terms() -> None:
     """The stream has said nothing about them."""
     merged = merge("g", ConsumerGroup(start="latest", by_stream=True), PRESENT)
     assert merged == ConsumerGroup(start="latest", mode="keyed", topics={"t": Filter(("red",))})
+
+
+def test_a_policy_that_breaks_what_a_group_rolls_to_is_refused() -> None:
+    """Otherwise the roll could not end, and until then no member could look at the contract."""
+    roll = Roll(until_ms=9, mode="keyed", order="strict", strategy="sticky")
+    rolling = ConsumerGroup(mode="concurrent", roll=roll)
+    with pytest.raises(InvalidArgument, match="mode = 'keyed'"):
+        replace(rolling, failure=FailurePolicy(on_failure="retry-topic"))
+    assert merge("g", rolling, ConsumerGroup(mode="keyed"), 9).mode == "keyed"

@@ -112,6 +112,22 @@ def test_a_strategy_of_ones_own_counts_if_its_answer_is_right() -> None:
     assert assign(balance_of("ab")) == ALL_TO_A
 
 
+def test_a_strategy_of_ones_own_may_deal_from_what_it_is_given() -> None:
+    """It is checked by what there was, and what it does later to its answer changes nothing."""
+
+    class Dealer(Own):
+        def assign(self, balance: GroupBalance) -> Any:
+            while balance.partitions:
+                self.answer[balance.partitions.pop()] = "a"  # type: ignore[attr-defined]
+            return self.answer
+
+    dealer = Dealer({})
+    _, assign = group_strategy_of(dealer)
+    found = assign(balance_of("ab"))
+    dealer.answer.clear()
+    assert found == ALL_TO_A
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -122,6 +138,7 @@ def test_a_strategy_of_ones_own_counts_if_its_answer_is_right() -> None:
         ({**ALL_TO_A, PARTITIONS[0]: "x"}, "t-0 is given to 'x', which is no live member"),
         ({**ALL_TO_A, PARTITIONS[0]: "c"}, "t-0 is given to 'c', which does not subscribe"),
         ({**ALL_TO_A, GONE: "a"}, "t.*9.* is no partition that a member subscribes to"),
+        ({**ALL_TO_A, PARTITIONS[0]: ["a"]}, "'mine' gave a wrong answer: TypeError"),
     ],
 )
 def test_a_wrong_answer_is_refused_with_what_is_wrong(answer: Any, told: str) -> None:

@@ -98,13 +98,19 @@ def test_a_deleted_letter_stays_deleted_and_ends_its_batch() -> None:
     ledger = ledger_of((400, begun(88, 250)), (500, deleted(88, 300)))
     assert not ledger.unfinished
     assert [ledger.of(each) for each in (88, 250, 300)] == [DELETED, RESENDING, DELETED]
-    for offset, note in ((600, begun(88, 250)), (700, ended(NoteKind.SENT, 400))):
-        ledger.add(offset, note)
+    ledger.add(600, begun(88, 250))
     assert [ledger.of(each) for each in (88, 250, 300)] == [DELETED, RESENDING, DELETED]
-    ledger.add(800, deleted(250))
+    ledger.add(700, deleted(250))
     assert ledger.of(250) is DELETED
     sent = ledger_of((400, begun(88)), (500, ended(NoteKind.SENT, 400)), (600, deleted(88)))
     assert sent.of(88) is RESENT
+
+
+def test_the_rest_of_a_batch_that_was_sent_all_the_same_is_resent() -> None:
+    """One operator gave up a letter of a batch while another one was sending it."""
+    ledger = ledger_of((400, begun(88, 250)), (500, deleted(88)), (600, ended(NoteKind.SENT, 400)))
+    assert [ledger.of(each) for each in (88, 250)] == [DELETED, RESENT]
+    assert not ledger.unfinished
 
 
 NOTES = st.one_of(

@@ -9,7 +9,7 @@ from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.client.copies import DeadLetterCopies
+from vq.client.copies import MessageCopies
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.tree.values.group_terms import OnBadRecord
 from vq.errors import VqError
@@ -33,7 +33,7 @@ class BadRecords:
     """
 
     def __init__(
-        self, cluster: ClusterClient, group: str, policy: OnBadRecord, copies: DeadLetterCopies
+        self, cluster: ClusterClient, group: str, policy: OnBadRecord, copies: MessageCopies
     ) -> None:
         self.passed = 0
         self._cluster = cluster

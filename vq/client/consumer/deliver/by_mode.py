@@ -26,18 +26,18 @@ def check_listener_for(config: ConsumerConfig, listener: object) -> None:
     """Refuse settings that nothing acts on.
 
     Raises:
-        InvalidArgument: There is no listener, and the settings say how many messages it is at; or
-            they ask for a retry topic.
+        InvalidArgument: There is no listener, and the settings say how many messages it is at, or
+            ask for a retry topic.
     """
-    if config.on_failure is OnFailure.RETRY_TOPIC:
-        raise InvalidArgument(
-            f"on_failure = {str(config.on_failure)!r}: members have no retry topic yet; give "
-            "'hold', 'dead-letter', 'skip' or 'stop'"
-        )
     if listener is None and not is_in_turn(config):
         raise InvalidArgument(
             f"mode = {str(config.mode)!r} and batch_size = {config.batch_size} are for listeners, "
             "and this topic has none; give subscribe a listener, or leave them out"
+        )
+    if listener is None and config.on_failure is OnFailure.RETRY_TOPIC:
+        raise InvalidArgument(
+            f"on_failure = {str(config.on_failure)!r} is for listeners, and this topic has none; "
+            "give subscribe a listener, or leave it out"
         )
 
 

@@ -226,8 +226,8 @@ def _is_of(error: VqError | None, offset: int) -> TypeGuard[ListenerFailed]:
 
 _VERDICTS: Final = {
     OnFailure.HOLD: Verdict.HOLD,
-    OnFailure.DEAD_LETTER: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
-    OnFailure.RETRY_TOPIC: Verdict.HOLD,  # members have none yet
+    OnFailure.RETRY_TOPIC: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
+    OnFailure.DEAD_LETTER: Verdict.HOLD,  # likewise
     OnFailure.SKIP: Verdict.SKIP,
     OnFailure.STOP: Verdict.STOP,
 }

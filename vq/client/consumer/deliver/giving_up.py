@@ -8,7 +8,7 @@ committed only then, and it holds up what must follow it until then.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
@@ -18,17 +18,54 @@ from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
 from vq.shown import shown_raised
+from vq.tasks import cancellation_of
 
 logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
 _REMEMBERED: Final = 100_000
+#: What follows the last try is a copy.
+COPIED: Final = frozenset({OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER})
+#: What failed is remembered without its content.
+_NO_MESSAGE: Final = Message("", b"")
 
-Copy = Callable[[Message, DeliveryFailure], Awaitable[None]]
+
+class Spent(NamedTuple):
+    """A message of which only the copy is missing.
+
+    Attributes:
+        message: The message, as it was delivered.
+        failure: What the listener made of this delivery.
+        after_s: The pause that the listener asked for; None: it did not.
+        is_bad: Nothing can read it, so there is no use in another try.
+    """
+
+    message: Message
+    failure: DeliveryFailure
+    after_s: float | None
+    is_bad: bool = False
+
+
+class Called(NamedTuple):
+    """What an executor calls.
+
+    Attributes:
+        listener: The listener.
+        giving_up: Its twin, which has messages copied that have used up their attempts.
+    """
+
+    listener: Any
+    giving_up: Any
+
+
+Copy = Callable[[Spent], Awaitable[None]]
 """Returns once a copy is stored; raises what it is not, or may not be, stored for."""
 
 
 class FailedTries:
     """What the listener made of messages, until they are handled or copied. Any thread.
+
+    A message is also copied, to the retry topic, when the listener asks for a pause that is longer
+    than all of the policy's.
 
     Args:
         policy: After how many tries a message is copied; or at once, because nothing can read it.
@@ -38,34 +75,37 @@ class FailedTries:
     def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
         self._policy = policy
         self._now_ms = now_ms
-        self._since: dict[tuple[str, int, int], DeliveryFailure] = {}
+        self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._spent: dict[tuple[str, int, int], Spent] = {}
 
     def _most(self) -> int:
         """Return after how many failed tries a message is copied."""
         policy = self._policy.now
-        return (
-            policy.max_attempts
-            if policy.on_failure == OnFailure.DEAD_LETTER
-            else MAX_ATTEMPTS_MAX + 1
-        )
+        return policy.max_attempts if policy.on_failure in COPIED else MAX_ATTEMPTS_MAX + 1
 
-    def used_up(self, messages: Sequence[Message]) -> list[tuple[Message, DeliveryFailure]]:
+    def used_up(self, messages: Sequence[Message]) -> list[Spent]:
         """Return messages of which only the copy is missing, with why; none: call the listener."""
-        if not self._since or messages[0].attempts <= self._most():
-            return []
-        found = []
-        for message in messages:
-            known = self._since.get(_place(message))
-            if known is None:
+        found: list[Spent] = []
+        for message in messages if self._spent else ():
+            spent = self._spent.get(_place(message))
+            if spent is None or message.attempts <= spent.failure.attempts:  # delivered anew
                 return []
-            found.append((message, known))
+            found.append(spent._replace(message=message))
         return found
 
-    def failed(
-        self, messages: Sequence[Message], result: BaseException | Retry
-    ) -> list[tuple[Message, DeliveryFailure]]:
+    def failed(self, messages: Sequence[Message], result: BaseException | Retry) -> list[Spent]:
         """Note that the listener failed; return those to copy, with why. None: they have tries."""
-        why = shown_raised(result) if isinstance(result, BaseException) else "vq.Retry"
+        why, after_s = "vq.Retry", None
+        if isinstance(result, Retry):
+            after_s = result.after_s
+        else:
+            why = shown_raised(result)
+        policy = self._policy.now
+        is_long = (
+            policy.on_failure == OnFailure.RETRY_TOPIC
+            and after_s is not None
+            and after_s > policy.retry_backoff_s[-1]
+        )
         found = []
         is_bad = (
             self._policy.on_bad_record is OnBadRecord.DEAD_LETTER
@@ -73,20 +113,24 @@ class FailedTries:
             and isinstance(result, ContentUnreadable)
         )
         for message in messages:
-            before = self._since.get(_place(message))
-            since = self._now_ms() if before is None else before.first_ms
-            failure = DeliveryFailure(message.attempts, since, why)
-            self._since[_place(message)] = failure
-            if is_bad or message.attempts >= self._most():
-                found.append((message, failure))
+            place = _place(message)
+            since, _ = self._since.get(place, (self._now_ms(), ""))
+            self._since[place] = since, why
+            if is_bad or is_long or message.attempts >= self._most():
+                failure = DeliveryFailure(message.attempts, since, why)
+                self._spent[place] = Spent(_NO_MESSAGE, failure, after_s, is_bad)
+                found.append(Spent(message, failure, after_s, is_bad))
         while len(self._since) > _REMEMBERED:
-            self._since.pop(next(iter(self._since)), None)
+            oldest = next(iter(self._since))
+            self._since.pop(oldest, None)
+            self._spent.pop(oldest, None)
         return found
 
     def over(self, messages: Sequence[Message]) -> None:
         """Forget messages that are handled, or copied."""
         for message in messages if self._since else ():
             self._since.pop(_place(message), None)
+            self._spent.pop(_place(message), None)
 
 
 def _place(message: Message) -> tuple[str, int, int]:
@@ -95,7 +139,7 @@ def _place(message: Message) -> tuple[str, int, int]:
 
 def _not_copied(error: Exception, message: Message) -> None:
     logger.warning(
-        "dead letter is not stored, trying again",
+        "copy of a failed message is not stored, trying again",
         topic=message.topic,
         partition=message.partition,
         offset=message.offset,
@@ -106,7 +150,7 @@ def _not_copied(error: Exception, message: Message) -> None:
 def calling(
     listener: Callable[[Any], Any],
     failing: FailedTries,
-    copy: Callable[[Message, DeliveryFailure], None],
+    copy: Callable[[Spent], None],
 ) -> Callable[[Any], Any]:
     """Return a listener that gives up what has used up its attempts; ``copy`` waits in its thread.
 
@@ -116,31 +160,31 @@ def calling(
     def call(given: Any) -> Any:
         messages: Sequence[Message] = given if isinstance(given, list) else (given,)
         done = 0
-        letters = failing.used_up(messages)
-        if not letters:
+        spent = failing.used_up(messages)
+        if not spent:
             try:
                 result = listener(given)
             except BaseException as error:
-                letters = failing.failed(messages, error)
-                if not letters:
+                spent = failing.failed(messages, error)
+                if not spent:
                     raise
             else:
                 if not isinstance(result, Retry):
                     failing.over(messages)
                     return result
                 done = result.done
-                letters = failing.failed(messages[done:], result)
-                if not letters:
+                spent = failing.failed(messages[done:], result)
+                if not spent:
                     return result
-        for count, (message, failure) in enumerate(letters, done):
+        for count, each in enumerate(spent, done):
             try:
-                copy(message, failure)
+                copy(each)
             except Exception as error:
-                _not_copied(error, message)
+                _not_copied(error, each.message)
                 if not count:
                     raise
                 return Retry(done=count)
-            failing.over((message,))
+            failing.over((each.message,))
         failing.over(messages)
         return None
 
@@ -155,31 +199,33 @@ def awaiting(
     async def call(given: Any) -> Any:
         messages: Sequence[Message] = given if isinstance(given, list) else (given,)
         done = 0
-        letters = failing.used_up(messages)
-        if not letters:
+        spent = failing.used_up(messages)
+        if not spent:
             try:
                 result = await listener(given)
             except BaseException as error:
-                letters = failing.failed(messages, error)
-                if not letters:
+                if cancellation_of(error) is not None:  # the listener has not failed
+                    raise
+                spent = failing.failed(messages, error)
+                if not spent:
                     raise
             else:
                 if not isinstance(result, Retry):
                     failing.over(messages)
                     return result
                 done = result.done
-                letters = failing.failed(messages[done:], result)
-                if not letters:
+                spent = failing.failed(messages[done:], result)
+                if not spent:
                     return result
-        for count, (message, failure) in enumerate(letters, done):
+        for count, each in enumerate(spent, done):
             try:
-                await copy(message, failure)
+                await copy(each)
             except Exception as error:
-                _not_copied(error, message)
+                _not_copied(error, each.message)
                 if not count:
                     raise
                 return Retry(done=count)
-            failing.over((message,))
+            failing.over((each.message,))
         failing.over(messages)
         return None
 

@@ -25,7 +25,7 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.shown import shown
-from vq.tasks import begin_task
+from vq.tasks import begin_task, cancellation_of
 
 logger = get_logger(__name__)
 
@@ -145,7 +145,7 @@ class Listening(Executor):
                 if failed is None:
                     delivery.handled()
                     continue
-                cancelled = _cancellation(failed.error)
+                cancelled = cancellation_of(failed.error)
                 if cancelled is not None and self._is_closing:
                     raise cancelled
                 pause = delivery.failed(failed)
@@ -236,7 +236,7 @@ class Listening(Executor):
         self, delivery: Sliding, messages: list[Message], result: BaseException | Retry
     ) -> None:
         """Have messages tried again; a cancellation by others than ``close`` ends the task, too."""
-        cancelled = _cancellation(result)
+        cancelled = cancellation_of(result)
         if cancelled is not None and self._is_closing:
             raise cancelled
         for message, pause_s in delivery.failed(messages, result):
@@ -270,14 +270,6 @@ async def _call_listener(delivery: InTurn) -> Failed | None:
 
 
 _CANCEL_S: Final = 5.0
-
-
-def _cancellation(error: object) -> asyncio.CancelledError | None:
-    """Return the error if somebody cancels the present task; listeners may raise it themselves."""
-    if not isinstance(error, asyncio.CancelledError):
-        return None
-    task = asyncio.current_task()
-    return error if task is not None and task.cancelling() > 0 else None
 
 
 def check_listener(listener: AsyncListener) -> None:

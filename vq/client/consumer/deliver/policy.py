@@ -9,7 +9,12 @@ from dataclasses import fields
 from typing import Any, Final
 
 from vq.client.config import ConsumerConfig
-from vq.coordination.tree.values.group_terms import PAUSES_MAX, FailurePolicy, OnBadRecord
+from vq.coordination.tree.values.group_terms import (
+    PAUSES_MAX,
+    FailurePolicy,
+    OnBadRecord,
+    usual_on_failure,
+)
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
@@ -18,12 +23,15 @@ _SAID: Final = {
     "on_failure": "on_failure",
     "max_attempts": "max_attempts",
     "retry_backoff": "retry_backoff_s",
+    "retry_schedule": "retry_topic_s",
 }
 
 
 def founding_policy(config: ConsumerConfig) -> FailurePolicy:
     """Return the policy of a group that a member with these settings founds."""
-    return FailurePolicy(**_said(config))
+    return FailurePolicy(
+        **{"on_failure": usual_on_failure(config.mode, config.model), **_said(config)}
+    )
 
 
 def pauses_between(first_s: float, most_s: float) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -48,7 +48,7 @@ from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
+from vq.message_filter import ALL, Filter
 from vq.tasks import begin_task
 from vq.topic_pattern import is_pattern
 
@@ -99,6 +99,7 @@ class Membership:
         holds: Holds,
         consumer: GroupConsumer,
         permit: Permit,
+        retry_topic: str = "",
     ) -> None:
         self.target_count = 0
         self.contract = ConsumerGroup()
@@ -109,6 +110,7 @@ class Membership:
         self._group = config.group
         self._member = member
         self._has_all = config.model is GroupModel.BROADCASTING
+        self._retry_topic = retry_topic  # which this member can read; "": none
         self._targets = Targets(cluster, config, member, on_change=self.wake)
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
@@ -116,6 +118,7 @@ class Membership:
             patterns={each: wanted for each, wanted in filters.items() if is_pattern(each)},
             model=str(config.model),
             mode=str(config.mode),
+            order=str(config.order),
             strategy=self._targets.strategy,
             offset_store=offsets.identity,
             failure=founding_policy(config),
@@ -345,6 +348,9 @@ class Membership:
 
     def _took(self, contract: ConsumerGroup) -> None:
         self.contract = contract
+        topics = self._wanted.topics
+        if self._retry_topic in contract.topics and self._retry_topic not in topics:
+            self._wanted = replace(self._wanted, topics={**topics, self._retry_topic: ALL})
         self._consumer.follow(contract.failure)
 
     async def _follow_contract(self, *, again: bool = False) -> None:
@@ -355,6 +361,18 @@ class Membership:
             await self._ensure_contract()
         else:
             self._took(present)
+
+    async def read_retries(self) -> None:
+        """Have the group read its retry topic, which there is, from now on.
+
+        Raises:
+            CoordinationError: It may do so, or may not; to be called again.
+        """
+        if self._retry_topic not in self.contract.topics:
+            topics = {**self._wanted.topics, self._retry_topic: ALL}
+            self._wanted = replace(self._wanted, topics=topics)
+            await self._ensure_contract()
+            self.wake()
 
     def _value(self) -> Member:
         return Member(
@@ -529,6 +547,9 @@ class Membership:
             await self._join()
             self._wake.set()
             return self._config.audit_interval_s
+        mine = replace(live[self._member].value, topics=tuple(sorted(self._wanted.topics)))
+        if mine != live[self._member].value:  # the retry topic came in
+            await groups.join_group(self._coordinator, self._group, self._member, mine)
         due_s = await self._expire_places(kept)
         present = {**kept, **live}
         topics = {name: await self._targets.topics_of(each.value) for name, each in present.items()}

@@ -5,17 +5,16 @@ No two subscriptions may be of one topic, so each topic has one listener and one
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import check_listener_for
 from vq.client.consumer.deliver.delivery import Executor
+from vq.client.consumer.deliver.giving_up import Called
 from vq.client.kinds import check_whole
 from vq.errors import InvalidArgument
-from vq.message_filter import Filter, Wanting
+from vq.message_filter import ALL, Filter, Wanting
 from vq.model import check_name
-from vq.reserved import Purpose, group_of
 from vq.topic_pattern import check_pattern, is_pattern, matching, overlap
 
 
@@ -27,8 +26,7 @@ class Subscription:
     length: int
     wanted: Filter
     executor: Executor
-    listener: Any  # the executor's,
-    giving_up: Any  # and its twin that has messages copied which have used up their attempts
+    called: Called
 
 
 class Subscriptions:
@@ -37,9 +35,11 @@ class Subscriptions:
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
         self._by_name: dict[str, Subscription] = {}
+        self._retries: Subscription | None = None
 
     def __iter__(self) -> Iterator[Subscription]:
-        return iter(self._by_name.values())
+        retries = () if self._retries is None else (self._retries,)
+        return iter((*self._by_name.values(), *retries))
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -50,8 +50,7 @@ class Subscriptions:
         length: int,
         message_filter: Wanting,
         executor: Executor,
-        listener: Any,
-        giving_up: Any,
+        called: Called,
     ) -> None:
         """Add one; see ``MessageConsumer.subscribe``."""
         given: object = name
@@ -70,26 +69,31 @@ class Subscriptions:
         check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        group = self._config.group
-        if group and group_of(name, Purpose.DEAD_LETTERS) == group:
-            raise InvalidArgument(
-                f"group {group!r} would copy its dead letters into topic {name!r}, "
-                "which it reads; read them with another group"
-            )
-        check_listener_for(self._config, listener)
+        check_listener_for(self._config, called.listener)
         wanted = Filter.of(message_filter)
-        self._by_name[name] = Subscription(name, length, wanted, executor, listener, giving_up)
+        self._by_name[name] = Subscription(name, length, wanted, executor, called)
+
+    def add_retries(self, topic: str, length: int, executor: Executor, called: Called) -> None:
+        """Add the group's retry topic, which is read once there is one. May be called again."""
+        self._retries = Subscription(topic, length, ALL, executor, called)
+
+    @property
+    def retry_topic(self) -> str:
+        """The group's retry topic; "": nobody here could handle what is in it."""
+        return "" if self._retries is None else self._retries.topic_or_pattern
 
     def of(self, topic: str) -> Subscription:
         """Return the one that a topic belongs to, by its name or by a pattern."""
-        name = topic if self.names(topic) else matching(self._by_name, topic)
+        if self._retries is not None and topic == self._retries.topic_or_pattern:
+            return self._retries
+        name = topic if topic in self._by_name else matching(self._by_name, topic)
         assert name is not None, f"nothing is subscribed that matches {topic}"
         return self._by_name[name]
 
     def names(self, topic: str) -> bool:
         """Whether a topic is subscribed by its name."""
-        return topic in self._by_name
+        return topic in self._by_name or topic == self.retry_topic
 
     def filters(self) -> dict[str, Filter]:
-        """Return the filter of each name and pattern."""
+        """Return the filter of each name and pattern, without the retry topic."""
         return {name: each.wanted for name, each in self._by_name.items()}

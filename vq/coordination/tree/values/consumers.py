@@ -12,10 +12,10 @@ from vq.coordination.tree.values.group_terms import (
     ZOOKEEPER,
     FailurePolicy,
     GroupModel,
-    OnFailure,
     Ordering,
     WorkingMode,
     check_model,
+    check_order,
 )
 from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type
 from vq.errors import InvalidArgument
@@ -108,13 +108,8 @@ class ConsumerGroup(Value):
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
         check_model(self.model, self.failure.on_failure)
-        is_reordering = self.failure.on_failure == OnFailure.RETRY_TOPIC
-        if is_reordering and self.mode != WorkingMode.CONCURRENT and self.order == Ordering.STRICT:
-            raise InvalidArgument(
-                f"on_failure = 'retry-topic' breaks the order that mode = {str(self.mode)!r} "
-                "promises: a copy comes after later messages; give order = 'relaxed', or "
-                "on_failure = 'hold'"
-            )
+        check_order(self.mode, self.order, self.failure.on_failure)
+        self.rolled()  # what it rolls to must fit together with the rest, too
 
     @property
     def _terms(self) -> dict[str, Any]:

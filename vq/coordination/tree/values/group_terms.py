@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from vq.errors import InvalidArgument
 from vq.model import choice_of
+from vq.reserved import Purpose, topic_of
 from vq.shown import shown
 
 #: Most tries of a listener for one delivery of a message.
@@ -19,6 +20,11 @@ MAX_ATTEMPTS_MAX: Final = 1_000
 #: Most pauses in a schedule, and the longest one: 40 days.
 PAUSES_MAX: Final = 64
 PAUSE_S_MAX: Final = 40 * 86_400.0
+#: The delays of copies in a retry topic, as in RocketMQ: 10 s to 2 h.
+RETRY_SCHEDULE: Final = (
+    *(10.0, 30.0),
+    *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
 #: The strategy of a group that names none; see ``strategies``.
 STICKY: Final = "sticky"
 #: Where a group has its offsets unless another store is named; and any store: the next member's.
@@ -85,6 +91,39 @@ def check_model(model: str, on_failure: str | None, what: str = "on_failure") ->
         )
 
 
+def check_order(mode: str, order: str, on_failure: str) -> None:
+    """Refuse a retry topic where it breaks a promise.
+
+    Raises:
+        InvalidArgument: The mode keeps an order, and ``order`` is ``strict``.
+    """
+    is_strict = mode != WorkingMode.CONCURRENT and order == Ordering.STRICT
+    if is_strict and on_failure == OnFailure.RETRY_TOPIC:
+        raise InvalidArgument(
+            f"on_failure = 'retry-topic' breaks the order that mode = {str(mode)!r} "
+            "promises: a copy comes after later messages; give order = 'relaxed', or "
+            "on_failure = 'hold'"
+        )
+
+
+def usual_on_failure(mode: str, model: str) -> OnFailure:
+    """Return what follows the last try in a new group that does not say it."""
+    retries = mode == WorkingMode.CONCURRENT and model == GroupModel.CLUSTERING
+    return OnFailure.RETRY_TOPIC if retries else OnFailure.HOLD
+
+
+def check_topics(group: str, on_failure: str) -> None:
+    """Refuse a group whose name is too long for the topics that its failed messages go to.
+
+    Raises:
+        InvalidArgument: It is.
+    """
+    if on_failure == OnFailure.RETRY_TOPIC:
+        topic_of(Purpose.RETRY, group)
+    if on_failure in {OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER}:
+        topic_of(Purpose.DEAD_LETTERS, group)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
     """What the members of a group do with a message whose listener fails.
@@ -101,10 +140,7 @@ class FailurePolicy:
     on_failure: str = OnFailure.HOLD
     max_attempts: int = 3
     retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0)
-    retry_topic_s: tuple[float, ...] = (
-        *(10.0, 30.0),
-        *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
-    )
+    retry_topic_s: tuple[float, ...] = RETRY_SCHEDULE
 
     def __post_init__(self) -> None:
         on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
@@ -115,7 +151,7 @@ class FailurePolicy:
                 f"max_attempts = {shown(tries)} is not a whole number in [1, {MAX_ATTEMPTS_MAX}]"
             )
         for name in ("retry_backoff_s", "retry_topic_s"):
-            object.__setattr__(self, name, _pauses(name, getattr(self, name)))
+            object.__setattr__(self, name, check_pauses(name, getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
         """Return what the contract stores."""
@@ -133,7 +169,12 @@ class FailurePolicy:
         return cls(**{name: document[name] for name in names})
 
 
-def _pauses(name: str, given: object) -> tuple[float, ...]:
+def check_pauses(name: str, given: object) -> tuple[float, ...]:
+    """Return pauses in seconds, checked.
+
+    Raises:
+        InvalidArgument: They are none, or too many, or one is too long.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidArgument(f"{name} = {shown(given)}; give the pauses in seconds, as (1, 5, 30)")
     pauses = tuple(given)

@@ -1,0 +1,366 @@
+"""``on_failure = "retry-topic"``: a message that fails comes again later, and holds up nobody."""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster
+from support.cases import case
+from support.client import factory_of
+from support.waiting import until, until_true
+
+import vq
+from vq import aio
+from vq.client.cluster import ClusterClient
+from vq.coordination.tree.memory import MemoryCoordinator
+from vq.errors import ConnectionCut, InvalidArgument, UnknownTopic
+from vq.model import Message
+from vq.remoting.format import Command
+from vq.reserved import GROUP_CHARS_MAX
+
+pytestmark = pytest.mark.virtual_time
+
+BAD = {b"3", b"5"}
+COUNT = 10
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker, and a topic ``t`` with two partitions and ten messages."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=2)
+        async with (
+            factory_of(cluster, host="sender", seed=21) as factory,
+            await factory.create_producer() as producer,
+        ):
+            for number in range(COUNT):
+                await producer.send(
+                    Message("t", b"%d" % number, "red", f"k{number}", {"n": str(number)})
+                )
+        yield cluster
+
+
+def config(**settings: Any) -> vq.ConsumerConfig:
+    given = {
+        "group": "g",
+        "mode": "concurrent",
+        "retry_backoff": (0.1, 1.0),
+        "max_attempts": 1,
+        "max_wait_s": 0.5,
+        **settings,
+    }
+    return vq.ConsumerConfig(**given)
+
+
+async def lag(client: ClusterClient, group: str = "g") -> int | None:
+    factory = aio.MessageFactory.on_cluster(client)
+    return (await factory.admin.describe_group(group)).lag_messages
+
+
+async def letters(client: ClusterClient, group: str = "g") -> list[vq.admin.DeadLetter]:
+    admin = aio.MessageFactory.on_cluster(client).admin
+    try:
+        return [each async for each in admin.read_dead_letters(group)]
+    except UnknownTopic:  # nobody has needed it yet
+        return []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 3},
+        {"mode": "orderly", "order": "relaxed", "on_failure": "retry-topic"},
+        {"mode": "keyed", "order": "relaxed", "on_failure": "retry-topic"},
+        {"batch_size": 4, "workers": 2},
+    ],
+    ids=["concurrent", "orderly", "keyed", "lists"],
+)
+async def test_a_failed_message_comes_again_by_the_schedule_as_it_was(
+    cluster: MemoryCluster, client: ClusterClient, settings: dict[str, Any]
+) -> None:
+    """The others do not wait for it; its last failure makes it a dead letter."""
+    clock = cluster.ensemble.clock
+    first: dict[bytes, Message] = {}
+    tries: defaultdict[bytes, list[tuple[int, Message]]] = defaultdict(list)
+
+    async def handle(given: Message | list[Message]) -> None:
+        messages = given if isinstance(given, list) else [given]
+        for message in messages:
+            first.setdefault(message.content, message)
+            tries[message.content].append((clock.wall_ms(), message))
+        for message in messages:
+            if message.content in BAD:
+                raise ValueError(f"no {message.content.decode()}")
+
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        consumer = await factory.create_consumer(
+            config(max_attempts=2, retry_schedule=(10, 300), **settings)
+        )
+        async with consumer:
+            await consumer.subscribe("t", listener=handle, message_filter="red").start()
+            await until(lambda: len(first) == COUNT, timeout_s=5)
+
+            async def is_done() -> bool:
+                return len(await letters(client)) == 2
+
+            await until_true(is_done, timeout_s=600)
+            assert consumer.troubles() == {}
+        assert await lag(client) == 0
+    for content in BAD:
+        times = [at for at, _ in tries[content]]
+        tried = [message for _, message in tries[content]]
+        assert [each.attempts for each in tried] == [1, 2, 3, 4, 5, 6]
+        assert 10_000 <= times[2] - times[1] < 12_000
+        assert 300_000 <= times[4] - times[3] < 302_000
+        for message in tried[2:]:
+            assert message._replace(next_offset=0, append_time_ms=None) == first[content]._replace(
+                next_offset=0, append_time_ms=None
+            )
+            assert message.timestamp == first[content].timestamp
+            assert message.origin is not None
+            assert message.origin[:3] == first[content][0:1] + first[content][5:7]
+            assert message.failure is not None
+            assert message.failure.reason == f"ValueError('no {content.decode()}')"
+    for letter in await letters(client):
+        assert letter.failure is not None
+        assert letter.failure.attempts == 6
+        assert letter.origin is not None
+        assert letter.origin.topic == "t"
+        assert letter.message.headers is not None
+        assert letter.message.headers["n"] == letter.message.content.decode()
+
+
+class Failing:
+    """A listener that fails for some contents so many times; what it got, and when."""
+
+    def __init__(self, cluster: MemoryCluster, times: int = 1, contents: set[bytes] = BAD) -> None:
+        self.got: list[bytes] = []
+        self.tries: defaultdict[bytes, list[int]] = defaultdict(list)
+        self.answer: Any = None
+        self._clock = cluster.ensemble.clock
+        self._times = times
+        self._contents = contents
+
+    async def __call__(self, message: Message) -> Any:
+        tries = self.tries[message.content]
+        tries.append(self._clock.wall_ms())
+        if message.content in self._contents and len(tries) <= self._times:
+            if self.answer is not None:
+                return self.answer
+            raise ValueError("no")
+        self.got.append(message.content)
+        return None
+
+    def pauses_s(self, content: bytes) -> list[int]:
+        times = self.tries[content]
+        return [round((b - a) / 1000) for a, b in itertools.pairwise(times)]
+
+
+async def member(
+    factory: aio.MessageFactory, listener: Any, topic: str = "t", **settings: Any
+) -> aio.MessageConsumer:
+    consumer = await factory.create_consumer(config(**settings))
+    return await consumer.subscribe(topic, listener=listener).start()
+
+
+async def test_an_unknown_outcome_is_sent_again_and_the_copy_comes_once(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """The offset waits for the answer; nothing is given up meanwhile, and others go on."""
+    listener = Failing(cluster)
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        inner = factory.admin.cluster
+        plain, answers = inner.request, False
+
+        async def request(address: Any, command: int, *rest: Any, **named: Any) -> Any:
+            found = await plain(address, command, *rest, **named)
+            if command == Command.PUT and not answers:
+                raise ConnectionCut("cut")  # it was stored
+            return found
+
+        inner.request = request  # type: ignore[method-assign]
+        async with await member(factory, listener, commit_interval_s=1, workers=4):
+            await until(lambda: len(listener.got) >= COUNT - 2, timeout_s=5)
+            await asyncio.sleep(60)
+            assert (await lag(client) or 0) >= 2
+            answers = True
+            await until(lambda: len(listener.got) >= COUNT, timeout_s=60)
+            await asyncio.sleep(60)
+    assert sorted(listener.got) == [b"%d" % each for each in range(COUNT)]
+    assert {len(listener.tries[each]) for each in BAD} == {2}, "the copies came once"
+    assert await lag(client) == 0
+
+
+@pytest.mark.parametrize("step", ["before", "stored", "committed"])
+async def test_a_member_that_is_killed_while_it_copies_loses_nothing(
+    cluster: MemoryCluster, client: ClusterClient, step: str
+) -> None:
+    """Before the copy is stored; behind that, and before the offset moves on; and behind that."""
+    listener, dead = Failing(cluster), Failing(cluster, times=99)
+    async with factory_of(cluster, host="dies", seed=31, session_timeout_s=2.0) as factory:
+        inner = factory.admin.cluster
+        plain, puts = inner.request, 0
+
+        async def request(address: Any, command: int, *rest: Any, **named: Any) -> Any:
+            nonlocal puts
+            if command == Command.PUT and step == "before":
+                puts += 1
+                await asyncio.sleep(1e6)
+            found = await plain(address, command, *rest, **named)
+            puts += command == Command.PUT
+            return found
+
+        inner.request = request  # type: ignore[method-assign]
+        often = 0.5 if step == "committed" else 600.0
+        await member(factory, dead, commit_interval_s=often, retry_schedule=(60, 60), workers=4)
+        await until(lambda: puts >= (1 if step == "before" else 2), timeout_s=5)
+        await asyncio.sleep(2.0)
+        kill(cluster, factory)
+        async with (
+            factory_of(cluster, host="other", seed=32) as other,
+            await member(other, listener, retry_schedule=(60, 60)),
+        ):
+            await until(lambda: set(listener.got) >= BAD, timeout_s=200)
+            await asyncio.sleep(100)
+        handled = set(listener.got) | set(dead.got)
+        assert handled == {b"%d" % each for each in range(COUNT)}
+        again = {each: len(listener.tries[each]) for each in BAD}
+        assert set(again.values()) == {{"before": 2, "stored": 3, "committed": 2}[step]}
+    assert await lag(client) == 0
+    assert await letters(client) == []
+
+
+def kill(cluster: MemoryCluster, factory: aio.MessageFactory) -> None:
+    """End a member as SIGKILL does: it says and stores nothing more."""
+    coordinator = factory.admin.cluster.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    cluster.ensemble.disconnect(coordinator)
+    cluster.network.cut("dies", "b1")
+
+
+async def test_the_listener_says_when_and_a_long_pause_is_not_waited_for_in_place(
+    cluster: MemoryCluster,
+) -> None:
+    """A short one is, while there are tries."""
+    for after_s, max_attempts, pauses in ((600, 3, [600, 600]), (0.5, 2, [0, 60])):
+        listener = Failing(cluster, times=2)
+        listener.answer = vq.Retry(after_s=after_s)
+        if after_s == 0.5:
+            listener = Failing(cluster, times=2)
+        group = f"g{max_attempts}"
+        async with (
+            factory_of(cluster, host="member", seed=31) as factory,
+            await member(
+                factory, listener, group=group, max_attempts=max_attempts, retry_schedule=(60,) * 3
+            ),
+        ):
+            await until(lambda: len(listener.got) == COUNT, timeout_s=2_000)  # noqa: B023
+        for content in BAD:
+            assert listener.pauses_s(content) == pauses
+
+
+async def test_members_that_were_there_before_share_the_retry_topic_and_take_it_over(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """Also with ``start_position="latest"``: what failed is never too old for its group."""
+    listeners = [Failing(cluster, times=99), Failing(cluster, times=99)]
+    async with factory_of(cluster, host="a", seed=31) as one, factory_of(cluster, host="b") as two:
+        settings = {"start_position": "latest", "retry_schedule": (60, 600)}
+        first = await member(one, listeners[0], **settings)
+        second = await member(two, listeners[1], **settings)
+        await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+        async with await one.create_producer() as producer:
+            for number in range(COUNT):
+                await producer.send(Message("t", b"%d" % number, key=f"k{number}"))
+        await until(lambda: sum(len(each.tries) for each in listeners) == COUNT, timeout_s=10)
+        await until(lambda: len(first.assignment()) == len(second.assignment()) == 2, timeout_s=60)
+        owned = {each.topic for each in first.assignment() + second.assignment()}
+        assert owned == {"t", "_vq.retry.g"}
+        described = await aio.MessageFactory.on_cluster(client).admin.describe_group("g")
+        assert {each.topic for each in described.partitions} == {"t", "_vq.retry.g"}
+        listed = await aio.MessageFactory.on_cluster(client).admin.list_topics()
+        assert [each.name for each in listed] == ["t"]
+        redelivered = [each for each in listeners if any(len(v) > 1 for v in each.tries.values())]
+        assert not redelivered
+        await first.close()
+        handled = Failing(cluster, times=0)
+        third = await member(one, handled, **settings)
+        await second.close()
+        await until(lambda: set(handled.got) >= BAD, timeout_s=200)
+        await third.close()
+
+
+async def test_a_member_without_the_topic_passes_a_message_on(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """To one that has it; and if there is none, it becomes a dead letter that says why."""
+    await cluster.create_topic("other", partitions=1)
+    for others in (0, 1):
+        group = f"g{others}"
+        listener, stranger = Failing(cluster), Failing(cluster)
+        settings = {"group": group, "retry_schedule": (5,) * 6}
+        async with factory_of(cluster, host="a", seed=41 + others) as factory:
+            first = await member(factory, listener, **settings)
+            second = await member(factory, stranger, topic="other", **settings)
+            await until(lambda: len(listener.tries) == COUNT, timeout_s=10)  # noqa: B023
+            if not others:
+                await first.close()
+            await asyncio.sleep(120)
+            assert not stranger.got
+            found = await letters(client, group)
+            if others:
+                assert set(listener.got) >= BAD
+                await first.close()
+            assert len(found) == (0 if others else len(BAD))
+            for letter in found:
+                assert letter.failure is not None
+                assert "subscribes to no topic 't'" in letter.failure.reason
+            await second.close()
+
+
+async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_changes(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    admin = aio.MessageFactory.on_cluster(client).admin
+    listener = Failing(cluster, times=4)
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        consumer = await member(factory, listener, on_failure="hold", max_attempts=1)
+        async with consumer:
+            await until(lambda: len(listener.got) == COUNT - 2, timeout_s=10)
+            listed = await admin.list_topics(reserved=True)
+            assert [each.name for each in listed] == ["t"]
+            await admin.alter_group("g", on_failure="retry-topic", retry_topic_s=(60,))
+            await until(lambda: consumer.troubles() == {}, timeout_s=5)
+            await admin.alter_group("g", on_failure="hold")
+            await until(lambda: set(listener.got) >= BAD, timeout_s=200)
+    settings = (await admin.describe_topic("_vq.retry.g")).topic.settings
+    assert (settings.retention_policy, settings.retention_hours) == ("keep", 72)
+    assert settings.partitions == 2
+
+
+async def test_what_cannot_work_is_refused(cluster: MemoryCluster) -> None:
+    for mode in ("orderly", "keyed"):
+        with case(mode), pytest.raises(InvalidArgument, match="give order = 'relaxed', or"):
+            config(mode=mode, on_failure="retry-topic")
+    with pytest.raises(InvalidArgument, match="at most"):
+        config(group="g" * (GROUP_CHARS_MAX + 1))
+    with pytest.raises(InvalidArgument, match="retry_schedule has -1; give numbers of seconds"):
+        config(retry_schedule=(10, -1))
+
+    async def handle(_: Message) -> None: ...
+
+    async with (
+        factory_of(cluster, host="member", seed=31) as factory,
+        await factory.create_consumer(config()) as consumer,
+        await factory.create_consumer(
+            config(mode="orderly", order="relaxed", on_failure="retry-topic")
+        ) as pulling,
+    ):
+        with case("its own copies"), pytest.raises(InvalidArgument, match="read it by themselves"):
+            consumer.subscribe("_vq.retry.g", listener=handle)
+        with case("no listener"), pytest.raises(InvalidArgument, match="is for listeners"):
+            pulling.subscribe("t")

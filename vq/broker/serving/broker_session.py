@@ -1,0 +1,553 @@
+"""One connection of the broker: an asyncio protocol that hands requests on and sends answers.
+
+Parsing is in ``vq.remoting.connection``, handling of requests behind the door (``dispatcher``),
+what all connections share in ``server``. No task, future or timer belongs to a connection or a
+request: data come in through ``data_received``, answers gather until the end of the loop iteration
+and leave with one ``writelines``, and one sweep checks the deadlines of all connections.
+
+Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
+does not read its answers, or it uses much of what is used up for all (``shares``). TCP then stops
+the peer. So many requests are handled in one turn of the loop; what came beside them waits, unread
+if it can, for the next turns, and connections take turns at that.
+
+A request for which the node has no room waits, unhandled, until there is some:
+
+    request                          takes                    beyond the bound of the node
+    GET, FETCH                       a read                   is refused
+    others, above all PUT            a request, its bytes     waits for room
+    any of a member of the cluster   the same                 is handled
+    HELLO, PROVE                     nothing                  is handled
+
+So what nodes and operators need never waits behind PUTs, which may wait for just that.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final, cast
+
+from vq.broker.base.session import Cancellable
+from vq.broker.serving.outgoing import Outgoing
+from vq.broker.serving.shares import (
+    CUT_PER_REQUEST,
+    PIECE_BYTES,
+    REQUESTS_PER_TURN,
+    TurnLine,
+    is_full,
+    is_much,
+)
+from vq.broker.serving.silence import Silence
+from vq.errors import TimedOut, VqError
+from vq.log_lines import get_logger
+from vq.remoting.connection import (
+    Closing,
+    Opened,
+    Request,
+    RequestId,
+)
+from vq.remoting.format import READS, Header
+from vq.remoting.frames import Buffer
+from vq.remoting.membership import Principal
+from vq.remoting.transport import tune
+
+if TYPE_CHECKING:
+    from vq.broker.serving.server import Server
+
+__all__ = ["BrokerSession"]
+
+logger = get_logger(__name__)
+
+#: How long a peer may go on sending after its connection was refused, before it is cut.
+LINGER_S: Final = 2.0
+#: How many such connections are kept at once; further ones are closed at once, and their peers may
+#: see a reset instead of the reason.
+LINGERING_MAX: Final = 64
+
+
+class _Later:
+    """What a peer has sent that waits, for a turn or for room, in one of the server's lines.
+
+    Requests, and behind them bytes as they came.
+    """
+
+    __slots__ = ("begun", "events", "line", "pieces", "size")
+
+    def __init__(self, line: TurnLine) -> None:
+        self.line = line
+        self.events: deque[Opened | Request | Closing] = deque()
+        self.pieces: deque[bytes] = deque()
+        self.size = 0  # bytes of all, those of the events' piece included, but for
+        self.begun = 0  # those of the first event that came before its piece
+
+    def cut(self, events: Sequence[Opened | Request | Closing], size: int) -> None:
+        """Take the requests that a piece of so many bytes has completed."""
+        self.events.extend(events)
+        if events and type(events[0]) is Request:
+            self.begun = max(0, len(events[0].body) - size)
+
+
+class BrokerSession(asyncio.Protocol):
+    """One connection; see ``session.Session`` for what channels use of it."""
+
+    __slots__ = (
+        "_closing_since",
+        "_end_handshake",
+        "_gathered",
+        "_later",
+        "_outgoing",
+        "_paused",
+        "_server",
+        "_silence",
+        "_transport",
+        "address",
+        "client_id",
+        "connection",
+        "in_flight",
+        "open",
+        "put_bytes",
+        "reads",
+        "waiting",
+    )
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._outgoing = Outgoing(server.limits.write_buffer_bytes, server.clock)
+        self._silence = Silence(server.now())
+        self._closing_since: float | None = None
+        self._gathered = 0
+        self._later: _Later | None = None
+        self._end_handshake: Callable[[], object] | None = None
+        self._paused = False
+        self.address = ""
+        self.client_id = ""
+        self.connection = server.new_connection()
+        self.open = False
+        self.put_bytes = 0
+        self.in_flight = 0  # requests without an answer, but for
+        self.reads = 0  # those that may wait for data
+        self.waiting: dict[Cancellable, None] = {}
+
+    # Called by the transport --------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection, or end it at once if there are too many."""
+        # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        tune(transport)
+        self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes)
+        if self._end_handshake is None:
+            self._admit(transport.get_extra_info("peername"))
+        elif self._closing_since is not None:
+            self._transport.abort()
+
+    def announced(self, peername: object, abort: Callable[[], object]) -> None:
+        """See ``transport.Announced``: a connection in its TLS handshake is a silent one."""
+        self._end_handshake = abort
+        self._admit(peername)
+
+    def _admit(self, peername: object) -> None:
+        self.address = (
+            str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
+        )
+        self._server.admit(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Have the requests in ``data`` handled, in this turn if there is room in it."""
+        if self._closing_since is not None:
+            return
+        self._silence.active = True
+        server = self._server
+        left = server.requests_left
+        if left <= 0 or self._later is not None:
+            self._wait(server.line, (), data)
+            return
+        if left == REQUESTS_PER_TURN:
+            server.turn.schedule()  # its end begins the next one
+        events = self.connection.receive_data(data)
+        server.requests_left = left - len(events)
+        handled = self._handle(events if len(events) <= left else events[:left])
+        if handled < len(events) and self._closing_since is None:
+            line = server.held if handled < left else server.line
+            self._wait(line, events[handled:], data)
+
+    def _handle(self, events: Sequence[Opened | Request | Closing]) -> int:
+        """Have requests handled while the node has room, then see whether to go on reading.
+
+        Returns:
+            How many were handled; there is no room for the next one.
+        """
+        server = self._server
+        door = server.door
+        connection = self.connection
+        handled = len(events)
+        for event in events:
+            if type(event) is Request:
+                request_id, message, body = event
+                if request_id.command in READS:
+                    full = server.reads_waiting >= server.reads_shared and self._has_no_read()
+                    self.reads += 1
+                    server.reads_waiting += 1
+                    if full:
+                        self.refuse(request_id, server.too_many_reads())
+                        continue
+                elif not self._charge(request_id.size):
+                    handled = next(at for at, each in enumerate(events) if each is event)
+                    break
+                door(self, request_id, message, body)
+            elif type(event) is Closing:
+                self._close(event)
+                return len(events)
+            elif type(event) is Opened:
+                self._opened(event)
+        own = connection.data_to_send()
+        if own:
+            self._send(own)
+        limits = server.limits
+        if (
+            self.in_flight >= limits.requests_in_flight_max
+            or self.put_bytes >= limits.put_bytes_in_flight_max
+            or (
+                (
+                    server.requests_waiting >= server.requests_shared
+                    or server.put_bytes >= server.put_bytes_shared
+                )
+                and self._uses_much()
+            )
+        ):
+            self._pause()
+        pending = connection.pending_bytes
+        if pending != self._gathered:
+            self._count_gathered()
+        return handled
+
+    def _charge(self, size: int) -> bool:
+        """Charge a request of ``RequestId.size`` to its connection and the node, until it is
+        answered.
+
+        Returns:
+            False: the node has no room for it, so nothing was charged.
+        """
+        server = self._server
+        if (
+            server.requests_waiting >= server.requests_shared
+            or server.put_bytes >= server.put_bytes_shared
+        ) and not self._has_room(size):
+            return False
+        self.in_flight += 1
+        server.requests_waiting += 1
+        self.put_bytes += size
+        server.put_bytes += size
+        return True
+
+    def _has_room(self, size: int) -> bool:
+        """Whether the node has room for what a request takes; see the module's text."""
+        server, limits = self._server, self._server.limits
+        if self.connection.principal.proved:
+            return True
+        if is_full(server.requests_waiting, limits.requests_waiting_max, self.in_flight):
+            return False
+        return not size or not is_full(
+            server.put_bytes, limits.put_bytes_waiting_max, self.put_bytes + size
+        )
+
+    def _has_no_read(self) -> bool:
+        """Whether the node has no room for one more read of this connection."""
+        waiting, most = self._server.reads_waiting, self._server.limits.reads_waiting_max
+        return not self.connection.principal.proved and is_full(waiting, most, self.reads)
+
+    def _uses_much(self) -> bool:
+        """Whether this connection uses much of what is used up, and would only bring more."""
+        server, limits = self._server, self._server.limits
+        return not self.connection.principal.proved and (
+            (
+                server.requests_waiting >= server.requests_shared
+                and is_much(self.in_flight, limits.requests_waiting_max)
+            )
+            or (
+                server.put_bytes >= server.put_bytes_shared
+                and is_much(self.put_bytes, limits.put_bytes_waiting_max)
+            )
+        )
+
+    def _count_gathered(self) -> None:
+        """Count what is kept of requests that are not whole, or wait for a turn or for room."""
+        server = self._server
+        later = self._later
+        kept = self.connection.pending_bytes
+        if later is not None:
+            kept += later.size + later.begun
+        server.gathered_bytes += kept - self._gathered
+        self._gathered = kept
+        while server.gathered_bytes > server.limits.gathered_bytes_max:
+            server.end_largest()
+
+    def _wait(
+        self, line: TurnLine, events: Sequence[Opened | Request | Closing], data: bytes
+    ) -> None:
+        """Keep requests and the ``data`` they are of, or data alone; the connection joins a line.
+
+        If it is in a line already, it stays there.
+        """
+        later = self._later
+        if later is None:
+            later = self._later = _Later(line)
+            line.add(self)
+        if events:
+            later.cut(events, len(data))
+        else:
+            later.pieces.append(data)
+        later.size += len(data)
+        self._count_gathered()
+        self._pause()
+
+    def take_turn(self, count: int) -> tuple[int, bool]:
+        """See ``shares.WaitingPeer``."""
+        later = self._later
+        if later is None or self._closing_since is not None:
+            return 0, False
+        cost = 0
+        if not later.events and later.pieces:
+            piece = later.pieces.popleft()
+            if len(piece) > PIECE_BYTES:
+                later.pieces.appendleft(piece[PIECE_BYTES:])
+                piece = piece[:PIECE_BYTES]
+            later.cut(self.connection.receive_data(piece), len(piece))
+            cost = max(1, len(later.events) // CUT_PER_REQUEST)
+        events = list(islice(later.events, count))
+        handled = self._handle(events)
+        cost += handled
+        if self._later is not later:  # it was ended
+            return cost, False
+        for _ in range(handled):
+            later.events.popleft()
+        if handled:
+            later.begun = 0
+        if not later.events:
+            later.size = sum(map(len, later.pieces))  # all of the piece of the events is handled
+        self._count_gathered()
+        if self._later is not later:
+            return cost, False
+        if handled < len(events) and later.line is not self._server.held:
+            later.line = self._server.held
+            later.line.add(self)
+            return cost, False
+        if later.events or later.pieces:
+            return cost, True
+        self._later = None
+        self.maybe_resume()
+        return cost, False
+
+    def eof_received(self) -> None:
+        """The peer will send no more: close."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything that belongs to the connection."""
+        self._transport = None
+        self.connection.ended()
+        self._forget()
+        self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: stop reading from it."""
+        self._outgoing.pause()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The peer has read enough: send the answers that waited."""
+        self._outgoing.resume()
+        self._relieve()
+
+    # Called by channels -------------------------------------------------------------------------
+    @property
+    def principal(self) -> Principal:
+        """See ``session.Session``."""
+        return self.connection.principal
+
+    @property
+    def congested(self) -> bool:
+        """See ``session.Session``."""
+        return self._outgoing.congested
+
+    @property
+    def gathered(self) -> int:
+        """Bytes kept for this session of requests that are not whole, or not handled."""
+        return self._gathered
+
+    def stalled_s(self, now: float) -> float:
+        """For how many seconds the frame has been incomplete that is so now."""
+        pending = self.connection.pending_frame
+        if pending is None or pending != self._silence.frame:
+            return 0.0  # since the last sweep
+        return self._silence.frame_for(pending, now)
+
+    def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
+        """See ``session.Session``."""
+        if self.open:
+            self._answered(request_id, self.connection.reply(request_id, message, body))
+
+    def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
+        """See ``session.Session``."""
+        if self.open:
+            self._answered(request_id, self.connection.reply_parts(request_id, message, parts))
+
+    def refuse(self, request_id: RequestId, error: VqError) -> None:
+        """See ``session.Session``."""
+        if self.open:
+            self._server.refusals[type(error)] += 1
+            self._answered(request_id, self.connection.reply_error(request_id, error))
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """See ``session.Session``; bounded by the requests that may be in flight."""
+        if self.open:
+            self._outgoing.defer(action)
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``."""
+        if self._outgoing.write(self._transport):
+            self._relieve()
+
+    # Own ----------------------------------------------------------------------------------------
+    def end(self, error: VqError, *, linger: bool = True) -> None:
+        """Tell the peer why, and close; at once without ``linger``."""
+        if self._closing_since is None:
+            self._close(self.connection.refuse(error), linger=linger)
+
+    def abort(self) -> None:
+        """Close without sending what waits."""
+        if self._transport is not None:
+            self._transport.abort()
+        elif self._end_handshake is not None:
+            self._end_handshake()
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if one of its deadlines passed; called every so often."""
+        limits = self._server.limits
+        if self._closing_since is not None:
+            if now - self._closing_since > LINGER_S:
+                self.abort()
+            return
+        self._silence.look(now)
+        if self.congested:
+            self._sweep_congested(now)
+        elif not self.open:
+            if now - self._silence.made > limits.hello_timeout_s:
+                self.end(TimedOut(f"no HELLO within {limits.hello_timeout_s:g} s"))
+        elif self.connection.pending_frame is not None and not self._paused:
+            if self._silence.frame_for(self.connection.pending_frame, now) > limits.frame_timeout_s:
+                self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
+        else:
+            self._silence.frame = None
+            waits = self.in_flight or self.reads or self._later is not None
+            if not waits and now - self._silence.idle_since > limits.idle_timeout_s:
+                self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
+
+    def _sweep_congested(self, now: float) -> None:
+        """Close if the peer has read nothing at all for too long; a slow peer may go on."""
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        timeout_s = self._server.limits.write_timeout_s
+        if self._outgoing.unread_for(unread, now) > timeout_s:
+            logger.warning(
+                "connection ended, the peer reads nothing", peer=self.address, timeout_s=timeout_s
+            )
+            self.abort()
+
+    def _opened(self, event: Opened) -> None:
+        self.open = True
+        self.client_id = getattr(event.hello, "client_id", "")
+        self._server.opened(self)
+
+    def _close(self, event: Closing, *, linger: bool = True) -> None:
+        """Send the reason, drop what the peer sends, and end once it has had time to read.
+
+        Closing at once while the peer still sends would make the kernel drop the reason: a reset
+        discards what the peer has not read yet. So its bytes are read and thrown away for a while.
+        A peer that has sent nothing reads the reason also without ``linger``.
+        """
+        transport, server = self._transport, self._server
+        self._forget()
+        self._closing_since = server.now()
+        server.leaves(self, event.error)
+        self._outgoing.add(self.connection.data_to_send())
+        self.write_out()
+        if transport is None:
+            self.abort()
+            return
+        if transport.is_closing():
+            return
+        if self._paused:
+            self._paused = False
+            server.paused.pop(self, None)
+            transport.resume_reading()
+        if linger and transport.can_write_eof() and len(server.lingering) < LINGERING_MAX:
+            server.lingering[self] = None
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _forget(self) -> None:
+        """Subtract this session from the counts of the node; its requests get no answer."""
+        server = self._server
+        self.open = False
+        server.requests_waiting -= self.in_flight
+        server.reads_waiting -= self.reads
+        server.gathered_bytes -= self._gathered
+        server.put_bytes -= self.put_bytes
+        self.in_flight = self.reads = self._gathered = self.put_bytes = 0
+        if self._later is not None:
+            self._later.line.discard(self)
+            self._later = None
+        self._outgoing.forget()
+        for waiting in list(self.waiting):
+            waiting.cancel()
+
+    def _answered(self, request_id: RequestId, buffers: list[Buffer]) -> None:
+        server = self._server
+        if request_id.command in READS:
+            self.reads -= 1
+            server.reads_waiting -= 1
+        else:
+            self.in_flight -= 1
+            server.requests_waiting -= 1
+            self.put_bytes -= request_id.size
+            server.put_bytes -= request_id.size
+        self._send(buffers)
+        if self._paused:
+            self.maybe_resume()
+
+    def _send(self, buffers: list[Buffer]) -> None:
+        """Have ``buffers`` written at the end of this loop iteration."""
+        if self._outgoing.add(buffers):
+            self._server.turn.add(self)
+
+    def _relieve(self) -> None:
+        """Send the answers that waited, until the peer is congested again."""
+        if self._outgoing.relieve():
+            self.maybe_resume()
+
+    def _pause(self) -> None:
+        transport = self._transport
+        if self._paused or self._closing_since is not None:
+            return
+        if transport is not None and not transport.is_closing():
+            self._paused = True
+            self._silence.frame = None
+            transport.pause_reading()
+            self._server.paused[self] = None
+
+    def maybe_resume(self) -> None:
+        """Read again if no bound is reached any more."""
+        limits, transport = self._server.limits, self._transport
+        if (
+            self._paused
+            and self._later is None
+            and not self.congested
+            and transport is not None
+            and not transport.is_closing()
+            and self.in_flight <= limits.requests_in_flight_max // 2
+            and self.put_bytes <= limits.put_bytes_in_flight_max // 2
+            and not self._uses_much()
+        ):
+            self._paused = False
+            self._server.paused.pop(self, None)
+            transport.resume_reading()

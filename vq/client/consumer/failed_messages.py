@@ -1,0 +1,119 @@
+"""Where the messages of a consumer go that have used up their attempts: copies in reserved topics.
+
+    on_failure = "retry-topic"  ─▶ the retry topic, after a delay; behind the last one: as below
+    on_failure = "dead-letter"  ─▶ the topic of dead letters
+
+Loop-bound.
+"""
+
+from typing import Final
+
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.deliver.giving_up import COPIED, FailedTries, Spent
+from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.copies import MessageCopies, origin_of
+from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
+from vq.errors import InvalidArgument
+from vq.log_lines import get_logger
+from vq.model import Message
+from vq.reserved import GROUP_CHARS_MAX, Purpose, group_of, redelivery_in, topic_of
+
+logger = get_logger(__name__)
+#: How long one try to copy a message waits for the broker.
+_COPY_S: Final = 10.0
+
+
+class FailedMessages:
+    """The copies of one consumer.
+
+    Attributes:
+        copier: Makes the copies.
+        tries: What listeners failed for while messages are copied.
+        retry_topic: Of the group; "": its name is too long for one.
+    """
+
+    def __init__(self, cluster: ClusterClient, group: str, policy: PolicyInForce) -> None:
+        self._group = group
+        self._policy = policy
+        self.copier = MessageCopies(cluster, group)
+        self.tries = FailedTries(policy, cluster.clock.wall_ms)
+        has_name = 0 < len(group) <= GROUP_CHARS_MAX
+        self.retry_topic = topic_of(Purpose.RETRY, group) if has_name else ""
+
+    @property
+    def copies(self) -> bool:
+        """Whether messages that have used up their attempts are copied."""
+        policy = self._policy
+        return policy.now.on_failure in COPIED or policy.on_bad_record is OnBadRecord.DEAD_LETTER
+
+    def check_topic(self, topic: str) -> None:
+        """Refuse a subscription that would read what this consumer writes.
+
+        Raises:
+            InvalidArgument: It would.
+        """
+        group = self._group
+        given: object = topic
+        if not isinstance(given, str):
+            return  # refused by others
+        if group and topic == self.retry_topic:
+            raise InvalidArgument(
+                f"topic {topic!r} is the retry topic of group {group!r}, whose members read it by "
+                "themselves; leave it out, or read it with another group"
+            )
+        if group and group_of(topic, Purpose.DEAD_LETTERS) == group:
+            raise InvalidArgument(
+                f"group {group!r} would copy its dead letters into topic {topic!r}, which it "
+                "reads; read them with another group"
+            )
+
+    def is_retried(self, spent: Spent) -> bool:
+        """Whether a message is delivered once more from the retry topic."""
+        policy = self._policy.now
+        if policy.on_failure != OnFailure.RETRY_TOPIC or spent.is_bad:
+            return False
+        return self._redelivery(spent.message) <= len(policy.retry_topic_s)
+
+    def _redelivery(self, message: Message) -> int:
+        """Return which redelivery the next one is, from 1 on."""
+        if message.topic != self.retry_topic:
+            return 1
+        return redelivery_in(message.headers) + 1
+
+    async def open(self, message: Message) -> None:
+        """Have the retry topic.
+
+        Raises:
+            VqError: It could not be made.
+        """
+        await self.copier.open(self.retry_topic, message.topic)
+
+    async def copy(self, spent: Spent) -> None:
+        """Return once a copy is stored.
+
+        Raises:
+            VqError: It is not, or may not be; to be called again.
+        """
+        message, failure, after_s, _ = spent
+        if not self.is_retried(spent):
+            await self.copier.give_up(message, failure, timeout=_COPY_S)
+            logger.error(
+                "message is a dead letter now",
+                group=self._group,
+                message=origin_of(message),
+                error=failure.reason,
+            )
+            return
+        redelivery = self._redelivery(message)
+        delay_s = self._policy.now.retry_topic_s[redelivery - 1] if after_s is None else after_s
+        await self.copier.retry_later(
+            message, failure, redelivery=redelivery, delay_s=delay_s, timeout=_COPY_S
+        )
+        logger.warning(
+            "message is tried again from the retry topic",
+            group=self._group,
+            message=origin_of(message),
+            redelivery=redelivery,
+            delay_s=delay_s,
+            error=failure.reason,
+        )
