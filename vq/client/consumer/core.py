@@ -359,6 +359,7 @@ class ConsumerCore:
             permit=self._permit,
             hooks=hooks,
             wanted=subscription.wanted,
+            ahead=begin.ahead,
         )
         fetcher = PartitionFetcher(
             self._fetches,
@@ -586,7 +587,7 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take the commit now; to be called again.
         """
         try:
-            await self._commit([hold])
+            await self._commit([hold], is_last=True)
             if self._outside is not None:
                 await self._outside.copy_now(hold.partition)
         except VqError as error:
@@ -695,13 +696,13 @@ class ConsumerCore:
         """
         await self._commit(self.holds)
 
-    async def _commit(self, holds: Iterable[Hold]) -> None:
+    async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:
         membership = self._membership
         if membership is None:
             return
         dirty = {}
         for hold in holds:
-            progress = hold.to_commit()
+            progress = hold.to_commit(is_last=is_last)
             if progress is not None:
                 dirty[hold.partition] = progress
         outcome = await membership.share.commit(dirty)

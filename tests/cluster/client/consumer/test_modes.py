@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.tries import RETRY, Retry
 from vq.coordination.groups.offset_store import OffsetStore
-from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, ListenerFailed
 from vq.model import Message, TopicPartition
 
@@ -325,3 +326,100 @@ async def test_members_come_and_go_while_listeners_work(
         for key in range(24):
             found = list(dict.fromkeys(number for number, theirs in handled if theirs == key))
             assert found == sorted(found)
+
+
+class Ahead:
+    """A listener that fails for one key while it is told to, and counts what it handles."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.handled: list[bytes] = []
+
+    async def __call__(self, given: Message | list[Message]) -> Retry | None:
+        messages = given if isinstance(given, list) else [given]
+        if self.fails and any(each.key == "b" for each in messages):
+            return Retry()
+        self.handled += [each.content for each in messages]
+        return None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"mode": "keyed"}, {"mode": "concurrent"}, {"mode": "keyed", "batch_size": 4}],
+    ids=["keyed", "concurrent", "lists"],
+)
+async def test_a_clean_hand_over_delivers_no_finished_message_again(
+    factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    """Those finished ahead of the lowest unfinished one go with the last commit."""
+    await send_keyed(factory, 40)
+    listener = Ahead()
+    settings = {"on_failure": "hold", "max_attempts": 1, "retry_backoff": (60.0, 60.0), **settings}
+    first = await member(factory, listener, **settings)
+    await until(lambda: len(listener.handled) == 30)
+    await first.commit()
+    stored = await factory.admin.cluster.offsets.at("g", T0)
+    assert stored is not None
+    assert stored.ahead == (), "it may be much: it goes only with the last one"
+    await first.close()
+    stored = await factory.admin.cluster.offsets.at("g", T0)
+    assert stored is not None
+    assert len(stored.ahead) == 29, "all but the one before the place"
+    second = await member(factory, listener, **settings)
+    await asyncio.sleep(10)
+    assert len(listener.handled) == 30
+    second.pause("t")  # nor after a pause, by the same member
+    second.resume("t")
+    await asyncio.sleep(10)
+    assert len(listener.handled) == 30
+    await second.close()
+    listener.fails = False
+    third = await member(factory, listener, **settings)
+    await until(lambda: len(listener.handled) == 40)
+    assert await committed(third) == (await factory.admin.describe_group("g")).partitions[0].end
+    await third.close()
+    assert sorted(map(int, listener.handled)) == list(range(40))
+
+
+async def test_a_message_at_the_place_of_a_finished_one_is_delivered(
+    factory: aio.MessageFactory,
+) -> None:
+    """The log lost its end, and has another one: an offset alone proves nothing."""
+    results = await send_keyed(factory, 8)
+    listener = Ahead()
+    listener.fails = False
+    first = await member(factory, listener, mode="keyed")
+    await until(lambda: len(listener.handled) == 8)
+    await first.close()
+    offsets = factory.admin.cluster.offsets
+    stored = await offsets.at("g", T0)
+    assert stored is not None
+    # Of every second message the id is another one.
+    ahead = tuple((each.offset, each.id + number % 2) for number, each in enumerate(results))[1:]
+    place = replace(stored, offset=0, message_id=None, epoch=0, ahead=ahead)
+    await offsets.reset("g", T0, place)
+    listener.handled.clear()
+    async with await member(factory, listener, mode="keyed") as again:
+        await until(lambda: len(listener.handled) == 5)
+        assert sorted(map(int, listener.handled)) == [0, 1, 3, 5, 7]
+        assert await committed(again) == stored.offset
+
+
+async def test_a_commit_names_so_many_finished_messages_and_no_more(
+    factory: aio.MessageFactory,
+) -> None:
+    """The others are delivered again."""
+    many = [Message("t", b"%d" % n, key="a" if n else "b") for n in range(AHEAD_MAX + 50)]
+    await send(factory, *many)
+    listener = Ahead()
+    settings = {"mode": "keyed", "max_attempts": 1, "retry_backoff": (60.0, 60.0)}
+    first = await member(factory, listener, **settings)
+    await until(lambda: len(listener.handled) == AHEAD_MAX + 49)
+    await first.close()
+    stored = await factory.admin.cluster.offsets.at("g", T0)
+    assert stored is not None
+    assert len(stored.ahead) == AHEAD_MAX
+    listener.fails = False
+    async with await member(factory, listener, **settings):
+        await until(lambda: len(listener.handled) == AHEAD_MAX + 49 + 50)
+    assert {int(each) for each in listener.handled} == set(range(AHEAD_MAX + 50))

@@ -218,6 +218,10 @@ GOLDEN: list[tuple[Value, str]] = [
         '"stopped": "x"}',
     ),
     (
+        CommittedOffset(offset=9, time_ms=7, member="m", ahead=((20, 5), (40, 6))),
+        '{"v": 1, "offset": 9, "time_ms": 7, "member": "m", "ahead": [[20, 5], [40, 6]]}',
+    ),
+    (
         CommittedOffset(offset=9, message_id=8, time_ms=7, member="m", topic_id="ab", epoch=3),
         '{"v": 1, "offset": 9, "message_id": 8, "epoch": 3, "time_ms": 7, "member": "m", '
         '"topic_id": "ab"}',
@@ -298,6 +302,9 @@ def test_missing_fields_of_old_values_get_their_defaults() -> None:
     assert Registration.decode("p", b'{"v": 1, "host": "h", "port": 1}').nonce == ""
     assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').member == ""
     assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').epoch == 0
+    for ahead in (b"5", b"[5]", b"[[5]]", b'[[5, "6"]]', b"[[5, true]]"):
+        with pytest.raises(CoordinationError, match="ahead"):
+            CommittedOffset.decode("p", b'{"v": 1, "offset": 3, "ahead": %s}' % ahead)
     for epoch in (b"-1", b"4294967296", b"true", b"null"):
         with pytest.raises(CoordinationError):
             CommittedOffset.decode("p", b'{"v": 1, "offset": 3, "epoch": %s}' % epoch)

@@ -1,6 +1,6 @@
 """Which delivery a partition has: in turn, or sliding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vq.backoff import Draws
@@ -54,8 +54,13 @@ def delivery_for(
     permit: Permit,
     hooks: DeliveryHooks,
     wanted: Filter = ALL,
+    ahead: Iterable[tuple[int, int]] = (),
 ) -> Delivery:
-    """Return what delivers a partition from ``position`` on, as the settings say."""
+    """Return what delivers a partition from ``position`` on, as the settings say.
+
+    ``ahead`` are messages behind it that were handled before. One that is at one message at a time
+    has none, and delivers those of another mode again.
+    """
     failures = Failures(partition, config.group, policy, rng, now_ms)
     if is_in_turn(config):
         return InTurn(
@@ -74,6 +79,7 @@ def delivery_for(
         listener,
         failures,
         config=config,
+        ahead=ahead,
         executor=executor,
         permit=permit,
         hooks=hooks,

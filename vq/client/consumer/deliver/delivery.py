@@ -151,6 +151,10 @@ class Delivery(ABC):
         with self._lock:  # no chunk ends meanwhile
             return self._place()
 
+    def ahead(self) -> tuple[tuple[int, int], ...]:
+        """Return the offset and the id of each message behind that place that is handled, too."""
+        return ()
+
     @property
     def position(self) -> int:
         """That of ``progress``."""

@@ -20,12 +20,13 @@ class Progress(NamedTuple):
 
     ``message_id`` is the id of the last message that the user is done with; None: none since the
     delivery began. ``epoch`` is that of the batch before ``position``; 0: not known, which it is to
-    a delivery.
+    a delivery. ``ahead`` has the offset and the id of each message behind it that is handled, too.
     """
 
     position: int
     message_id: int | None = None
     epoch: int = 0
+    ahead: tuple[tuple[int, int], ...] = ()
 
 
 _NOTHING: Final[Sequence[Message]] = ()
@@ -167,7 +168,7 @@ def go_on_at(claim: Claim, committed: CommittedOffset, kept: Handled | None) -> 
     member, another time, or both, and a node that was made anew has another version. The place may
     be before the committed offset: the application has sought back.
     """
-    begin = Progress(committed.offset, committed.message_id, committed.epoch)
+    begin = Progress(committed.offset, committed.message_id, committed.epoch, committed.ahead)
     if kept is None or committed.stopped or claim.offset_version is None:
         return begin
     before = -1 if kept.claim.offset_version is None else kept.claim.offset_version

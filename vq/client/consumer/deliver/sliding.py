@@ -70,6 +70,7 @@ class Sliding(Delivery):
         failures: Failures,
         *,
         config: ConsumerConfig,
+        ahead: Iterable[tuple[int, int]] = (),
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
@@ -94,6 +95,7 @@ class Sliding(Delivery):
         self._batch_wait_s = config.batch_wait_ms / 1000
         self._short_since: float | None = None  # there are fewer messages than a list has
         self._lane_of = _LANES[WorkingMode(config.mode)]
+        self._handled: Final = dict(ahead)  # ids by offsets: before, and not to be delivered again
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
@@ -107,6 +109,12 @@ class Sliding(Delivery):
         with self._lock:
             self._settle()
             return self.window.finished_ever
+
+    def ahead(self) -> tuple[tuple[int, int], ...]:
+        """See ``Delivery.ahead``; what was not fetched again yet is ahead still."""
+        with self._lock:
+            self._settle()
+            return (*self.window.ahead(), *sorted(self._handled.items()))
 
     def forsake(self) -> None:
         """See ``Delivery.forsake``."""
@@ -385,6 +393,8 @@ class Sliding(Delivery):
         messages = decoded[start:end] if end - start < len(decoded) else decoded
         if end == len(decoded):
             self._decoded, self._admitted = (), 0
+        if self._handled:
+            messages = self._pass_handled(messages)
         lane_of, lanes, ready = self._lane_of, self.lanes, self.ready
         if lane_of is _no_lane:
             ready.extend(messages)
@@ -402,6 +412,22 @@ class Sliding(Delivery):
                     lanes[lane] = deque((message,))
                 else:
                     waiting.append(message)
+
+    def _pass_handled(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Finish those of the admitted messages that were handled before; return the others.
+
+        The id is compared, too: a log that lost its end may have another message at an offset.
+        """
+        handled, left, passed = self._handled, [], []
+        for message in messages:
+            if handled.pop(message.offset, None) == message.id:
+                passed.append(message.offset)
+            else:
+                left.append(message)
+        self.window.finish(passed)
+        for offset in [each for each in handled if each < self.window.end]:
+            del handled[offset]  # no message begins there any more
+        return left
 
     # Errors -------------------------------------------------------------------------------------
     def _begin_anew(self, error: VqError) -> None:

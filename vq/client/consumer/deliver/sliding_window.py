@@ -65,6 +65,13 @@ class SlidingWindow:
         """Where the lowest unfinished message is; all before it are finished."""
         return self._begin
 
+    def ahead(self) -> tuple[tuple[int, int], ...]:
+        """Return the offset and the id of each finished message behind an unfinished one."""
+        finished = self._finished
+        if not finished:
+            return ()
+        return tuple((each.offset, each.id) for each in self._messages if each.offset in finished)
+
     def admit(self, messages: Sequence[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
         stop = min(len(messages), start + self._most - len(self._messages))

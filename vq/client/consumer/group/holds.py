@@ -13,7 +13,7 @@ from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.coordination.groups.claims import Claim
-from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import OffsetStoreFailed
 from vq.model import TopicPartition
 
@@ -44,11 +44,13 @@ class Reading:
 
     def progress(self) -> Progress:
         """Return the progress of the listener."""
-        position, message_id, _ = self.delivery.progress()
+        position, message_id, _, _ = self.delivery.progress()
+        ahead = self.delivery.ahead()
         return Progress(
             position,
             self.message_id if message_id is None else message_id,
             self.fetcher.epoch_at(position),
+            tuple(each for each in ahead if each[0] > position),
         )
 
 
@@ -149,13 +151,21 @@ class Hold:
         """Return where it goes on; None: it was not begun, or has ended."""
         return self.sought or (None if self.reading is None else self.reading.progress())
 
-    def to_commit(self) -> Progress | None:
-        """Return the progress that is not committed yet; None: all is committed."""
+    def to_commit(self, *, is_last: bool) -> Progress | None:
+        """Return the progress that is not committed yet; None: all is committed.
+
+        What is handled ahead of it goes only with the last commit before a hand-over: it may be
+        much, and changes with every message.
+        """
         progress = self.progress()
         if progress is None or not self.is_owned:
             return None
+        ahead = progress.ahead[:AHEAD_MAX] if is_last else ()
+        progress = progress._replace(ahead=ahead)
         committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
+            return progress
+        if ahead and ahead != committed.ahead:
             return progress
         return progress if self.stopped and not committed.stopped else None
 

@@ -501,6 +501,7 @@ class Share:
                 member=self._member,
                 topic_id=self._topic_id(each.hold),
                 epoch=each.progress.epoch,
+                ahead=each.progress.ahead,
                 stopped=each.hold.stopped,
             )
             step.append(_Written(each.hold, each.hold.claim, offset))

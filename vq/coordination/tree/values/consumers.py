@@ -24,6 +24,8 @@ from vq.message_filter import Filter
 from vq.model import check_name, choice_of
 from vq.topic_pattern import check_pattern, matches, matching
 
+#: Messages behind an offset that a commit names as handled, too.
+AHEAD_MAX: Final = 200
 #: Claims of a partition that its assignment remembers.
 HISTORY_MAX: Final = 8
 
@@ -354,7 +356,9 @@ class CommittedOffset(PartitionOfGroup):
     known. They and ``topic_id`` identify the place, because another topic or another log may have
     the same offset. ``stopped`` says why the group does not go on from here. ``copied``: another
     store has the group's offsets, and this one may be behind it. An empty ``topic_id`` or
-    ``stopped`` is left out, and ``copied`` where it is false.
+    ``stopped`` is left out, and ``copied`` where it is false. ``ahead`` has the offset and the id
+    of messages behind ``offset`` that are handled, too, the first ``AHEAD_MAX`` of them; left out
+    if there are none.
     """
 
     _what = "offset"
@@ -367,6 +371,7 @@ class CommittedOffset(PartitionOfGroup):
     stopped: str = ""
     epoch: int = 0
     copied: bool = False
+    ahead: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.epoch <= EPOCH_MAX:
@@ -377,12 +382,28 @@ class CommittedOffset(PartitionOfGroup):
         values = {"offset": self.offset, "message_id": self.message_id, "epoch": epoch}
         known = {name: value for name, value in values.items() if value is not None}
         texts = {"topic_id": self.topic_id, "stopped": self.stopped}
-        present = {name: text for name, text in texts.items() if text}
-        copied = {"copied": True} if self.copied else {}
-        return {**known, "time_ms": self.time_ms, "member": self.member, **present, **copied}
+        present: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        if self.ahead:
+            present["ahead"] = [list(each) for each in self.ahead]
+        if self.copied:
+            present["copied"] = True
+        return {**known, "time_ms": self.time_ms, "member": self.member, **present}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        values = cls._plain_fields(document)
+        plain = {name: value for name, value in document.items() if name != "ahead"}
+        values = cls._plain_fields(plain)
+        values["ahead"] = _offsets_and_ids(document.get("ahead", []))
         # No message has the id 0; an earlier vq wrote it for an unknown one.
         return cls(**{**values, "message_id": values.get("message_id") or None})
+
+
+def _offsets_and_ids(stored: object) -> tuple[tuple[int, int], ...]:
+    if not isinstance(stored, list):
+        raise TypeError(f"ahead = {stored!r} is not a list")
+    pairs = []
+    for each in stored:
+        if not isinstance(each, list) or [type(one) for one in each] != [int, int]:
+            raise TypeError(f"ahead has {each!r}, which is not an offset and an id")
+        pairs.append((each[0], each[1]))
+    return tuple(pairs)
