@@ -118,10 +118,10 @@ class Targets:
 
         Where partitions are claimed, a topic that is deleted takes the owner nodes with it.
         """
-        view = self._cluster.routes.topics.get(hold.partition.topic)
-        if view is None or hold.reading is None or not self._has_all:
+        if not self._has_all or hold.reading is None:
             return False
-        return view.id != hold.reading.fetcher.topic_id
+        view = self._cluster.routes.topics.get(hold.partition.topic)
+        return view is not None and view.id != hold.reading.fetcher.topic_id
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic; none where there is no such topic."""
