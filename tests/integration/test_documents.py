@@ -121,7 +121,6 @@ ABSENT = {
     "transaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "beginTransaction": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
     "tx.select": lambda: not hasattr(vq.MessageProducer, "begin_transaction"),
-    "broadcasting": lambda: "model" not in FIELDS,
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
     "console": lambda: "console" not in COMMANDS,
     "gateway": lambda: "gateway" not in COMMANDS,
@@ -141,7 +140,6 @@ def is_refused(config: vq.ConsumerConfig) -> bool:
     return False
 
 
-FIELDS = {*vq.ConsumerConfig.__dataclass_fields__}
 CONFIG = {*vq.MessageFactoryConfig.__dataclass_fields__}
 _MISSING = re.compile(r"\bnot yet\b|does not (?:exist|have) yet|There is no [^.]* yet")
 

@@ -15,10 +15,12 @@ from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
     MAX_ATTEMPTS_MAX,
     STICKY,
+    GroupModel,
     OnBadRecord,
     OnFailure,
     Ordering,
     WorkingMode,
+    check_model,
     check_order,
     check_pauses,
     check_topics,
@@ -314,6 +316,12 @@ class ConsumerConfig:
 
     Attributes:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
+        model: ``clustering``: each message goes to one member of the group. ``broadcasting``: every
+            member gets every message. All members have the same. A broadcasting member with a
+            ``member_id`` keeps its progress in a file of its machine,
+            ``<directory>/<cluster>/<group>/<member_id>.json``; the variable ``VQ_OFFSETS_DIR``
+            names the directory, without it that is ``~/.vq/offsets``. One without a name keeps
+            none, and begins at the end each time: it needs ``start_position = "latest"``.
         member_id: This member's name in the group; if empty, made from host, process and a random
             number. A member with a fixed name that was killed and starts again waits for the end of
             its old session: up to two session time-outs and 5 s. Meanwhile the group keeps its
@@ -393,6 +401,7 @@ class ConsumerConfig:
     """
 
     group: str = ""
+    model: GroupModel | Literal["clustering", "broadcasting"] = GroupModel.CLUSTERING
     member_id: str = ""
     restart_s: float = 0.0
     start_position: StartPosition | Literal["earliest", "latest"] = StartPosition.EARLIEST
@@ -431,6 +440,7 @@ class ConsumerConfig:
         start = choice_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
+        object.__setattr__(self, "model", choice_of(GroupModel, "model", self.model))
         object.__setattr__(self, "order", choice_of(Ordering, "order", self.order))
         if self.on_failure is not None:
             on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
@@ -439,7 +449,7 @@ class ConsumerConfig:
         on_bad_record = choice_of(OnBadRecord, "on_bad_record", self.on_bad_record)
         object.__setattr__(self, "on_bad_record", on_bad_record)
         if self.group:
-            check_topics(self.group, self.on_failure or usual_on_failure(self.mode))
+            check_topics(self.group, self.on_failure or usual_on_failure(self.mode, self.model))
             check_topics(self.group, on_bad_record)
         if self.retry_schedule is not None:
             schedule = check_pauses("retry_schedule", self.retry_schedule)
@@ -468,6 +478,7 @@ class ConsumerConfig:
                 "strategy = 'rack' needs rack = '...': where this consumer runs, as `vq broker "
                 "--rack` names it"
             )
+        _check_broadcasting(self, name)
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)
         _between("prefetch_bytes", self.prefetch_bytes, 64 * limits.KIB, limits.GIB)
@@ -497,6 +508,35 @@ class ConsumerConfig:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
+
+
+def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:
+    """Check what a member of a broadcasting group asks for."""
+    if config.model is not GroupModel.BROADCASTING:
+        return
+    check_model(config.model, config.on_failure)
+    check_model(config.model, config.on_bad_record, "on_bad_record")
+    for what, is_given in (
+        (f"strategy = {strategy!r}", strategy != STICKY),
+        (f"restart_s = {config.restart_s}", bool(config.restart_s)),
+    ):
+        if is_given:
+            raise InvalidArgument(
+                f"{what} does not go with model = 'broadcasting': every member has every "
+                "partition, and none moves; leave it out"
+            )
+    if config.offset_store is not None:
+        raise InvalidArgument(
+            f"offset_store = {config.offset_store!r} keeps the offsets of a group; with model = "
+            "'broadcasting' each member keeps its own in a file: leave it out. The variable "
+            "VQ_OFFSETS_DIR names the directory of the files"
+        )
+    if not config.member_id and config.start_position is not StartPosition.LATEST:
+        raise InvalidArgument(
+            "model = 'broadcasting' keeps the progress of each member under its name, in a file: "
+            "give member_id = '...', a name that the member has again when it restarts; or "
+            "start_position = 'latest', to begin at the end each time"
+        )
 
 
 def _check_offset_store(store: object, group: str) -> None:

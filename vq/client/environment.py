@@ -5,6 +5,7 @@ The only place below the entry points that reads the environment
 """
 
 import os
+from pathlib import Path
 
 
 def zookeeper() -> str:
@@ -15,3 +16,8 @@ def zookeeper() -> str:
 def cluster() -> str:
     """Return the name of the cluster if the application does not say it."""
     return os.environ.get("VQ_CLUSTER", "default")
+
+
+def offsets_directory() -> str:
+    """Return where members of broadcasting groups keep their progress."""
+    return os.environ.get("VQ_OFFSETS_DIR") or str(Path.home() / ".vq" / "offsets")

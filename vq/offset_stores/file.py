@@ -111,6 +111,11 @@ class FileOffsetStore(OffsetTable):
                 if key[:2] == (cluster, group) and key.topic in topics
             }
 
+    def of_group(self, cluster: str, group: str) -> dict[Key, Row]:
+        """Return all that a group has."""
+        with self._mutex:
+            return {key: row for key, row in self._opened().items() if key[:2] == (cluster, group)}
+
     def forget(self, cluster: str, group: str) -> int:
         """See ``OffsetTable``."""
         self.open()

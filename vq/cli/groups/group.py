@@ -16,7 +16,7 @@ from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
-from vq.coordination.tree.values.group_terms import BAD_RECORD
+from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.operations.groups.groups import (
@@ -374,6 +374,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     output.record(_summary(found))
     if found.by_stream and not members:
         output.remark(f"a stream that is not a member writes the progress of group {name}")
+    if found.model == GroupModel.BROADCASTING:
+        output.remark(
+            f"every member of group {name} gets every message and keeps its progress by itself: "
+            "its lag is not known here. A consumer tells its own: get_offset and get_bounds"
+        )
     output.title("")
     output.table(members, columns=("member", "host", "pid", "partitions"))
     output.title("")

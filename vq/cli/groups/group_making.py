@@ -13,7 +13,7 @@ from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.base.text import in_seconds
 from vq.cli.groups.group_reset import COLUMNS, RESET, reset_row, target_of
-from vq.cli.groups.group_terms import TopicFilter, terms_options
+from vq.cli.groups.group_terms import TopicFilter, model_option, terms_options
 from vq.client.cluster import ClusterClient
 from vq.errors import InvalidArgument
 from vq.operations.groups.making import (
@@ -67,6 +67,7 @@ _MADE: Final = record(
     show_default=True,
     help="Where it begins in partitions that come later.",
 )
+@model_option
 @terms_options
 @yes_option
 @shows(_MADE)
@@ -76,6 +77,7 @@ def create(
     name: str,
     filters: Sequence[tuple[str, str]],
     start: str,
+    model: str | None,
     mode: str | None,
     order: str | None,
     strategy: str | None,
@@ -84,11 +86,12 @@ def create(
 ) -> None:
     """Make a consumer group without members, with chosen offsets.
 
-    Its members must have the same filters and terms. From then on a topic with the retention policy
+    Its members must have the same filters and terms. Members of a broadcasting group begin where
+    each of them says: give --to-earliest. From then on a topic with the retention policy
     keep waits for it.
     """
     target = target_of(goals)
-    given = {"mode": mode, "order": order, "strategy": strategy}
+    given = {"model": model, "mode": mode, "order": order, "strategy": strategy}
     terms = {option: value for option, value in given.items() if value is not None}
 
     async def plan(cluster: ClusterClient) -> PlannedGroup:

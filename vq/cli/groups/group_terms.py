@@ -16,6 +16,7 @@ from vq.coordination.tree.values.group_terms import (
     PAUSE_S_MAX,
     ZOOKEEPER,
     FailurePolicy,
+    GroupModel,
     OnFailure,
     Ordering,
     WorkingMode,
@@ -85,6 +86,12 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return mode(order(strategy(function)))
 
 
+model_option = click.option(
+    "--model",
+    type=click.Choice(list(GroupModel)),
+    help="Whether each message goes to one member (clustering) or to every one (broadcasting).",
+)
+
 _filter_option = click.option(
     "--filter",
     "filters",
@@ -98,6 +105,7 @@ _filter_option = click.option(
 
 @click.command()
 @click.argument("name", shell_complete=group_names)
+@model_option
 @terms_options
 @_filter_option
 @click.option(
@@ -144,11 +152,11 @@ def alter(
 ) -> None:
     """Change what the members of a consumer group have in common.
 
-    What follows a failed message changes while members run: they follow. The mode, the order, the
-    strategy, filters and patterns change only while there is no member; `vq group roll` changes all
-    but patterns while there are. The offset store changes only while there is no member: the group
-    goes on at the last copies of its offsets in ZooKeeper, which are exact if its members were
-    closed.
+    What follows a failed message changes while members run: they follow. The model, the mode, the
+    order, the strategy, filters and patterns change only while there is no member; `vq group roll`
+    changes all but the model and patterns while there are. The offset store changes only while
+    there is no member: the group goes on at the last copies of its offsets in ZooKeeper, which are
+    exact if its members were closed.
     """
     if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
@@ -228,6 +236,7 @@ def terms_text(terms: GroupTerms) -> dict[str, str]:
     """Return terms for people."""
     rolls = {} if terms.roll_until_ms is None else {"rolls until": utc(terms.roll_until_ms)}
     return {
+        "model": terms.model,
         "mode": terms.mode,
         "order": terms.order,
         "strategy": terms.strategy,

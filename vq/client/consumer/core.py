@@ -34,6 +34,7 @@ from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffsets
+from vq.client.consumer.group.own_offsets import OwnOffsets
 from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.group.subscriptions import Subscriptions
 from vq.client.consumer.reader import Reader
@@ -44,6 +45,7 @@ from vq.coordination.groups import claims
 from vq.coordination.tree.values.group_terms import (
     BAD_RECORD,
     FailurePolicy,
+    GroupModel,
     OnBadRecord,
     WorkingMode,
 )
@@ -113,6 +115,10 @@ class ConsumerCore:
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.policy = PolicyInForce(config)
         self.failed = FailedMessages(cluster, config.group, self.policy)
+        self._own_offsets: OwnOffsets | None = None
+        if config.model is GroupModel.BROADCASTING and config.group:
+            keeps = bool(config.member_id)
+            self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
         self._bad_records = BadRecords(
             cluster, config.group, self.policy.on_bad_record, self.failed.copier
         )
@@ -131,7 +137,7 @@ class ConsumerCore:
             )
         )
 
-        self._offsets: MemberOffsets = self._outside or cluster.offsets
+        self._offsets: MemberOffsets = self._own_offsets or self._outside or cluster.offsets
         self._learning: dict[TopicPartition, asyncio.Task[None]] = {}
 
     # Subscriptions ------------------------------------------------------------------------------
@@ -180,6 +186,8 @@ class ConsumerCore:
             for topic in wanted:
                 if not is_pattern(topic):
                     await self._cluster.track(topic)
+            if self._own_offsets is not None:
+                await self._own_offsets.open()
             if self._outside is not None:
                 await self._outside.open()
             membership = self._membership = Membership(
@@ -199,6 +207,8 @@ class ConsumerCore:
                 raise InvalidState("this consumer was closed while it started")
         except BaseException:
             self._membership = None  # ``start`` may be tried again
+            if self._own_offsets is not None:
+                await self._own_offsets.close()
             raise
         finally:
             self._starting = False
@@ -286,7 +296,7 @@ class ConsumerCore:
         elsewhere = ""
         if committed is not None:
             elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
-            if not (by_pattern and elsewhere):
+            if not (elsewhere and (by_pattern or self._own_offsets is not None)):
                 hold.stopped = committed.stopped or elsewhere
                 begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
                 hold.has_sought = begin.position < committed.offset
@@ -298,15 +308,12 @@ class ConsumerCore:
         assert self._membership is not None
         hold.stopped = ""
         offsets = await self.reader.partition(partition).bounds()
-        latest = (
-            self._membership.contract.start == "latest"
-            and not elsewhere
-            # Copies in the retry topic are this group's, and never too old for it.
-            and partition.topic != self.failed.retry_topic
-            and not await claims.is_younger(
-                self._cluster.coordinator, self.config.group, partition, by_pattern=by_pattern
-            )
-        )
+        start = self._membership.contract.start
+        if self._own_offsets is not None:
+            start = self.config.start_position  # each member begins by itself
+        if partition.topic == self.failed.retry_topic:
+            start = "earliest"  # copies there are this group's, and never too old for it
+        latest = start == "latest" and not elsewhere and not await self._is_new(partition)
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.
         error = (await self._membership.share.commit({partition: begin}))[partition]
@@ -314,6 +321,17 @@ class ConsumerCore:
             raise error
         if hold.state is State.STARTING:
             self._begin(hold, begin)
+
+    async def _is_new(self, partition: TopicPartition) -> bool:
+        """Whether a partition was made after the group, or this member of it, began."""
+        if self._own_offsets is not None:
+            return await self._own_offsets.is_new(partition)
+        return await claims.is_younger(
+            self._cluster.coordinator,
+            self.config.group,
+            partition,
+            by_pattern=not self._subscriptions.names(partition.topic),
+        )
 
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
@@ -420,7 +438,7 @@ class ConsumerCore:
 
     def _report_stopped(self, reading: Reading) -> None:
         hold = reading.hold
-        error = places.stopped_error(self.config.group, hold.partition, hold.stopped)
+        error = places.stopped_error(self.config, hold.partition, hold.stopped)
         self._troubles.failed(hold.partition, reading.fetcher.position, error)
 
     async def _keep_stop(self) -> None:
@@ -706,7 +724,9 @@ class ConsumerCore:
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
         check_name("topic", topic)
-        if self._outside is not None and not self._outside.identity:
+        if self._own_offsets is not None:
+            await self._own_offsets.open()
+        elif self._outside is not None and not self._outside.identity:
             await self._outside.open()
         found = await self._offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
@@ -736,6 +756,8 @@ class ConsumerCore:
         finally:
             for reading in readings:
                 reading.fetcher.stop()
+            if self._own_offsets is not None:
+                await self._own_offsets.close()
             if self._outside is not None:
                 self._outside.close()
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vq.coordination.tree.values.consumers import ConsumerGroup
-from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER
+from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER, GroupModel
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
 from vq.topic_pattern import matching
@@ -53,6 +53,10 @@ def merge(
 def differences(present: ConsumerGroup, wanted: ConsumerGroup) -> list[str]:
     """Return in which terms a member differs from its group, with the values of both sides."""
     found = []
+    if wanted.by_stream and present.model == GroupModel.BROADCASTING:
+        found.append(
+            "each member of the group keeps its own progress, and a stream needs one of the group"
+        )
     if not present.by_stream and not wanted.by_stream:
         for name in _COMMON:
             theirs, ours = str(getattr(present, name)), str(getattr(wanted, name))

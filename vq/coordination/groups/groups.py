@@ -30,8 +30,7 @@ from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
-from vq.coordination.tree.values.group_terms import GroupModel
-from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.errors import CoordinationError, InvalidState
 from vq.model import check_name
 
 _NAME_RECHECK_S = 1.0
@@ -66,13 +65,8 @@ async def ensure_group(
 
     Raises:
         InvalidArgument: A term, or the filter of a topic, differs (``MemberDiffers``): members that
-            disagree would skip or repeat messages. Or the model does not work yet.
+            disagree would skip or repeat messages.
     """
-    if contract.model != GroupModel.CLUSTERING:
-        raise InvalidArgument(
-            f"model = {str(contract.model)!r} does not work yet: each message goes to one member "
-            "of a group; give every reader that needs all messages a group of its own"
-        )
     path = ConsumerGroup.path(check_name("group", group))
 
     async def plan(_: CoordinationError | None) -> Plan[ConsumerGroup]:

@@ -11,6 +11,7 @@ from vq.coordination.groups.groups import list_groups, read_group
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.values.group_terms import GroupModel
 
 __all__ = ["NO_GROUP", "Needs", "read_needs"]
 
@@ -52,9 +53,11 @@ async def read_needs(coordinator: Coordinator, topic: str, topic_id: str) -> Nee
 async def _read_group(
     coordinator: Coordinator, name: str, topic: str, topic_id: str
 ) -> dict[int, int] | None:
-    """Return what a group has committed in each partition; None: it does not read the topic."""
+    """Return what a group has committed in each partition; None: nothing is kept for it."""
     contract = await read_group(coordinator, name)
-    if contract is None or contract.filter_of(topic) is None:
+    if contract is None or contract.model == GroupModel.BROADCASTING:
+        return None  # each member has its own progress, and that is not in the tree
+    if contract.filter_of(topic) is None:
         return None
     offsets = await OffsetStore(coordinator).read(name, [topic])
     return {

@@ -58,7 +58,7 @@ class GroupContract:
         group: Its name, as ZooKeeper has it.
         topics: Each topic it reads, with its filter; "": all messages.
         members: How many consumers are alive.
-        model: ``clustering``: each message goes to one member.
+        model: ``clustering``: each message goes to one member; ``broadcasting``: to each.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         error: Why it cannot be read; "" when it can.
         unsubscribed: Topics that none of its members subscribes to; none without members.

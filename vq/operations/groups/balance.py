@@ -21,6 +21,7 @@ from vq.coordination.groups.rebalance import (
 from vq.coordination.tree.values.consumers import Assignment, ConsumerGroup, Member
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import TopicPartition
+from vq.operations.groups.terms import check_one_progress
 
 #: Most members of a plan.
 MEMBERS_MAX: Final = 4_096
@@ -88,11 +89,13 @@ async def plan_balance(
 
     Raises:
         UnknownGroup: There is none of this name.
+        InvalidState: It is broadcasting: nothing is shared out.
         InvalidArgument: The group has a strategy of its application and none is given; or there
             would be no member, or too many.
     """
     coordinator = cluster.coordinator
     contract = await groups.known_reads(coordinator, group)
+    check_one_progress(group, contract, "nothing is shared out")
     name, assign = group_strategy_of(_strategy_for(group, contract, strategy))
     present = await groups.members(coordinator, group)
     then = _members_then(contract, present, members)

@@ -16,6 +16,7 @@ from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator, Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Owner
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL
@@ -42,7 +43,7 @@ class GroupSummary:
         group: Its name.
         topics: What it reads, sorted: topics, and patterns of names.
         members: How many consumers are alive.
-        model: ``clustering``: each message goes to one member.
+        model: ``clustering``: each message goes to one member; ``broadcasting``: to each.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         unsubscribed: Topics of ``topics`` that none of its members subscribes to; none without
             members.
@@ -115,7 +116,7 @@ def unsubscribed_of(contract: ConsumerGroup, members: Mapping[str, MemberView]) 
 class GroupMember:
     """A live consumer of a group.
 
-    ``partitions`` is how many it owns; ``topics`` has what it subscribes to, patterns included.
+    ``partitions`` is how many it has; ``topics`` has what it subscribes to, patterns included.
     """
 
     member: str
@@ -236,7 +237,7 @@ class GroupDescription:
 
     Attributes:
         group: Its name.
-        model: ``clustering``: each message goes to one member.
+        model: ``clustering``: each message goes to one member; ``broadcasting``: to each.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         topics: Each topic it reads, with its filter; "": all messages. Those that its patterns
             match are among them.
@@ -275,7 +276,7 @@ class GroupDescription:
             thresholds: From where on a lag is too much.
             now_s: The present time, in seconds since 1970.
         """
-        problem = self.model if self.model == "broadcasting" else None
+        problem = self.model if self.model == GroupModel.BROADCASTING else None
         if problem is None and not progress.readable:
             problem = NOT_READABLE
         if problem is None and not progress.subscribed:
@@ -363,7 +364,7 @@ def description(
         start=contract.start,
         topics={topic: contract.topics[topic].text for topic in nodes.topics},
         deleted_topics=tuple(sorted(set(contract.topics) - set(nodes.topics))),
-        members=tuple(_member(view, told) for view in nodes.members.values()),
+        members=tuple(_member(view, contract, told) for view in nodes.members.values()),
         partitions=told,
         unsubscribed=unsubscribed_of(contract, nodes.members),
         by_stream=contract.by_stream,
@@ -432,6 +433,7 @@ async def progress(
     begin = start = end = end_number = None
     if ends is not None:
         start, end, end_number = ends.earliest, ends.latest, ends.latest_number
+    if ends is not None and nodes.contract.model != GroupModel.BROADCASTING:
         begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
         if (
             committed is None
@@ -478,12 +480,18 @@ async def progress(
     )
 
 
-def _member(view: MemberView, partitions: Iterable[GroupProgress]) -> GroupMember:
+def _member(
+    view: MemberView, contract: ConsumerGroup, partitions: Iterable[GroupProgress]
+) -> GroupMember:
+    has_all = contract.model == GroupModel.BROADCASTING
     return GroupMember(
         member=view.member,
         host=view.value.host,
         pid=view.value.pid,
-        partitions=sum(each.owner == view.member for each in partitions),
+        partitions=sum(
+            view.value.reads(each.topic) if has_all else each.owner == view.member
+            for each in partitions
+        ),
         topics=(*view.value.topics, *view.value.patterns),
         since_ms=view.value.since_ms,
     )

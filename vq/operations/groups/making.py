@@ -15,7 +15,12 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
-from vq.coordination.tree.values.group_terms import ZOOKEEPER, FailurePolicy, usual_on_failure
+from vq.coordination.tree.values.group_terms import (
+    ZOOKEEPER,
+    FailurePolicy,
+    GroupModel,
+    usual_on_failure,
+)
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.model import TopicPartition, check_name
@@ -29,7 +34,7 @@ from vq.operations.groups.resets import (
     plan_places,
     reset,
 )
-from vq.operations.groups.terms import GroupTerms, terms_of
+from vq.operations.groups.terms import GroupTerms, check_one_progress, terms_of
 from vq.topic_pattern import is_pattern, overlap
 
 #: Goals that say where a group is now: a new one is nowhere yet.
@@ -100,6 +105,7 @@ async def plan_create_group(
     target: Target,
     *,
     start: str = "earliest",
+    model: str = "clustering",
     mode: str = "orderly",
     order: str = "strict",
     strategy: str = "sticky",
@@ -112,7 +118,8 @@ async def plan_create_group(
             filter as text: ``a || b``, ``WHERE price > 10``, or ``*`` for all.
         target: Where it is to begin in each partition that there is now.
         start: ``earliest`` or ``latest``: where it begins in partitions that come later.
-        mode, order, strategy: Its terms; members must have the same.
+        model, mode, order, strategy: Its terms; members must have the same. Members of a
+            ``broadcasting`` group begin where each of them says: there the target is ``earliest``.
 
     Raises:
         InvalidArgument: No topic is named, or the target says where a group is now.
@@ -128,15 +135,23 @@ async def plan_create_group(
             f"goal = {str(target.goal)!r} says where a group is, and a new one is nowhere yet; "
             "give 'earliest', 'latest', 'time' or 'offset'"
         )
+    if model == GroupModel.BROADCASTING and target.goal is not Goal.EARLIEST:
+        raise InvalidArgument(
+            f"goal = {str(target.goal)!r} says where the group begins, and members of a "
+            "broadcasting group begin where start_position of each of them says; give 'earliest'"
+        )
     contract = ConsumerGroup(
+        model=model,
         mode=mode,
         order=order,
         strategy=strategy,
         start=start,
-        failure=FailurePolicy(on_failure=usual_on_failure(mode)),
+        failure=FailurePolicy(on_failure=usual_on_failure(mode, model)),
         **_reads(filters),
     )
     await _check_new(cluster, group)
+    if contract.model == GroupModel.BROADCASTING:
+        return _planned(group, contract, [], is_new=True)
     matched = (await groups.with_matches(cluster.coordinator, contract)).topics
     offsets = await plan_places(
         cluster,
@@ -181,9 +196,11 @@ async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
     What members have handled and not yet committed is not in it.
 
     Raises:
+        InvalidState: It is broadcasting: each member has its own progress.
         UnknownGroup: There is none of this name.
     """
     contract = await groups.known_group(cluster.coordinator, group)
+    check_one_progress(group, contract, "there is nothing to export")
     reads = await groups.with_matches(cluster.coordinator, contract)
     found = await cluster.offsets.read(group, sorted(reads.topics))
     return GroupExport(
@@ -226,6 +243,8 @@ async def plan_import_group(
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset any more.
     """
     present = await groups.read_group(cluster.coordinator, check_name("group", group))
+    if present is not None:
+        check_one_progress(group, present, "there is no place of the group to be set")
     contract = present or ConsumerGroup(
         start=exported.start,
         **_reads(exported.topics),

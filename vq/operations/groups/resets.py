@@ -27,6 +27,7 @@ from vq.errors import (
 )
 from vq.model import PartitionPlacement, TopicPartition, choice_of
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.operations.groups.terms import check_one_progress
 from vq.operations.messages.stored import COUNT_MAX
 from vq.operations.partitions.offsets import Inspector, PartitionEnds, check_time
 
@@ -99,12 +100,13 @@ async def plan_reset(
     Raises:
         UnknownGroup, UnknownPartition: There is none.
         InvalidArgument: The group does not read such a topic, or the target does not fit.
-        InvalidState: The target says where the group is, and its offset is one of another topic of
-            this name.
+        InvalidState: Each member has its own progress. Or the target says where the group is, and
+            its offset is one of another topic of this name.
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
     """
     contract = await groups.known_reads(cluster.coordinator, group)
+    check_one_progress(group, contract, "there is no place of the group to be set")
     strangers = sorted(set(only_topics) - set(contract.topics))
     if strangers:
         raise InvalidArgument(

@@ -15,6 +15,7 @@ from vq.coordination.tree.values.group_terms import (
     ANY_STORE,
     ZOOKEEPER,
     FailurePolicy,
+    GroupModel,
     check_topics,
 )
 from vq.errors import InvalidArgument, InvalidState
@@ -31,7 +32,7 @@ class GroupTerms:
     """What all members of a group have in common, beside their topics.
 
     Attributes:
-        model: ``clustering``: each message goes to one member.
+        model: ``clustering``: each message goes to one member; ``broadcasting``: to each.
         mode: ``orderly``, ``keyed`` or ``concurrent``.
         order: ``strict``, or ``relaxed``: a failed message may come after later ones.
         strategy: How partitions are shared out.
@@ -64,10 +65,25 @@ def terms_of(contract: ConsumerGroup) -> GroupTerms:
     )
 
 
+def check_one_progress(group: str, contract: ConsumerGroup, what: str) -> None:
+    """Check that the progress of a group is one for all its members.
+
+    Raises:
+        InvalidState: Each member has its own.
+    """
+    if contract.model == GroupModel.BROADCASTING:
+        raise InvalidState(
+            f"group {group!r} is broadcasting: {what}. Each member has every partition and keeps "
+            "its progress by itself, in a file of its machine: a consumer goes elsewhere with "
+            "`seek`, and begins anew without its file"
+        )
+
+
 async def alter_group(
     cluster: ClusterClient,
     group: str,
     *,
+    model: str | None = None,
     mode: str | None = None,
     order: str | None = None,
     strategy: str | None = None,
@@ -87,6 +103,8 @@ async def alter_group(
 
     Args:
         group: Its name.
+        model: As in ``GroupTerms``; None: as it is. The committed offsets stay where they are: a
+            group that is ``clustering`` again goes on there.
         mode, order, strategy: As in ``GroupTerms``; None: as it is.
         filters: For some of its topics, the filter as text: ``a || b``, ``WHERE price > 10``, or
             ``*``. A pattern of names such as ``orders.*`` is added, if it has not got it; it keeps
@@ -114,6 +132,8 @@ async def alter_group(
     }
     failure = {name: value for name, value in given.items() if value is not None}
     common = _given(mode, order, strategy)
+    if model is not None:
+        common["model"] = model
     if offset_store is not None:
         if offset_store not in {ANY_STORE, ZOOKEEPER}:
             raise InvalidArgument(

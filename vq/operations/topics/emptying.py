@@ -16,6 +16,7 @@ from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import ConnectionLost, SessionExpired
 from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import InvalidState, UnknownTopic, VqError
 from vq.model import check_timeout
 from vq.operations.groups.groups import GroupProgress, progress, read_nodes
@@ -163,6 +164,8 @@ async def _group(
     if closed.topic not in nodes.contract.topics:
         return None
     members = sum(each.value.reads(closed.topic) for each in nodes.members.values())
+    if nodes.contract.model == GroupModel.BROADCASTING:
+        return GroupDrain(name, members, (), "each member keeps its own progress by itself")
     told = await gather_all(
         progress(inspector, nodes, placement, count=False) for placement in view.partitions
     )

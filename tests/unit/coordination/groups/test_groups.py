@@ -77,15 +77,16 @@ async def test_the_failure_policy_of_a_group_changes_while_it_is_used(client, ot
         await groups.change_contract(other, "h", lambda c: replace(c, failure=policy))
 
 
-async def test_a_model_that_does_not_work_yet_is_refused(client) -> None:
-    """Nothing is made; a group that another client made with it cannot be joined."""
-    wanted = ConsumerGroup(model="broadcasting")
-    with pytest.raises(InvalidArgument, match="'broadcasting' does not work yet"):
-        await groups.ensure_group(client, "g", wanted)
-    assert await groups.read_group(client, "g") is None
-    await client.create(ConsumerGroup.path("g"), wanted.encode(), parents=True)
+async def test_what_a_broadcasting_group_cannot_have_is_refused(client) -> None:
+    """Members of another model, copies of failed messages, and the progress of a stream."""
+    await groups.ensure_group(client, "g", ConsumerGroup(model="broadcasting"))
     with pytest.raises(InvalidArgument, match="model = 'broadcasting', this member 'clustering'"):
         await groups.ensure_group(client, "g", ConsumerGroup())
+    with pytest.raises(InvalidArgument, match="each member of the group keeps its own progress"):
+        await groups.ensure_group(client, "g", ConsumerGroup(by_stream=True))
+    policy = FailurePolicy(on_failure="dead-letter")
+    with pytest.raises(InvalidArgument, match="would copy the message for the whole group"):
+        await groups.change_contract(client, "g", lambda c: replace(c, failure=policy))
 
 
 async def test_an_unknown_group_is_none(client) -> None:

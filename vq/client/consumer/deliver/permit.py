@@ -71,6 +71,10 @@ class PermitKeeper:
         self._session = self._coordinator.session_id
         self._extend(since)
 
+    def grant_for_good(self) -> None:
+        """Let messages be handed out whatever happens: no other member gets them instead."""
+        self._permit.until = math.inf
+
     def revoke(self) -> None:
         """Deliver nothing until the permit is granted again."""
         self._session = 0

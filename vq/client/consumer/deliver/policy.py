@@ -29,7 +29,9 @@ _SAID: Final = {
 
 def founding_policy(config: ConsumerConfig) -> FailurePolicy:
     """Return the policy of a group that a member with these settings founds."""
-    return FailurePolicy(**{"on_failure": usual_on_failure(config.mode), **_said(config)})
+    return FailurePolicy(
+        **{"on_failure": usual_on_failure(config.mode, config.model), **_said(config)}
+    )
 
 
 def pauses_between(first_s: float, most_s: float) -> tuple[float, ...]:

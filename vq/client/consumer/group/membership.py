@@ -45,6 +45,7 @@ from vq.coordination.groups.groups import MemberView
 from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
@@ -108,12 +109,14 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
+        self._has_all = config.model is GroupModel.BROADCASTING
         self._retry_topic = retry_topic  # which this member can read; "": none
         self._targets = Targets(cluster, config, member, on_change=self.wake)
         self._wanted = ConsumerGroup(
             start=str(config.start_position),
             topics={each: wanted for each, wanted in filters.items() if not is_pattern(each)},
             patterns={each: wanted for each, wanted in filters.items() if is_pattern(each)},
+            model=str(config.model),
             mode=str(config.mode),
             order=str(config.order),
             strategy=self._targets.strategy,
@@ -128,6 +131,7 @@ class Membership:
             config.group,
             member,
             offsets=offsets,
+            has_all=self._has_all,
             holds=holds,
             consumer=consumer,
             wake=self.wake,
@@ -167,7 +171,10 @@ class Membership:
             self._cluster.on_change(self.wake),
         ]
         self._on_session(self._coordinator.state)
-        self._permit.start()
+        if self._has_all:
+            self._permit.grant_for_good()
+        else:
+            self._permit.start()
         self._task = begin_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
@@ -282,10 +289,11 @@ class Membership:
         self._doubt()
         self._wake.set()
         self._cancel_timer()
-        if state is SessionState.SUSPENDED:
-            self._suspend_when_due()
-        elif state is not SessionState.CONNECTED:
-            self._permit.revoke()
+        if not self._has_all:  # otherwise nobody else gets what this member has
+            if state is SessionState.SUSPENDED:
+                self._suspend_when_due()
+            elif state is not SessionState.CONNECTED:
+                self._permit.revoke()
         if state is SessionState.CLOSED:
             why = self._coordinator.why_closed
             self._consumer.ended(
@@ -387,7 +395,7 @@ class Membership:
         # forgotten between the two steps above comes back.
         await self._follow_contract(again=True)
         self._session = self._coordinator.session_id
-        if not self.is_paused:
+        if not (self.is_paused or self._has_all):
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
                 self._pause("its member node was gone")
             else:
@@ -554,7 +562,9 @@ class Membership:
         self.share.give_up(
             hold
             for hold in self._holds
-            if hold.is_owned and not hold.is_leaving and hold.partition not in target
+            if hold.is_owned
+            and not hold.is_leaving
+            and (hold.partition not in target or self._targets.is_made_anew(hold))
         )
         # Even where it is wanted again by now: what began to be drained stands still.
         self.share.resume_hand_overs()

@@ -9,12 +9,13 @@ there would skip messages.
 from typing import Final
 
 from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
-from vq.coordination.tree.values.group_terms import BAD_RECORD
+from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import (
     CoordinationError,
     GroupStopped,
@@ -81,13 +82,19 @@ def proves_a_loss(error: VqError, position: int) -> bool:
     return isinstance(error, OffsetNotBoundary | LogTruncated)
 
 
-def stopped_error(group: str, partition: TopicPartition, reason: str) -> GroupStopped:
-    """Return the error for a group that is stopped until somebody resets it."""
+def stopped_error(config: ConsumerConfig, partition: TopicPartition, reason: str) -> GroupStopped:
+    """Return the error for a group, or a broadcasting member, that waits for a decision."""
     lost = "Messages were lost there; going on by itself it might skip others. "
     if reason.startswith((LISTENER_FAILED, BAD_RECORD)):
         lost = ""
+    if config.model is GroupModel.BROADCASTING:
+        return GroupStopped(
+            f"member {config.member_id or '(unnamed)'!r} of broadcasting group {config.group!r} "
+            f"was stopped on {partition}: {reason}. {lost}Decide where it goes on: seek of the "
+            "consumer; a restart tries the same place again"
+        )
     return GroupStopped(
-        f"group {group!r} was stopped on {partition}: {reason}. {lost}"
-        f"Decide where it goes on: `vq group reset {group} --topic "
+        f"group {config.group!r} was stopped on {partition}: {reason}. {lost}"
+        f"Decide where it goes on: `vq group reset {config.group} --topic "
         f"{partition.topic} --partition {partition.partition}`"
     )

@@ -131,6 +131,8 @@ class Share:
         group: Its name.
         member: The name of this member.
         offsets: Where the group's progress is kept.
+        has_all: Every member has every partition: nothing is claimed, and a session that ends
+            takes nothing.
         holds: What it has; states are changed here and by the consumer that delivers.
         consumer: Delivers what it has.
         wake: Called when an owner that is waited for released its partition, or died.
@@ -143,6 +145,7 @@ class Share:
         member: str,
         *,
         offsets: MemberOffsets,
+        has_all: bool,
         holds: Holds,
         consumer: GroupConsumer,
         wake: Callable[[], None],
@@ -152,6 +155,7 @@ class Share:
         self._group = group
         self._member = member
         self._offsets = offsets
+        self._has_all = has_all
         self._holds = holds
         self._consumer = consumer
         self._wake = wake
@@ -225,20 +229,12 @@ class Share:
     ) -> None:
         """Claim up to one ``multi`` of them, and begin to consume those."""
         holds = [self._holds.at(partition) for partition in partitions]
-        session_id = self._coordinator.session_id
+        session_id = 0 if self._has_all else self._coordinator.session_id
         for hold in holds:
             hold.on(Event.CLAIM)  # first, since the watch may fire before the claim returns
         self._owners_doubted = False
         try:
-            found = await claims.claim_together(
-                self._coordinator,
-                self._group,
-                self._member,
-                partitions,
-                known=assigned,
-                occasion=occasion,
-                watch=self._on_owner,
-            )
+            found = await self._claim_in_tree(partitions, assigned, occasion)
             claimed = [each for each in found.values() if isinstance(each, Claim)]
             known = await self._offsets.known(claimed)
         except BaseException:
@@ -265,6 +261,24 @@ class Share:
         await _each(begun, self._begin)
         if failed:
             raise failed[0]
+
+    async def _claim_in_tree(
+        self,
+        partitions: Sequence[TopicPartition],
+        assigned: Mapping[TopicPartition, Assigned],
+        occasion: Occasion,
+    ) -> dict[TopicPartition, Claim | CoordinationError]:
+        if self._has_all:
+            return {each: Claim(self._group, self._member, each, 1) for each in partitions}
+        return await claims.claim_together(
+            self._coordinator,
+            self._group,
+            self._member,
+            partitions,
+            known=assigned,
+            occasion=occasion,
+            watch=self._on_owner,
+        )
 
     async def learn(self, hold: Hold) -> None:
         """Ask again what was committed of a hold whose progress is ``unknown``.
@@ -356,7 +370,7 @@ class Share:
                     member=self._member,
                     partition=hold.partition,
                 )
-        if self._went_with_its_session(hold):
+        if self._went_with_its_session(hold) or self._has_all:
             hold.on(Event.RELEASED)
         elif self._coordinator.state is SessionState.CONNECTED:
             [error] = await self._releases.do([hold.claim])
@@ -382,6 +396,7 @@ class Share:
             hold
             for hold in self._holds
             if hold.is_owned
+            and not self._has_all
             and (
                 self._is_doubtful
                 or hold.partition not in assigned
@@ -410,7 +425,7 @@ class Share:
     def drop_ended(self) -> None:
         """Lose what was claimed in a session that ended, and with it every owner node of it."""
         for hold in self._holds:
-            if hold.is_owned and hold.session_id != self._coordinator.session_id:
+            if hold.is_owned and self._went_with_its_session(hold):
                 self._lose(hold)
 
     def leave(self) -> list[Claim]:
@@ -423,7 +438,7 @@ class Share:
             if hold.may(Event.LEAVE):
                 hold.on(Event.LEAVE)
             if hold.may(Event.RELEASED):
-                if not self._went_with_its_session(hold):
+                if not (self._has_all or self._went_with_its_session(hold)):
                     owed.append(hold.claim)
                 hold.on(Event.RELEASED)
         return owed
@@ -438,8 +453,8 @@ class Share:
         told: list[tuple[Claim, Mapping[str, Any]]] = []
         for partition, trouble in sorted(troubles.items()):
             hold = self._holds.get(partition)
-            if hold is None or not hold.is_owned:
-                continue  # its owner node is gone, and the report with it
+            if hold is None or not hold.is_owned or self._has_all:
+                continue  # it has no owner node, so nobody reads the report
             told.append((hold.claim, {} if trouble is None else _report(trouble)))
         for start in range(0, len(told), CLAIMS_PER_MULTI):
             await claims.report_stopped(self._coordinator, told[start : start + CLAIMS_PER_MULTI])

@@ -16,6 +16,7 @@ from vq.client.consumer.group.holds import Holds, Reading
 from vq.client.consumer.reader import Reader
 from vq.client.reading.positions import Position, check_position, check_where
 from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import InvalidState
 from vq.model import TopicPartition
 
@@ -58,23 +59,32 @@ class Steering:
         wanted = check_position(position)
         readings = self._readings([where])
         partitions = [each.hold.partition for each in readings]
-        reasons = await gather_all(self._consumer.why_stopped(each) for each in readings)
-        for partition, reason in zip(partitions, reasons, strict=True):
-            if reason:
-                raise places.stopped_error(self._consumer.config.group, partition, reason)
+        await self._check_not_stopped(readings)
         offsets = await gather_all(
             self._consumer.reader.partition(each).place(wanted) for each in partitions
         )
         readings = self._readings(partitions)  # again: some may be given up by now
         for reading in readings:
-            if reading.hold.stopped:
-                raise places.stopped_error(
-                    self._consumer.config.group, reading.hold.partition, reading.hold.stopped
-                )
+            self._check_goes_on(reading, reading.hold.stopped)
+            reading.hold.stopped = ""
         for reading, offset in zip(readings, offsets, strict=True):
             reading.hold.seek(Progress(offset))
             if reading.hold.state not in {State.PAUSING, State.PAUSED}:
                 self._consumer.pause(reading)
+
+    async def _check_not_stopped(self, readings: list[Reading]) -> None:
+        reasons = await gather_all(self._consumer.why_stopped(each) for each in readings)
+        for reading, reason in zip(readings, reasons, strict=True):
+            self._check_goes_on(reading, reason)
+
+    def _check_goes_on(self, reading: Reading, reason: str) -> None:
+        """Raise if a group is stopped there: an operator decides that for all its members.
+
+        A broadcasting member decides for itself, by this seek.
+        """
+        config = self._consumer.config
+        if reason and config.model is not GroupModel.BROADCASTING:
+            raise places.stopped_error(config, reading.hold.partition, reason)
 
     def pause(self, where: Iterable[TopicPartition | str]) -> None:
         """See ``MessageConsumer.pause``."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.group.holds import Hold
 from vq.coordination.groups.claims import Assigned
 from vq.coordination.groups.groups import MemberView
 from vq.coordination.groups.rebalance import (
@@ -20,7 +21,7 @@ from vq.coordination.tree.coordinator import Watch
 from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.paths import TOPICS
 from vq.coordination.tree.values.consumers import Member
-from vq.coordination.tree.values.group_terms import STICKY
+from vq.coordination.tree.values.group_terms import STICKY, GroupModel
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
@@ -46,6 +47,7 @@ class Targets:
     ) -> None:
         self.strategy, own = group_strategy_of(config.strategy)
         self._strategies = {**STRATEGIES, self.strategy: own}
+        self._has_all = config.model is GroupModel.BROADCASTING
         self._cluster = cluster
         self._group = config.group
         self._member = member
@@ -68,7 +70,13 @@ class Targets:
         topics: Mapping[str, frozenset[str]],
         assigned: Mapping[TopicPartition, Assigned],
     ) -> set[TopicPartition]:
-        """Return the partitions that should be this member's, by the strategy of the group."""
+        """Return the partitions that should be this member's, by the strategy of the group.
+
+        In a broadcasting group that is all of its topics.
+        """
+        if self._has_all:
+            found = [await self.partitions(topic) for topic in sorted(topics[self._member])]
+            return set().union(*found)
         partitions: list[TopicPartition] = []
         for topic in sorted(set().union(*topics.values())):
             partitions += await self.partitions(topic)
@@ -104,6 +112,16 @@ class Targets:
     def audit(self) -> None:
         """Have the names of topics read again, since a watch may be lost."""
         self._names.mark_names()
+
+    def is_made_anew(self, hold: Hold) -> bool:
+        """Whether the topic of a partition that is read is another one of its name by now.
+
+        Where partitions are claimed, a topic that is deleted takes the owner nodes with it.
+        """
+        if not self._has_all or hold.reading is None:
+            return False
+        view = self._cluster.routes.topics.get(hold.partition.topic)
+        return view is not None and view.id != hold.reading.fetcher.topic_id
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic; none where there is no such topic."""

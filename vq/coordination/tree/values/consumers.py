@@ -14,6 +14,7 @@ from vq.coordination.tree.values.group_terms import (
     GroupModel,
     Ordering,
     WorkingMode,
+    check_model,
     check_order,
 )
 from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type
@@ -108,6 +109,7 @@ class ConsumerGroup(Value):
             check_pattern(pattern)
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+        check_model(self.model, self.failure.on_failure)
         check_order(self.mode, self.order, self.failure.on_failure)
         self.rolled()  # what it rolls to must fit together with the rest, too
 

@@ -76,6 +76,21 @@ class OnBadRecord(enum.StrEnum):
 BAD_RECORD: Final = "on_bad_record = 'stop'"
 
 
+def check_model(model: str, on_failure: str | None, what: str = "on_failure") -> None:
+    """Check that what follows a failed message makes sense where every member gets every message.
+
+    Raises:
+        InvalidArgument: It does not.
+    """
+    copies = (OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER)
+    if model == GroupModel.BROADCASTING and on_failure in copies:
+        raise InvalidArgument(
+            f"{what} = {str(on_failure)!r} does not go with model = 'broadcasting': each "
+            "member would copy the message for the whole group. Give another one, such as 'skip' "
+            "or 'stop'; or a clustering group of its own for each reader"
+        )
+
+
 def check_order(mode: str, order: str, on_failure: str) -> None:
     """Refuse a retry topic where it breaks a promise.
 
@@ -91,9 +106,10 @@ def check_order(mode: str, order: str, on_failure: str) -> None:
         )
 
 
-def usual_on_failure(mode: str) -> OnFailure:
+def usual_on_failure(mode: str, model: str) -> OnFailure:
     """Return what follows the last try in a new group that does not say it."""
-    return OnFailure.RETRY_TOPIC if mode == WorkingMode.CONCURRENT else OnFailure.HOLD
+    retries = mode == WorkingMode.CONCURRENT and model == GroupModel.CLUSTERING
+    return OnFailure.RETRY_TOPIC if retries else OnFailure.HOLD
 
 
 def check_topics(group: str, on_failure: str) -> None:
