@@ -1,6 +1,7 @@
 """The store's codecs against arbitrary values and arbitrary bytes."""
 
 import itertools
+from collections.abc import Callable
 
 import google_crc32c
 import pytest
@@ -26,6 +27,7 @@ from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.producers import ProducerTable, Records
 from vq.store.records.record import (
     Properties,
+    Record,
     boundaries,
     decode_into,
     decode_key,
@@ -34,6 +36,7 @@ from vq.store.records.record import (
     encode_key,
     encode_properties,
     encode_record,
+    python_decode_into,
 )
 from vq.store.records.record_filter import filter_records
 
@@ -95,6 +98,28 @@ def test_arbitrary_bytes_never_do_worse_than_corrupt_data(data: bytes) -> None:
             decode()
         except CorruptData:
             pass
+
+
+@given(RECORDS, st.integers(0, 2**20), st.integers(0, 255), st.integers(0, 2**20), st.booleans())
+def test_both_loops_give_the_same_records(
+    items: list[tuple], at: int, change: int, cut: int, has_control: bool
+) -> None:
+    """Whole, cut anywhere, and with any byte changed; also the same error at the same offset."""
+    data = bytearray(b"".join(encode_record(*item) for item in items))
+    if has_control:
+        data = bytearray(encode_control(BatchHeader(0, CONTROL_BYTES, 1, 1), 0)) + data
+    if data:
+        data[at % len(data)] ^= change
+    whole = bytes(data[: cut % (len(data) + 1)] if cut % 2 else data)
+
+    def result(decode: Callable[[bytes, int, list[Record]], int]) -> tuple[object, list[Record]]:
+        out: list[Record] = []
+        try:
+            return decode(whole, 1_000, out), out
+        except CorruptData as error:
+            return (str(error), error.details), out
+
+    assert result(decode_into) == result(python_decode_into)
 
 
 @given(st.integers(20, 5_000), RECORDS)

@@ -19,6 +19,7 @@ _PACKED: Final = Struct("<QQII")
 _OFFSET: Final = Struct("<Q")  # the second field of it
 _OFFSET_AT: Final = 8
 PACKED_BYTES: Final = _PACKED.size
+_pack = _PACKED.pack
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60_000
 _NEVER: Final = 2**63
@@ -71,8 +72,17 @@ class Pending:
 
     def add(self, delayed: Delayed) -> None:
         """Have a message wait; its record is needed until ``free``."""
-        self._put(delayed)
-        page = delayed.offset // PAGE_BYTES
+        due_ms, offset, length, target = delayed
+        minute = due_ms // _MINUTE_MS
+        if minute >= self._minute:  # as ``_put`` does: a broker that starts adds a million
+            room = self._minutes.get(minute)
+            if room is None:
+                room = self._minutes[minute] = bytearray()
+            room += _pack(due_ms, offset, length, target)
+            self._count += 1
+        else:
+            self._put(delayed)
+        page = offset // PAGE_BYTES
         self._pages[page] = self._pages.get(page, 0) + 1
 
     def put_back(self, delayed: Delayed) -> None:

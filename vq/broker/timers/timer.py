@@ -181,6 +181,8 @@ class Timer:
             pass
 
     def _pause_s(self) -> float:
+        if not self.is_live:
+            return LOOK_S  # what is due waits, too: without this the task would spin
         now_ms = self._clock.wall_ms()
         next_ms = self._pending.next_ms(now_ms)
         if next_ms is None:

@@ -18,7 +18,7 @@
 
 #include "_records.h"
 
-enum { MESSAGE_FIELDS = 12 };
+enum { MESSAGE_FIELDS = 12, RECORD_FIELDS = 7 };
 /* Of a batch's control record: version and size of its payload, and where its append time is. */
 enum { CONTROL_VERSION = 1, CONTROL_PAYLOAD = 68, APPEND_TIME_AT = 32 };
 enum { KEY_BYTES_SHORT = 127 };
@@ -394,6 +394,7 @@ typedef struct {
     PyObject *topic, *partition, *tags, *out, *read_properties;
     PyObject *appended; /* append time of the batch at hand, or None */
     PyTypeObject *type;
+    int gives_records; /* and not messages: only data, base, out, appended and type count */
     const uint8_t *data;
     long long base;
 } reader_t;
@@ -528,6 +529,37 @@ static int append_message(const reader_t *reader, const uint8_t *head)
     return failed ? -1 : 1;
 }
 
+/* Append one verified record as it is; returns as append_message does. */
+static int append_record(const reader_t *reader, const uint8_t *head)
+{
+    uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+    text_t body = {head + HEADER_BYTES, length}, tag, properties;
+    long long offset, next_offset;
+    if (__builtin_add_overflow(reader->base, (long long)(head - reader->data), &offset) ||
+        __builtin_add_overflow(offset, HEADER_BYTES + (long long)length, &next_offset) ||
+        (flag & TAG && !cut_field(&body, &tag)) ||
+        (flag & PROPERTIES && !cut_field(&body, &properties)))
+        return 0;
+    PyObject *fields[RECORD_FIELDS] = {
+        PyLong_FromLongLong(offset),
+        PyLong_FromLongLong(next_offset),
+        PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
+        PyLong_FromUnsignedLong(flag),
+        flag & TAG ? PyBytes_FromStringAndSize((const char *)tag.data, (Py_ssize_t)tag.size)
+                   : Py_NewRef(Py_None),
+        flag & PROPERTIES
+            ? PyBytes_FromStringAndSize((const char *)properties.data, (Py_ssize_t)properties.size)
+            : Py_NewRef(Py_None),
+        PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
+    };
+    PyObject *record = named_tuple(reader->type, fields, RECORD_FIELDS);
+    if (!record)
+        return -1;
+    int failed = PyList_Append(reader->out, record);
+    Py_DECREF(record);
+    return failed ? -1 : 1;
+}
+
 /* Records that follow one another: what the checksums of the common ones and of the control records
  * among them cover. */
 typedef struct {
@@ -619,7 +651,7 @@ static const uint8_t *append_group(reader_t *reader, const group_t *group, const
                 return NULL;
         }
         if (!differs(head, group->digests[i]))
-            taken = append_message(reader, head);
+            taken = reader->gives_records ? append_record(reader, head) : append_message(reader, head);
         if (taken < 0)
             return NULL;
         if (!taken) /* damaged, or of another kind: the caller looks closer */
@@ -678,6 +710,7 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
         return NULL;
     }
     reader.type = (PyTypeObject *)type;
+    reader.gives_records = 0;
     reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
     reader.appended = Py_NewRef(times == Py_None ? Py_None : PyList_GET_ITEM(times, 0));
     const uint8_t *end = decode_from(&reader, position, size, control_flag, control_size);
@@ -688,6 +721,29 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     } else {
         Py_DECREF(reader.appended);
     }
+    return end ? PyLong_FromSsize_t(end - reader.data) : NULL;
+}
+
+PyDoc_STRVAR(decode_records_doc,
+             "decode_records(data, base, record, out, control_flag, control_size, /)\n--\n\n"
+             "See vq.store.records.record.");
+
+static PyObject *decode_records(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *type;
+    unsigned int control_flag, control_size;
+    reader_t reader = {.gives_records = 1};
+    if (!PyArg_ParseTuple(args, "SLOO!II:decode_records", &data, &reader.base, &type, &PyList_Type,
+                          &reader.out, &control_flag, &control_size))
+        return NULL;
+    if (check_type(type) < 0)
+        return NULL;
+    reader.type = (PyTypeObject *)type;
+    reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
+    reader.appended = Py_NewRef(Py_None);
+    const uint8_t *end = decode_from(&reader, 0, PyBytes_GET_SIZE(data), control_flag, control_size);
+    Py_DECREF(reader.appended);
     return end ? PyLong_FromSsize_t(end - reader.data) : NULL;
 }
 
@@ -777,6 +833,7 @@ static PyMethodDef methods[] = {
     {"encode_records", (PyCFunction)(void (*)(void))encode_records, METH_FASTCALL, encode_records_doc},
     {"places", places, METH_VARARGS, places_doc},
     {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
+    {"decode_records", decode_records, METH_VARARGS, decode_records_doc},
     {"intact", intact, METH_VARARGS, intact_doc},
     {"well_formed", well_formed, METH_VARARGS, well_formed_doc},
     {NULL, NULL, 0, NULL},

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 from vq.model import Key, Message, SendResult
+from vq.store.records.record import Record
 
 def encode_records(
     contents: list[bytes], heads: list[tuple[int, bytes] | None], ids: list[int], /
@@ -21,6 +22,15 @@ def decode_common(
     control_flag: int,
     control_size: int,
     times: list[int | None] | None = None,
+    /,
+) -> int: ...
+def decode_records(
+    data: bytes,
+    base: int,
+    record: type[Record],
+    out: list[Record],
+    control_flag: int,
+    control_size: int,
     /,
 ) -> int: ...
 def intact(

@@ -23,6 +23,7 @@ from vq.store.records.format import (
     CHECKSUM_HEADER,
     CHECKSUM_MD5,
     COMPRESSION_NONE,
+    CONTROL_PAYLOAD_BYTES,
     COVERED_AT,
     COVERED_HEADER,
     COVERED_HEADER_BYTES,
@@ -37,6 +38,11 @@ from vq.store.records.format import (
     RECORD_LENGTH_MAX,
     md5,
 )
+
+try:
+    from vq.store.records import _codec
+except ImportError:  # nothing compiled it
+    _codec = None  # type: ignore[assignment]
 
 __all__ = [
     "KEY_BYTES_FIELD",
@@ -57,6 +63,7 @@ __all__ = [
     "has_tag",
     "is_intact",
     "parsed_key",
+    "python_decode_into",
     "read_delivery",
     "read_properties",
 ]
@@ -121,7 +128,7 @@ def encode_record(
     return CHECKSUM_HEADER.pack(len(body), _checksum(flag, covered)) + covered
 
 
-def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) -> int:
+def python_decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) -> int:
     """Append every whole message record of ``buf`` to ``out``, verified; return where to read on.
 
     Intact control records are skipped. An incomplete record at the end is left alone: the returned
@@ -173,6 +180,21 @@ def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) ->
             continue
         append(_decode_body(offset, record_id, flag, checksum, covered))
     return base_offset + position
+
+
+def _compiled_decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) -> int:
+    """Do the same; from the first record on that is not common, one that is damaged perhaps."""
+    data = buf if type(buf) is bytes else bytes(buf)
+    position = _codec.decode_records(
+        data, base_offset, Record, out, FLAG_CONTROL, CONTROL_PAYLOAD_BYTES
+    )
+    if len(data) - position < RECORD_HEADER_BYTES:
+        return base_offset + position
+    return python_decode_into(data[position:], base_offset + position, out)
+
+
+#: A module that an earlier checkout compiled has no such loop.
+decode_into = _compiled_decode_into if hasattr(_codec, "decode_records") else python_decode_into
 
 
 def decode_records(buf: bytes | memoryview, base_offset: int) -> list[Record]:
