@@ -111,6 +111,8 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
         parked={},
         role=SimpleNamespace(follows=""),
         show_what_was_told=lambda _: None,
+        flush_due=SimpleNamespace(appended=lambda *_: None),
+        settings=None,
         copies=SimpleNamespace(told=0, deleted=0),
         sync=False,
     )
