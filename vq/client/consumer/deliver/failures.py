@@ -175,7 +175,7 @@ class Failures:
             )
 
 
-class Failing:
+class FailingMessages:
     """The messages of a partition that failed and are not finished; under its delivery's lock."""
 
     def __init__(self) -> None:

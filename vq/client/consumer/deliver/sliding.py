@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
-from vq.client.consumer.deliver.failures import Failing, Failures, Verdict, failed_try
+from vq.client.consumer.deliver.failures import FailingMessages, Failures, Verdict, failed_try
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.deliver.sliding_window import SlidingWindow
@@ -99,7 +99,7 @@ class Sliding(Delivery):
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
-        self._failing: Final = Failing()
+        self._failing: Final = FailingMessages()
         self._is_damaged = False  # what was fetched failed a check,
         self._damaged_at = position  # behind this
 
