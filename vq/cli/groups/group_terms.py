@@ -17,6 +17,7 @@ from vq.coordination.tree.values.group_terms import (
     ZOOKEEPER,
     FailurePolicy,
     GroupModel,
+    OnBadRecord,
     OnFailure,
     Ordering,
     WorkingMode,
@@ -25,7 +26,11 @@ from vq.operations.groups.terms import ROLL_S_MAX, GroupTerms, alter_group, end_
 
 #: What `failure` of a group is in JSON, and its other terms.
 FAILURE: Final = record(
-    on_failure=TEXT, max_attempts=WHOLE, retry_backoff_s=some(NUMBER), retry_topic_s=some(NUMBER)
+    on_failure=TEXT,
+    max_attempts=WHOLE,
+    retry_backoff_s=some(NUMBER),
+    retry_topic_s=some(NUMBER),
+    on_bad_record=TEXT,
 )
 TERMS: Final = {
     "model": TEXT,
@@ -141,6 +146,11 @@ _filter_option = click.option(
     metavar="S,S,...",
     help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
 )
+@click.option(
+    "--on-bad-record",
+    type=click.Choice(list(OnBadRecord)),
+    help="What follows a record that nobody can read.",
+)
 @shows(record(group=TEXT, **TERMS))
 @command_options
 def alter(
@@ -152,11 +162,11 @@ def alter(
 ) -> None:
     """Change what the members of a consumer group have in common.
 
-    What follows a failed message changes while members run: they follow. The model, the mode, the
-    order, the strategy, filters and patterns change only while there is no member; `vq group roll`
-    changes all but the model and patterns while there are. The offset store changes only while
-    there is no member: the group goes on at the last copies of its offsets in ZooKeeper, which are
-    exact if its members were closed.
+    What follows a failed message, or a bad record, changes while members run: they follow. The
+    model, the mode, the order, the strategy, filters and patterns change only while there is no
+    member; `vq group roll` changes all but the model and patterns while there are. The offset store
+    changes only while there is no member: the group goes on at the last copies of its offsets in
+    ZooKeeper, which are exact if its members were closed.
     """
     if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
@@ -229,7 +239,8 @@ def terms_json(terms: GroupTerms) -> dict[str, Any]:
 def failure_text(failure: FailurePolicy) -> str:
     """Return what follows a failed message, for people."""
     pauses = ", ".join(f"{each:g}" for each in failure.retry_backoff_s)
-    return f"{failure.on_failure} after {failure.max_attempts} attempts, pauses {pauses} s"
+    told = f"{failure.on_failure} after {failure.max_attempts} attempts, pauses {pauses} s"
+    return f"{told}; bad records: {failure.on_bad_record}"
 
 
 def terms_text(terms: GroupTerms) -> dict[str, str]:

@@ -94,12 +94,14 @@ async def alter_group(
     max_attempts: int | None = None,
     retry_backoff_s: Sequence[float] | None = None,
     retry_topic_s: Sequence[float] | None = None,
+    on_bad_record: str | None = None,
 ) -> GroupTerms:
     """Change the terms of a group; return them as they are then. May be repeated.
 
-    What follows a failed message may change while members run: they follow within a second, at the
-    latest with their next audit (30 s), and what waits for its next try is tried at once. The other
-    terms may only change while there is no member; ``roll_group`` changes them while there are.
+    What follows a failed message, or a bad record, may change while members run: they follow within
+    a second, at the latest with their next audit (30 s), and what waits for its next try is tried
+    at once. The other terms may only change while there is no member; ``roll_group`` changes them
+    while there are.
 
     Args:
         group: Its name.
@@ -114,8 +116,8 @@ async def alter_group(
             offsets are there. It goes on at the last copies of its offsets in ZooKeeper. Those are
             exact if its members were closed; after a kill they may be seconds behind, and messages
             come again.
-        on_failure, max_attempts, retry_backoff_s, retry_topic_s: As in ``vq.FailurePolicy``; None:
-            as it is.
+        on_failure, max_attempts, retry_backoff_s, retry_topic_s, on_bad_record: As in
+            ``vq.FailurePolicy``; None: as it is.
 
     Raises:
         UnknownGroup: There is none of this name.
@@ -129,6 +131,7 @@ async def alter_group(
         "max_attempts": max_attempts,
         "retry_backoff_s": retry_backoff_s,
         "retry_topic_s": retry_topic_s,
+        "on_bad_record": on_bad_record,
     }
     failure = {name: value for name, value in given.items() if value is not None}
     common = _given(mode, order, strategy)
@@ -142,8 +145,8 @@ async def alter_group(
             )
         common["offset_store"] = offset_store
 
-    if on_failure is not None:
-        check_topics(group, on_failure)
+    for each in (on_failure, on_bad_record):
+        check_topics(group, each)
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}
