@@ -80,12 +80,12 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     strategy = click.option("--strategy", metavar="NAME", help="How partitions are shared out.")
     order = click.option(
         "--order",
-        type=click.Choice(list(Ordering)),
+        type=click.Choice([str(each) for each in Ordering]),
         help="Whether a failed message may come after later ones (relaxed).",
     )
     mode = click.option(
         "--mode",
-        type=click.Choice(list(WorkingMode)),
+        type=click.Choice([str(each) for each in WorkingMode]),
         help="Which messages of a partition a member works on at the same time.",
     )
     return mode(order(strategy(function)))
@@ -93,7 +93,7 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 model_option = click.option(
     "--model",
-    type=click.Choice(list(GroupModel)),
+    type=click.Choice([str(each) for each in GroupModel]),
     help="Whether each message goes to one member (clustering) or to every one (broadcasting).",
 )
 
@@ -125,7 +125,11 @@ _filter_option = click.option(
     metavar="PATTERN",
     help="A pattern of topic names that it reads no longer; may repeat.",
 )
-@click.option("--on-failure", type=click.Choice(list(OnFailure)), help="What follows the last try.")
+@click.option(
+    "--on-failure",
+    type=click.Choice([str(each) for each in OnFailure]),
+    help="What follows the last try.",
+)
 @click.option(
     "--max-attempts",
     type=WholeNumber(1, MAX_ATTEMPTS_MAX),
@@ -148,7 +152,7 @@ _filter_option = click.option(
 )
 @click.option(
     "--on-bad-record",
-    type=click.Choice(list(OnBadRecord)),
+    type=click.Choice([str(each) for each in OnBadRecord]),
     help="What follows a record that nobody can read.",
 )
 @shows(record(group=TEXT, **TERMS))
