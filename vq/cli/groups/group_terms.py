@@ -91,10 +91,54 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return mode(order(strategy(function)))
 
 
+def failure_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each field of ``FailurePolicy``."""
+    for option in (
+        click.option(
+            "--on-bad-record",
+            type=click.Choice([str(each) for each in OnBadRecord]),
+            help="What follows a record that nobody can read.",
+        ),
+        click.option(
+            "--retry-topic",
+            "retry_topic_s",
+            type=Pauses(),
+            metavar="S,S,...",
+            help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
+        ),
+        click.option(
+            "--retry-backoff",
+            "retry_backoff_s",
+            type=Pauses(),
+            metavar="S,S,...",
+            help="The pauses between these tries in seconds; the last one repeats.",
+        ),
+        click.option(
+            "--max-attempts",
+            type=WholeNumber(1, MAX_ATTEMPTS_MAX),
+            metavar="N",
+            help="Tries of a listener in one delivery.",
+        ),
+        click.option(
+            "--on-failure",
+            type=click.Choice([str(each) for each in OnFailure]),
+            help="What follows the last try.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 model_option = click.option(
     "--model",
     type=click.Choice([str(each) for each in GroupModel]),
     help="Whether each message goes to one member (clustering) or to every one (broadcasting).",
+)
+
+offset_store_option = click.option(
+    "--offset-store",
+    type=click.Choice([ANY_STORE, ZOOKEEPER]),
+    help="Where its offsets are from now on; any: where the next member keeps them.",
 )
 
 _filter_option = click.option(
@@ -113,11 +157,7 @@ _filter_option = click.option(
 @model_option
 @terms_options
 @_filter_option
-@click.option(
-    "--offset-store",
-    type=click.Choice([ANY_STORE, ZOOKEEPER]),
-    help="Where its offsets are from now on; any: where the next member keeps them.",
-)
+@offset_store_option
 @click.option(
     "--drop-pattern",
     "drop_patterns",
@@ -125,36 +165,7 @@ _filter_option = click.option(
     metavar="PATTERN",
     help="A pattern of topic names that it reads no longer; may repeat.",
 )
-@click.option(
-    "--on-failure",
-    type=click.Choice([str(each) for each in OnFailure]),
-    help="What follows the last try.",
-)
-@click.option(
-    "--max-attempts",
-    type=WholeNumber(1, MAX_ATTEMPTS_MAX),
-    metavar="N",
-    help="Tries of a listener in one delivery.",
-)
-@click.option(
-    "--retry-backoff",
-    "retry_backoff_s",
-    type=Pauses(),
-    metavar="S,S,...",
-    help="The pauses between these tries in seconds; the last one repeats.",
-)
-@click.option(
-    "--retry-topic",
-    "retry_topic_s",
-    type=Pauses(),
-    metavar="S,S,...",
-    help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
-)
-@click.option(
-    "--on-bad-record",
-    type=click.Choice([str(each) for each in OnBadRecord]),
-    help="What follows a record that nobody can read.",
-)
+@failure_options
 @shows(record(group=TEXT, **TERMS))
 @command_options
 def alter(
