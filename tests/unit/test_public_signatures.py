@@ -69,7 +69,7 @@ def members_of(cls: type) -> Iterator[tuple[str, Any]]:
     "settings",
     [
         vq.ProducerConfig(),
-        vq.ConsumerConfig(group="g", rack="r1"),
+        vq.ConsumerConfig(group="g", rack="r1", member_id="m", order="relaxed"),
         vq.TopicSettings(),
         admin.Target(goal=admin.Goal.EARLIEST, value=1),
     ],

@@ -453,6 +453,7 @@ class ConsumerConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
         if self.on_failure is not None:
+            check_model(self.model, self.on_failure)
             check_order(self.mode, self.order, self.on_failure)
         if self.group:
             check_topics(self.group, self.on_failure or usual_on_failure(self.mode, self.model))
@@ -520,7 +521,6 @@ def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:
     """Check what a member of a broadcasting group asks for."""
     if config.model is not GroupModel.BROADCASTING:
         return
-    check_model(config.model, config.on_failure)
     check_model(config.model, config.on_bad_record, "on_bad_record")
     for what, is_given in (
         (f"strategy = {strategy!r}", strategy != STICKY),
