@@ -114,7 +114,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
         for line in (
             "rebalance failed, trying again",
             "commit failed, trying again later",
-            "error of a partition cannot be published, trying again later",
+            "errors of partitions cannot be published, trying again later",
             "partition does not go on, trying again without skipping",
         ):
             assert any(each.startswith(line) for each in handler.lines), line
