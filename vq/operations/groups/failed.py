@@ -122,7 +122,7 @@ async def run_failed(
         OutcomeUnknown, VqError: A broker did not answer, or refuses a batch. Repeat the call.
     """
     name = cluster.config.cluster
-    run = _Run(cluster, group, to)
+    run = _Rerun(cluster, group, to)
     if files_of(name, check_name("group", group)):
         with commands_lock(name, group):
             for file in files_of(name, group):
@@ -139,7 +139,7 @@ def _is_meant(failed: FailedMessage, ids: Collection[int]) -> bool:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Rerun:
     """One call."""
 
     cluster: ClusterClient

@@ -112,7 +112,7 @@ class FailedTries:
         )
         found: list[Spent] = []
         is_bad = len(messages) == 1 and isinstance(result, ContentUnreadable)
-        if is_bad and self._policy.on_bad_record is not OnBadRecord.DEAD_LETTER:
+        if is_bad and policy.on_bad_record != OnBadRecord.DEAD_LETTER:
             return found  # ``failures`` decides
         for message in messages:
             place = _place(message)
