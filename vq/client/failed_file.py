@@ -115,8 +115,18 @@ class FailedContents:
 
 
 def directory_of(cluster: str, group: str) -> Path:
-    """Return where the failed files of a group's members on this machine are."""
-    return Path(environment.failed_directory()).absolute() / cluster / group
+    """Return where the failed files of a group's members on this machine are.
+
+    Raises:
+        InvalidState: No variable names a directory, and the user has no home.
+    """
+    try:
+        return Path(environment.failed_directory()).absolute() / cluster / group
+    except RuntimeError as error:
+        raise InvalidState(
+            f"there is no directory for failed files: {error}",
+            hint="set VQ_FAILED_DIR; until then a member holds the message",
+        ) from error
 
 
 def file_of(cluster: str, group: str, member: str) -> "FailedFile":
