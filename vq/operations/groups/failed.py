@@ -131,6 +131,12 @@ async def run_failed(
                     await run.send(file, ids)
                 finally:
                     file.tidy()
+    if run.unfinished is not None:
+        run.unfinished.hint = (
+            f"repeat the command; if that stays so, `vq group failed forget {group} --id` gives "
+            "up what `vq group failed list` shows as sending: it may have been sent"
+        )
+        raise run.unfinished
     return FailedRun(run.sent, run.finished, run.homeless)
 
 
@@ -140,7 +146,12 @@ def _is_meant(failed: FailedMessage, ids: Collection[int]) -> bool:
 
 @dataclass(slots=True)
 class _Rerun:
-    """One call."""
+    """One call.
+
+    Attributes:
+        sent, finished, homeless: As of ``FailedRun``.
+        unfinished: Why the first batch that it could not finish is refused, or in doubt.
+    """
 
     cluster: ClusterClient
     group: str
@@ -148,6 +159,7 @@ class _Rerun:
     sent: int = 0
     finished: int = 0
     homeless: int = 0
+    unfinished: VqError | None = None
     _topics: dict[str, TopicView | None] = field(default_factory=dict)
     _next: dict[TopicPartition, ProducerStamp] = field(default_factory=dict)
 
@@ -158,13 +170,18 @@ class _Rerun:
             if view is None or view.id != batch.topic_id:  # gone, with what was sent to it
                 self._note(file, "open", batch=batch.number)
                 continue
-            await self._put(batch.target, view, batch.stamp, batch.messages, resend=True)
+            try:
+                await self._put(batch.target, view, batch.stamp, batch.messages, resend=True)
+            except VqError as error:
+                self.unfinished = self.unfinished or error  # the others can be sent
+                continue
             self._note(file, "sent", batch=batch.number)
             self.finished += len(batch.messages)
 
     async def send(self, file: FailedFile, ids: Collection[int]) -> None:
         """Send the open messages of a file that somebody means."""
-        found = [each for each in file.read().messages.values() if _is_meant(each, ids)]
+        present = file.read().messages.values()
+        found = [each for each in present if _is_meant(each, ids) and not each.is_sending]
         if found and self.to is RunTo.GROUP:
             await self._open_retry_topic(sorted({each.origin.topic for each in found}))
         waiting: dict[TopicPartition, list[FailedMessage]] = {}

@@ -18,7 +18,7 @@ from vq.client import failed_file
 from vq.client.cluster import ClusterClient
 from vq.client.failed_file import FailedMessage, directory_of
 from vq.coordination.tree.memory import MemoryCoordinator
-from vq.errors import ConnectionCut, ContentUnreadable, InvalidState, OutcomeUnknown
+from vq.errors import ConnectionCut, ContentUnreadable, InvalidState, OutcomeUnknown, SequenceStale
 from vq.model import Message
 from vq.operations.groups import failed
 from vq.operations.groups.failed import FailedRun, RunTo, list_failed, run_failed
@@ -244,10 +244,12 @@ async def test_a_run_that_was_cut_off_is_finished_and_sends_nothing_twice(
     async with factory_of(cluster, host="member", seed=31) as factory:
         consumer = await member(factory, handler, max_attempts=1)
         await until(lambda: len(skipped()) == 2)
-        plain, is_cut = client.request, True
+        plain, is_cut, forgets = client.request, True, False
 
-        async def request(address: Any, command: int, *rest: Any, **named: Any) -> Any:
-            found = await plain(address, command, *rest, **named)
+        async def request(address: Any, command: int, body: Any, *rest: Any, **named: Any) -> Any:
+            if command == Command.PUT and forgets and body.resend:
+                raise SequenceStale("forgotten")
+            found = await plain(address, command, body, *rest, **named)
             if command == Command.PUT and is_cut:
                 raise ConnectionCut("cut")  # it was stored
             return found
@@ -259,10 +261,13 @@ async def test_a_run_that_was_cut_off_is_finished_and_sends_nothing_twice(
             await run_failed(client, "g", to=to)
         states = [each.is_sending for each in skipped()]
         assert True in states, "what is in doubt stays in the file"
-        is_cut = False
-        done = await run_failed(client, "g", to=to)
-        assert done.finished == states.count(True)
-        assert done.sent == states.count(False)
+        is_cut, forgets = False, True
+        with pytest.raises(SequenceStale) as caught:  # the broker has forgotten the stamp
+            await run_failed(client, "g", to=to)
+        assert "may have been sent" in caught.value.hint
+        assert [each.is_sending for each in skipped()] == [True], "the other one is sent"
+        forgets = False
+        assert await run_failed(client, "g", to=to) == FailedRun(0, 1, 0)
         assert await run_failed(client, "g", to=to) == FailedRun(0, 0, 0)
         await until(lambda: set(handler.contents) == ALL)
         await asyncio.sleep(10.0)
