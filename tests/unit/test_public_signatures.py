@@ -76,7 +76,7 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     "settings",
     [
         vq.ProducerConfig(),
-        vq.ConsumerConfig(group="g", rack="r1"),
+        vq.ConsumerConfig(group="g", rack="r1", member_id="m", order="relaxed"),
         vq.TopicSettings(),
         admin.Target(goal=admin.Goal.EARLIEST, value=1),
     ],

@@ -129,11 +129,14 @@ class OffsetTable(ABC):
 
     @abstractmethod
     def begin(self, claimed: Mapping[Key, RowClaim]) -> Outcome:
-        """Put the fences of claims into the rows; return the rows; see ``begun``. For vq only."""
+        """Put the fences of claims into the rows, and return the rows; see ``begun``.
+
+        For vq only.
+        """
 
     @abstractmethod
     def commit(self, commits: Sequence[Commit]) -> Outcome:
-        """Write progress, at most once for each key; return the rows; see ``committed``.
+        """Write progress, at most once for each key, and return the rows; see ``committed``.
 
         For vq only.
         """

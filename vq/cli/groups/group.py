@@ -20,18 +20,20 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
-from vq.operations.groups.groups import (
+from vq.operations.groups.group_removal import (
     GroupDeletion,
+    TopicForgetting,
+    delete_group,
+    forget_topic,
+    plan_delete_group,
+    plan_forget_topic,
+)
+from vq.operations.groups.groups import (
     GroupDescription,
     GroupMember,
     GroupProgress,
     GroupSummary,
-    TopicForgetting,
-    delete_group,
     describe_group,
-    forget_topic,
-    plan_delete_group,
-    plan_forget_topic,
     readable_groups,
 )
 from vq.operations.groups.lag_rules import LagThresholds

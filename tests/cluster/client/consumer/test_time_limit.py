@@ -58,8 +58,7 @@ async def threaded(
     workers = Workers(3, name=name)
     core = ConsumerCore(cluster, config, permit=Permit(cluster.clock.monotonic))
     watched = Watched(listener)
-    called = Called(watched, watched)
-    core.subscribe("wide", 1 << 20, None, workers, called, called)
+    core.subscribe("wide", 1 << 20, None, workers, Called(watched, watched))
     await core.start()
     try:
         yield core
