@@ -372,8 +372,10 @@ class ConsumerConfig:
             members follow what `vq group alter` makes of them, and one that says something else is
             told so in the log. None: what the group has; in a new group 3.
         on_failure: ``hold``, ``retry-topic``, ``dead-letter``, ``skip`` or ``stop``, see
-            ``OnFailure``. None: what the group has; in a new group ``retry-topic`` for
-            ``concurrent``, ``hold`` for the other modes.
+            ``OnFailure``. What is skipped is recorded in a file of this machine,
+            ``<directory>/<cluster>/<group>/<member>.failed``; the variable ``VQ_FAILED_DIR`` names
+            the directory, without it that is ``~/.vq/failed``. None: what the group has; in a new
+            group ``retry-topic`` for ``concurrent``, ``hold`` for the other modes.
         retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
             that fails after the last of them, too, becomes a dead letter. None: what the group has;
             in a new group the 16 of RocketMQ: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.

@@ -12,6 +12,7 @@ from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, s
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
 from vq.cli.groups.group_balance import history, plan
+from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
@@ -88,7 +89,7 @@ def group() -> None:
     """List, describe, make, change, reset and delete consumer groups; forget topics."""
 
 
-for command in (reset, plan, history, alter, roll, create, clone, export, import_):
+for command in (reset, plan, history, alter, roll, create, clone, export, import_, failed):
     group.add_command(command)
 
 

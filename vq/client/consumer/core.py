@@ -101,7 +101,7 @@ class ConsumerCore:
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.policy = PolicyInForce(config)
-        self.failed = FailedMessages(cluster, config.group, self.policy)
+        self.failed = FailedMessages(cluster, config.group, self.member, self.policy)
         self._own_offsets: OwnOffsets | None = None
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)

@@ -1,5 +1,7 @@
 """Between the executors and a listener: a message that has used up its attempts is copied instead.
 
+Into a reserved topic, or, with ``on_failure = "skip"``, into a file of the member's machine.
+
     executor ─▶ listener ─▶ fails for the last time ─▶ copy ─▶ handled
                                                         └ not stored: a failed try, and again
 
@@ -24,7 +26,7 @@ logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
 _REMEMBERED: Final = 100_000
 #: What follows the last try is a copy.
-COPIED: Final = frozenset({OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER})
+COPIED: Final = frozenset({OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER, OnFailure.SKIP})
 #: What failed is remembered without its content.
 _NO_MESSAGE: Final = Message("", b"")
 
@@ -37,12 +39,14 @@ class Spent(NamedTuple):
         failure: What the listener made of this delivery.
         after_s: The pause that the listener asked for; None: it did not.
         is_bad: Nothing can read it, so there is no use in another try.
+        error: What the listener raised, for the log; None: it did not, or the try before ended so.
     """
 
     message: Message
     failure: DeliveryFailure
     after_s: float | None
     is_bad: bool = False
+    error: BaseException | None = None
 
 
 class Called(NamedTuple):
@@ -106,20 +110,20 @@ class FailedTries:
             and after_s is not None
             and after_s > policy.retry_backoff_s[-1]
         )
-        found = []
-        is_bad = (
-            policy.on_bad_record == OnBadRecord.DEAD_LETTER
-            and len(messages) == 1
-            and isinstance(result, ContentUnreadable)
-        )
+        found: list[Spent] = []
+        is_bad = len(messages) == 1 and isinstance(result, ContentUnreadable)
+        if is_bad and policy.on_bad_record != OnBadRecord.DEAD_LETTER:
+            return found  # ``failures`` decides
         for message in messages:
             place = _place(message)
-            since, _ = self._since.get(place, (self._now_ms(), ""))
+            since, why_before = self._since.get(place, (self._now_ms(), ""))
             self._since[place] = since, why
             if is_bad or is_long or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
-                self._spent[place] = Spent(_NO_MESSAGE, failure, after_s, is_bad)
-                found.append(Spent(message, failure, after_s, is_bad))
+                error = None if isinstance(result, Retry) or why == why_before else result
+                spent = Spent(_NO_MESSAGE, failure, after_s, is_bad)
+                self._spent[place] = spent
+                found.append(spent._replace(message=message, error=error))
         while len(self._since) > _REMEMBERED:
             oldest = next(iter(self._since))
             self._since.pop(oldest, None)
