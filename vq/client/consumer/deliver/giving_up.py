@@ -7,12 +7,13 @@ So to those who deliver, a message whose copy is stored was handled. The offset 
 committed only then, and it holds up what must follow it until then.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
-from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, OnBadRecord, OnFailure
+from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
 from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -76,19 +77,27 @@ class FailedTries:
         self._policy = policy
         self._now_ms = now_ms
         self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
-        self._spent: dict[tuple[str, int, int], Spent] = {}
+        self._spent: dict[tuple[str, int, int], tuple[FailurePolicy, Spent]] = {}
 
-    def _most(self) -> int:
-        """Return after how many failed tries a message is copied."""
+    def _most(self) -> float:
+        """Return after how many failed tries a message is copied; infinite: never."""
         policy = self._policy.now
-        return policy.max_attempts if policy.on_failure in COPIED else MAX_ATTEMPTS_MAX + 1
+        return policy.max_attempts if policy.on_failure in COPIED else math.inf
 
     def used_up(self, messages: Sequence[Message]) -> list[Spent]:
-        """Return messages of which only the copy is missing, with why; none: call the listener."""
+        """Return messages of which only the copy is missing, with why; none: call the listener.
+
+        What was decided by another policy counts no more: the message is tried once more.
+        """
         found: list[Spent] = []
         for message in messages if self._spent else ():
-            spent = self._spent.get(_place(message))
-            if spent is None or message.attempts <= spent.failure.attempts:  # delivered anew
+            decided = self._spent.get(_place(message))
+            if decided is None:
+                return []
+            policy, spent = decided
+            if message.attempts <= spent.failure.attempts:  # delivered anew
+                return []
+            if policy != self._policy.now:
                 return []
             found.append(spent._replace(message=message))
         return found
@@ -118,7 +127,7 @@ class FailedTries:
             self._since[place] = since, why
             if is_bad or is_long or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
-                self._spent[place] = Spent(_NO_MESSAGE, failure, after_s, is_bad)
+                self._spent[place] = policy, Spent(_NO_MESSAGE, failure, after_s, is_bad)
                 found.append(Spent(message, failure, after_s, is_bad))
         while len(self._since) > _REMEMBERED:
             oldest = next(iter(self._since))
