@@ -7,7 +7,7 @@ group counts from its contract on, and what ended half-way may be done again.
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
@@ -35,8 +35,10 @@ from vq.operations.groups.resets import (
     reset,
 )
 from vq.operations.groups.terms import GroupTerms, check_one_progress, terms_of
+from vq.reserved import Purpose, group_of
 from vq.topic_pattern import is_pattern, overlap
 
+T = TypeVar("T")
 #: Goals that say where a group is now: a new one is nowhere yet.
 _OF_THE_GROUP: Final = (Goal.COMMITTED, Goal.PAST_DAMAGE, Goal.SHIFT)
 
@@ -167,7 +169,8 @@ async def plan_create_group(
 async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> PlannedGroup:
     """Return what making a group as another one is now would do; changes nothing.
 
-    The new group has the topics, terms and committed offsets of the other one.
+    The new group has the topics, terms and committed offsets of the other one. The retry topic of
+    that one stays its own: what it has not handled there is no business of the new one.
 
     Args:
         source: The group that there is.
@@ -178,6 +181,7 @@ async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> P
         InvalidState: There is one ``group``.
     """
     contract = await groups.known_group(cluster.coordinator, source)
+    contract = replace(contract, topics=_without_retries(source, contract.topics))
     await _check_new(cluster, group)
     reads = await groups.with_matches(cluster.coordinator, contract)
     found = await cluster.offsets.read(source, sorted(reads.topics))
@@ -229,7 +233,7 @@ async def plan_import_group(
     """Return what importing offsets into a group would do; changes nothing.
 
     A group that is not there is made, with the topics of the export. Of one that is there, only the
-    offsets are set.
+    offsets are set. A group of another name does not get those of the exported one's retry topic.
 
     Args:
         exported: As ``export_group`` returned it.
@@ -242,6 +246,16 @@ async def plan_import_group(
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset any more.
     """
+    if group != exported.group:
+        exported = replace(
+            exported,
+            topics=_without_retries(exported.group, exported.topics),
+            offsets=tuple(
+                each
+                for each in exported.offsets
+                if group_of(each.topic, Purpose.RETRY) != exported.group
+            ),
+        )
     present = await groups.read_group(cluster.coordinator, check_name("group", group))
     if present is not None:
         check_one_progress(group, present, "there is no place of the group to be set")
@@ -329,6 +343,11 @@ async def _check_new(cluster: ClusterClient, group: str) -> None:
             f"there is a group {group!r} already; `vq group reset` sets where it goes on, `vq "
             "group delete` deletes it"
         )
+
+
+def _without_retries(group: str, topics: Mapping[str, T]) -> dict[str, T]:
+    """Return topics without the retry topic of a group, which only that one reads."""
+    return {name: each for name, each in topics.items() if group_of(name, Purpose.RETRY) != group}
 
 
 def _planned(

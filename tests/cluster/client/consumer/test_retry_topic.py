@@ -342,6 +342,32 @@ async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_chan
     assert settings.partitions == 2
 
 
+async def test_a_retry_topic_belongs_to_no_clone(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """It would read what its model has failed for, and keep it, though no member asks for it."""
+    admin = aio.MessageFactory.on_cluster(client).admin
+    listener = Failing(cluster)
+    async with (
+        factory_of(cluster, host="member", seed=31) as factory,
+        await member(factory, listener, retry_schedule=(5,)),
+    ):
+        await until(lambda: len(listener.got) == COUNT, timeout_s=60)
+    await admin.make_group(await admin.plan_clone_group("g", "clone"))
+    exported = await admin.export_group("g")
+    assert "_vq.retry.g" in exported.topics
+    for name in ("imported", "clone", "g"):
+        planned = await admin.plan_import_group(exported, name)
+        assert {each.partition.topic for each in planned.offsets} == (
+            {"t", "_vq.retry.g"} if name == "g" else {"t"}
+        )
+        await admin.make_group(planned)
+    for name in ("imported", "clone"):
+        described = await admin.describe_group(name)
+        assert set(described.topics) == {"t"}
+        assert described.lag_messages == 0
+
+
 async def test_what_cannot_work_is_refused(cluster: MemoryCluster) -> None:
     for mode in ("orderly", "keyed"):
         with case(mode), pytest.raises(InvalidArgument, match="give order = 'relaxed', or"):
