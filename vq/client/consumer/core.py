@@ -152,13 +152,15 @@ class ConsumerCore:
     ) -> None:
         """See ``MessageConsumer.subscribe``; the executor gets the messages, and what it calls.
 
-        ``redelivered`` is called for the group's retry topic, which the members read, too.
+        ``redelivered`` is called for the group's retry topic, which the members read, too. Where
+        each of them gets everything they do not: the group may have one from the time before that.
         """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
-        if self.failed.retry_topic and redelivered is not None:
+        shares = self._own_offsets is None
+        if self.failed.retry_topic and redelivered is not None and shares:
             self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
     async def copy(self, spent: Spent) -> None:
