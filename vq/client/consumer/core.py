@@ -313,8 +313,6 @@ class ConsumerCore:
         start = self._membership.contract.start
         if self._own_offsets is not None:
             start = self.config.start_position  # each member begins by itself
-        if partition.topic == self.failed.retry_topic:
-            start = "earliest"  # copies there are this group's, and never too old for it
         latest = start == "latest" and not elsewhere and not await self._is_new(partition)
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.

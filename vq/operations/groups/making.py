@@ -302,7 +302,8 @@ async def _plan_import(
         )
     partition = TopicPartition(wanted.topic, wanted.partition)
     target = Target(goal=Goal.OFFSET, value=wanted.offset)
-    planner = Planner(cluster, group, target, contract.start)
+    by_pattern = {wanted.topic} - contract.topics.keys()
+    planner = Planner(cluster, group, target, contract.start, by_pattern)
     placement = view.partitions[wanted.partition]
     planned = await planner.plan(view, placement, before.get(partition), only_stopped=False)
     assert planned is not None, f"nothing planned for {partition}"

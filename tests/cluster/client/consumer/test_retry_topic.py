@@ -342,6 +342,38 @@ async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_chan
     assert settings.partitions == 2
 
 
+async def test_what_no_member_has_begun_to_read_is_lag(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """Also of a group that begins at the end of other topics; and its next member reads it."""
+    admin = aio.MessageFactory.on_cluster(client).admin
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        settings = {"start_position": "latest", "retry_schedule": (5,)}
+        consumer = await member(factory, Failing(cluster, times=99), **settings)
+        await until(lambda: len(consumer.assignment()) == 2)
+        async with await factory.create_producer() as producer:
+            await producer.send(Message("t", b"3"))
+
+        async def is_made() -> bool:
+            return "_vq.retry.g" in (await admin.describe_group("g")).topics
+
+        await until_true(is_made)
+        kill(cluster, factory)
+        await asyncio.sleep(60)
+        described = await admin.describe_group("g")
+        due = [each.lag_messages for each in described.partitions if each.topic != "t"]
+        assert sum(each or 0 for each in due) == 1
+        assert {each.committed for each in described.partitions if each.topic != "t"} == {None}
+        step = vq.admin.Target(goal="shift", value=1)
+        assert sum(each.skips or 0 for each in await admin.plan_reset("g", step)) >= 1
+        asked = vq.admin.GroupTopic(group="g", topic="_vq.retry.g", partitions=2, with_younger=True)
+        assert all(each.younger for each in await admin.read_places([asked]))
+        async with factory_of(cluster, host="next", seed=32) as other:
+            handled = Failing(cluster, times=0)
+            async with await member(other, handled, **settings):
+                await until(lambda: b"3" in handled.got, timeout_s=60)
+
+
 async def test_a_retry_topic_belongs_to_no_clone(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
