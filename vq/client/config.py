@@ -360,10 +360,10 @@ class ConsumerConfig:
             messages come after later ones. All members of a group have the same.
         max_attempts: After so many failed tries of a message ``on_failure`` counts. They are
             counted by this member, so a message that moves on with its partition begins anew. Each
-            delivery from the retry topic has as many. This and ``on_failure``, ``retry_schedule``
-            and ``retry_backoff`` are the group's: its first member founds them, members
-            follow what `vq group alter` makes of them, and one that says something else is told
-            so in the log. None: what the group has; in a new group 3.
+            delivery from the retry topic has as many. This and ``on_failure``, ``retry_schedule``,
+            ``on_bad_record`` and ``retry_backoff`` are the group's: its first member founds them,
+            members follow what `vq group alter` makes of them, and one that says something else is
+            told so in the log. None: what the group has; in a new group 3.
         on_failure: ``hold``, ``retry-topic``, ``dead-letter``, ``skip`` or ``stop``, see
             ``OnFailure``. None: what the group has; in a new group ``retry-topic`` for
             ``concurrent``, ``hold`` for the other modes.
@@ -373,7 +373,7 @@ class ConsumerConfig:
         on_bad_record: ``stop``, ``skip`` or ``dead-letter``: what becomes of a record that no node
             has so that it can be read, see ``OnBadRecord``; also of a message for which the
             listener raises ``vq.errors.ContentUnreadable``, as serializers do for what is no
-            content of theirs.
+            content of theirs. None: what the group has; in a new group ``stop``.
         listener_timeout_s: How long a listener may be at a message, or a list. A coroutine is
             cancelled then, which is a failed try. A thread cannot be: ``troubles`` and the log tell
             it, and its result counts when it comes. In both, a partition that moves to another
@@ -421,7 +421,7 @@ class ConsumerConfig:
         None
     )
     retry_schedule: tuple[float, ...] | None = None
-    on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] = OnBadRecord.STOP
+    on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] | None = None
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] | None = None
     audit_interval_s: float = 30.0
@@ -442,15 +442,14 @@ class ConsumerConfig:
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         object.__setattr__(self, "model", choice_of(GroupModel, "model", self.model))
         object.__setattr__(self, "order", choice_of(Ordering, "order", self.order))
+        for name, kind in (("on_failure", OnFailure), ("on_bad_record", OnBadRecord)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
         if self.on_failure is not None:
-            on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
-            object.__setattr__(self, "on_failure", on_failure)
-            check_order(self.mode, self.order, on_failure)
-        on_bad_record = choice_of(OnBadRecord, "on_bad_record", self.on_bad_record)
-        object.__setattr__(self, "on_bad_record", on_bad_record)
+            check_order(self.mode, self.order, self.on_failure)
         if self.group:
             check_topics(self.group, self.on_failure or usual_on_failure(self.mode, self.model))
-            check_topics(self.group, on_bad_record)
+            check_topics(self.group, self.on_bad_record)
         if self.retry_schedule is not None:
             schedule = check_pauses("retry_schedule", self.retry_schedule)
             object.__setattr__(self, "retry_schedule", schedule)

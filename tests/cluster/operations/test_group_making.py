@@ -1,6 +1,7 @@
 """Groups that are made before their first member: empty, as another one, from an export."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
@@ -8,9 +9,12 @@ from support.consumers import consumer_of, send, take, texts
 
 from vq import aio
 from vq.admin import GroupExport, PlannedGroup, Target
+from vq.client.config import ConsumerConfig
 from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import InvalidArgument, InvalidState, OffsetOutOfRange, UnknownTopic
-from vq.model import TopicPartition
+from vq.model import Message, TopicPartition
+from vq.reserved import GROUP_CHARS_MAX
 
 pytestmark = pytest.mark.virtual_time
 
@@ -168,3 +172,73 @@ async def test_an_import_waits_for_members_unless_it_fences_them(
             await admin.make_group(planned)
         await admin.make_group(planned, fence=True)
     assert TopicPartition("t", 0).topic in exported.topics
+
+
+async def test_terms_of_a_group_go_with_it(factory: aio.MessageFactory) -> None:
+    """Those that it was made with go into its clone and its export; a member finds them there."""
+    admin = factory.admin
+    terms: dict[str, Any] = {
+        "mode": "concurrent",
+        "strategy": "circle",
+        "offset_store": "any",
+        "max_attempts": 5,
+        "retry_backoff_s": (1.0, 2.0),
+        "retry_topic_s": (7.0,),
+        "on_bad_record": "skip",
+    }
+    target = Target(goal="earliest")
+    await admin.make_group(await admin.plan_create_group("g", {"t": "*"}, target, **terms))
+    made = (await admin.describe_group("g")).terms
+    assert (made.mode, made.strategy, made.offset_store) == ("concurrent", "circle", "any")
+    assert made.failure == FailurePolicy(
+        on_failure="retry-topic",
+        max_attempts=5,
+        retry_backoff_s=(1.0, 2.0),
+        retry_topic_s=(7.0,),
+        on_bad_record="skip",
+    )
+    await admin.make_group(await admin.plan_clone_group("g", "cloned"))
+    await admin.roll_group("g", for_s=60.0, strategy="hash")
+    exported = await admin.export_group("g")
+    assert exported.terms == made, "what it rolls to is not what it has"
+    await admin.make_group(await admin.plan_import_group(exported, "imported"))
+    for name in ("cloned", "imported"):
+        assert (await admin.describe_group(name)).terms == made
+
+    async def handle(_: Message) -> None: ...
+
+    config = ConsumerConfig(group="imported", mode="concurrent", strategy="circle")
+    async with (await factory.create_consumer(config)).subscribe("t", listener=handle) as consumer:
+        await consumer.start()
+        assert (await admin.describe_group("imported")).terms.offset_store == "zookeeper"
+
+
+async def test_terms_that_no_group_can_have_are_refused(factory: aio.MessageFactory) -> None:
+    """By any way that makes a group."""
+    admin, target = factory.admin, Target(goal="earliest")
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"offset_store": "sqlite:1"}, "'any' or 'zookeeper'"),
+        ({"on_bad_record": "hold"}, "on_bad_record"),
+        ({"on_failure": "retry-topic"}, "give order = 'relaxed'"),
+        ({"model": "broadcasting", "on_bad_record": "dead-letter"}, "does not go with"),
+    )
+    for terms, told in refused:
+        with pytest.raises(InvalidArgument, match=told):
+            await admin.plan_create_group("g", {"t": "*"}, target, **terms)
+    await admin.make_group(
+        await admin.plan_create_group("g", {"t": "*"}, target, mode="concurrent")
+    )
+    exported = await admin.export_group("g")
+    long = "g" * GROUP_CHARS_MAX + "h"
+    with pytest.raises(InvalidArgument, match="give it a name of at most"):
+        await admin.plan_create_group(long, {"t": "*"}, target, mode="concurrent")
+    with pytest.raises(InvalidArgument, match="give it a name of at most"):
+        await admin.plan_clone_group("g", long)
+    with pytest.raises(InvalidArgument, match="give it a name of at most"):
+        await admin.plan_import_group(exported, long)
+    wrong = replace(exported, terms=replace(exported.terms, mode="several"))
+    with pytest.raises(InvalidArgument, match="several"):
+        await admin.plan_import_group(wrong, "h")
+    everyone = replace(exported.terms, model="broadcasting", failure=FailurePolicy())
+    with pytest.raises(InvalidState, match="broadcasting"):
+        await admin.plan_import_group(replace(exported, terms=everyone), "h")

@@ -45,6 +45,15 @@ def test_every_command_prints_json_and_says_where_the_cluster_is() -> None:
             assert command.help
 
 
+def test_choices_are_written_as_everywhere_else() -> None:
+    """As in configurations and JSON: of an enumeration, the values and not the names."""
+    for name, command in commands():
+        for parameter in command.params:
+            if isinstance(parameter.type, click.Choice):
+                with case(f"{name} {parameter.name}"):
+                    assert {type(each) for each in parameter.type.choices} == {str}
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_help_cuts_no_sentence_off(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([name, "--help"]) == 0

@@ -201,6 +201,11 @@ def test_the_paths_through_the_code_name_files_and_functions_that_are_there() ->
     assert len(re.findall(r"^### (?:A|An) ", paths, re.MULTILINE)) == 10
     steps = re.findall(r"`([\w/]+\.py)` `([\w.]+)`", paths.split("\n### Beside")[0])
     assert len(steps) > 60
+    named = re.findall(
+        r"`([A-Z]\w+(?:\.\w+)?)` (?:\(|in )`([\w/]+\.py)`", page
+    )  # on the whole page
+    assert len(named) > 10
+    steps += [(file, name) for name, file in named]
     gone = [(file, name) for file, name in steps if name not in names_in(ROOT / "vq" / file)]
     assert gone == []
 

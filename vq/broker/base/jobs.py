@@ -5,10 +5,10 @@
     late      a run whose time passed while the loop or the machine stood still begins at once, and
               once, however many were missed
     paused    a job whose duty is not this node's has no next run, and one under way is cancelled
-    failing   each new error is told once, and shown until a run succeeds, which one that was
-              stopped has not; the next run comes after 30 s at most, and after a back-off where
+    failing   each new error is told once, and shown until a run succeeds; a run that was stopped
+              has not succeeded. The next run comes after 30 s at most, and after a back-off where
               nobody expected the error
-    trigger   one that raises, as for a time that no calendar has, has a run come after 30 s
+    trigger   if it raises (a time that no calendar has), the next run comes after 30 s
     clock     pauses are counted by a clock that nobody sets; times of day are looked at again every
               few minutes
     stop      runs are cancelled with all other tasks of the node

@@ -356,7 +356,7 @@ class Channel:
         return self.high_watermark if end is None else min(self.high_watermark, end)
 
     def take_start(self, log: Log) -> None:
-        """Take that retention has moved the start of the log."""
+        """Note that retention has moved the start of the log."""
         self.start_offset = log.start_offset
         wake_all(self.partition, self.parked)
 
@@ -532,7 +532,7 @@ class Channel:
         self._step(event)
 
     def begin_epoch(self) -> None:
-        """Take that this node leads in a new epoch, or does not lead any more.
+        """Note that this node leads in a new epoch, or does not lead any more.
 
         Acknowledgements wait for the epoch in which they began, so the outcome of these PUTs is
         unknown. If other nodes count, nothing is shown that the last master may not have shown,

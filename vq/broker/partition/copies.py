@@ -43,7 +43,7 @@ class Copies:
         self.cut: list[Diverged] = []
 
     def begin_epoch(self) -> None:
-        """Take that another epoch begins: copies compare their logs anew, and may cut them."""
+        """Note that another epoch begins: copies compare their logs anew, and may cut them."""
         self.positions.clear()
 
     def note(self, node: str, position: CopyPosition) -> None:

@@ -34,7 +34,7 @@ class Doubt:
         return self._unflushed.lost
 
     async def begin(self) -> None:
-        """Take that something is missing, however that came, until this node has caught up."""
+        """Note that something is missing, however that came, until this node has caught up."""
         try:
             await self._runner.run(self._unflushed.doubt)
         except OSError as error:
@@ -46,7 +46,7 @@ class Doubt:
         self._tasks.start(self.begin())
 
     def end(self) -> None:
-        """Take that this node has all that counts, whatever a loss of power took before."""
+        """Note that this node has all that counts, whatever a loss of power took before."""
         if self._unflushed.lost:
             self._unflushed.lost = False
             self._tasks.start(self._settle())

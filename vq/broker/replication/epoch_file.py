@@ -73,7 +73,7 @@ class EpochFile:
         self._half_stored = 0
 
     def check(self, in_logs: int) -> None:
-        """Take that a batch of epoch ``in_logs`` lies here, 0: none does; blocks.
+        """Note that a batch of epoch ``in_logs`` lies here, 0: none does; blocks.
 
         Call it before a group is claimed, so that a node that cannot act claims none.
 

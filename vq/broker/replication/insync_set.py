@@ -343,7 +343,7 @@ class InSyncSet:
         self._flush_what_counts()
 
     def _leave_is_over(self) -> None:
-        """Take that the node which was to leave has left, or stays."""
+        """Note that the node which was to leave has left, or stays."""
         self._leaves, self._role.leaving = "", 0
         self._leave_asked = self._told_unflushed = False
 

@@ -35,11 +35,11 @@ class Duty(Protocol):
     """What a node does while it leads its group, and only then."""
 
     def start(self, epoch: int) -> None:
-        """Take that this node leads in an epoch, before anything is served in it."""
+        """Note that this node leads in an epoch, before anything is served in it."""
         ...
 
     def stop(self) -> None:
-        """Take that this node does not lead, or follows another one than it did."""
+        """Note that this node does not lead, or follows another one than it did."""
         ...
 
 

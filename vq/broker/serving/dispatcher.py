@@ -392,8 +392,8 @@ class _WaitingRequest:
 
     Attributes:
         line: In which it waits for its channel; all in there are of its connection.
-        is_decided: It waits for its turn alone,
-        error: and is refused then, because of this; None: it is carried out.
+        is_decided: It is known what becomes of it; it only waits for its turn.
+        error: Why it is refused when its turn comes; None: it is carried out.
         until: A PUT that is held is refused then.
     """
 

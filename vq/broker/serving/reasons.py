@@ -81,7 +81,7 @@ class Reasons:
         return None
 
     def _hear_of_epoch(self, epoch: int, node: str) -> None:
-        """Take that a node which copied from this one is in a newer epoch: nobody confirms here."""
+        """Note that a node which copied from this one is in a newer epoch: nobody confirms here."""
         if self._mastership.hear(epoch, node):
             for channel in self._directory.channels.values():
                 channel.acks.drop(channel.acks.mastership_lost())

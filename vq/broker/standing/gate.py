@@ -86,12 +86,12 @@ class Gate:
         self._decide()
 
     def started(self) -> None:
-        """Take that the node does its work from now on, unless its end has begun."""
+        """Note that the node does its work from now on, unless its end has begun."""
         if self.stage is Stage.STARTING:
             self.stage = Stage.SERVING
 
     def leave(self) -> None:
-        """Take that the node is about to stop."""
+        """Note that the node is about to stop."""
         self.stage = Stage.LEAVING
 
     def stop(self) -> None:

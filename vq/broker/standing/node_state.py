@@ -49,7 +49,7 @@ class NodeEvent(StrEnum):
 NODE_EVENTS: Final[dict[NodeEvent, str]] = {
     NodeEvent.CLAIMED: "the group's record names this node as master, in a new epoch",
     NodeEvent.STORED: "the epoch of that claim is stored",
-    NodeEvent.STORED_LATE: "so it is, and the record names another master by now",
+    NodeEvent.STORED_LATE: "the epoch is stored, but the record names another master by now",
     NodeEvent.NOT_STORED: "an epoch cannot be stored; it is tried again",
     NodeEvent.DEPOSED: "the record, or a node that copied from this one, has a newer epoch",
     NodeEvent.HOLD: "a hand-over has a successor; PUTs are held",
@@ -84,7 +84,7 @@ NODE_TRANSITIONS: Final[dict[NodeState, dict[NodeEvent, NodeState]]] = {
     | {NodeEvent.DEPOSED: NodeState.DEPOSED}
     | _OTHERS
     | _leads_not(NodeState.CLAIMS),
-    # A node that has registered anew claims anew, and acts in the epoch before until then.
+    # A node with a new registration claims the group again. Until then it acts in its old epoch.
     NodeState.LEADS: _stays(NodeState.LEADS, NodeEvent.CLAIMED, NodeEvent.LET_GO)
     | _TAKEN
     | {NodeEvent.DEPOSED: NodeState.DEPOSED, NodeEvent.HOLD: NodeState.HANDS_OVER}

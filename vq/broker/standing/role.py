@@ -151,7 +151,7 @@ class Role:
 
     # What happens -------------------------------------------------------------------------------
     def claimed(self) -> None:
-        """Take that the record names this node, in an epoch that is not stored yet."""
+        """Note that the record names this node, in an epoch that is not stored yet."""
         self._happens(NodeEvent.CLAIMED, self.refusal)
 
     def begins(self, epoch: int, others: Collection[str]) -> None:
@@ -167,7 +167,7 @@ class Role:
         self.named, self.leaving = len(self.insync) + 1, 0
 
     def leads(self, overtaken: VqError | None = None) -> None:
-        """Take that this node leads in the epoch that has begun.
+        """Note that this node leads in the epoch that has begun.
 
         Args:
             overtaken: Why it does not: the record names another master by now.
@@ -175,16 +175,16 @@ class Role:
         self._happens(NodeEvent.STORED if overtaken is None else NodeEvent.STORED_LATE, overtaken)
 
     def cannot_store(self, problem: VqError) -> None:
-        """Take that a newer epoch cannot be stored."""
+        """Note that a newer epoch cannot be stored."""
         self.problem = problem.message
         self._happens(NodeEvent.NOT_STORED, problem)
 
     def is_deposed(self, why: VqError) -> None:
-        """Take that another node leads, or another process under this name."""
+        """Note that another node leads, or another process under this name."""
         self._happens(NodeEvent.DEPOSED, why)
 
     def follow(self, master: str, why: VqError, *, waits: str = "") -> bool:
-        """Take that another node leads, or is to.
+        """Note that another node leads, or is to.
 
         Args:
             master: That node.

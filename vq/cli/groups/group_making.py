@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +14,18 @@ from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.base.text import in_seconds
 from vq.cli.groups.group_reset import COLUMNS, RESET, reset_row, target_of
-from vq.cli.groups.group_terms import TopicFilter, model_option, terms_options
+from vq.cli.groups.group_terms import (
+    TERMS,
+    TopicFilter,
+    failure_options,
+    model_option,
+    offset_store_option,
+    terms_json,
+    terms_options,
+)
 from vq.client.cluster import ClusterClient
+from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.coordination.tree.values.group_terms import ZOOKEEPER, FailurePolicy
 from vq.errors import InvalidArgument
 from vq.operations.groups.making import (
     ExportedOffset,
@@ -26,9 +37,12 @@ from vq.operations.groups.making import (
     plan_create_group,
     plan_import_group,
 )
+from vq.operations.groups.terms import GroupTerms, given_terms, terms_of
 
-#: The version of the document that `vq group export` writes.
-_EXPORT_VERSION: Final = 1
+#: The version of the document that `vq group export` writes; before it, there were no terms.
+_EXPORT_VERSION: Final = 2
+#: The terms in it: all but a roll, which is of the group's present members.
+_EXPORTED: Final = tuple(name for name in TERMS if name != "roll_until_s")
 _MADE: Final = record(
     done=TRUTH,
     group=TEXT,
@@ -69,6 +83,8 @@ _MADE: Final = record(
 )
 @model_option
 @terms_options
+@offset_store_option
+@failure_options
 @yes_option
 @shows(_MADE)
 @command_options
@@ -76,13 +92,13 @@ def create(
     invocation: Invocation,
     name: str,
     filters: Sequence[tuple[str, str]],
+    to_earliest: bool,
+    to_latest: bool,
+    to_time: int | None,
+    offset: int | None,
     start: str,
-    model: str | None,
-    mode: str | None,
-    order: str | None,
-    strategy: str | None,
     yes: bool,
-    **goals: Any,
+    **given: Any,
 ) -> None:
     """Make a consumer group without members, with chosen offsets.
 
@@ -90,9 +106,15 @@ def create(
     each of them says: give --to-earliest. From then on a topic with the retention policy
     keep waits for it.
     """
-    target = target_of(goals)
-    given = {"model": model, "mode": mode, "order": order, "strategy": strategy}
-    terms = {option: value for option, value in given.items() if value is not None}
+    target = target_of(
+        {
+            "to_earliest": to_earliest,
+            "to_latest": to_latest,
+            "to_time": to_time,
+            "offset": offset,
+        }
+    )
+    terms = given_terms(**given)
 
     async def plan(cluster: ClusterClient) -> PlannedGroup:
         return await plan_create_group(cluster, name, dict(filters), target, start=start, **terms)
@@ -127,7 +149,7 @@ def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
         time_s=NUMBER,
         start=TEXT,
         topics=some(record(topic=TEXT, filter=maybe(TEXT))),
-        offset_store=TEXT,
+        **{name: TERMS[name] for name in _EXPORTED},
         offsets=some(
             record(
                 topic=TEXT,
@@ -142,10 +164,11 @@ def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
 )
 @command_options
 def export(invocation: Invocation, name: str) -> None:
-    """Print where a group is, as a JSON document that `vq group import` reads.
+    """Print a group and where it is, as a JSON document that `vq group import` reads.
 
-    It is JSON with and without --json. What members have handled and not yet committed is not in
-    it. If another store than ZooKeeper has the offsets, they are the members' copies of them.
+    It is JSON with and without --json, and has the group's topics, terms and offsets. What members
+    have handled and not yet committed is not in it. If another store than ZooKeeper has the
+    offsets, they are the members' copies of them.
     """
 
     async def work(cluster: ClusterClient) -> GroupExport:
@@ -159,7 +182,7 @@ def export(invocation: Invocation, name: str) -> None:
             "time_s": in_seconds(found.time_ms),
             "start": found.start,
             "topics": _topics(found.topics),
-            "offset_store": found.offset_store,
+            **{name: value for name, value in terms_json(found.terms).items() if name in _EXPORTED},
             "offsets": [
                 {
                     "topic": each.topic,
@@ -185,6 +208,9 @@ def export(invocation: Invocation, name: str) -> None:
 def import_(invocation: Invocation, name: str, file: Path, fence: bool, yes: bool) -> None:
     """Set where a group goes on, as the FILE of an export says; make the group if it is not there.
 
+    A group that is made has the topics and terms of the export. A file of an earlier vq has no
+    terms but the offset store: the group is clustering, orderly and strict, shares out by sticky,
+    and holds what fails.
     A topic that was deleted and made anew since the export is refused, and so is an offset that its
     partition does not keep any more.
     """
@@ -204,9 +230,9 @@ def _read(file: Path) -> GroupExport:
     """
     try:
         document = json.loads(file.read_text("utf-8"))
-        if document["v"] != _EXPORT_VERSION:
+        if document["v"] not in {1, _EXPORT_VERSION}:
             raise InvalidArgument(
-                f"{file} has format v{document['v']}, this vq reads v{_EXPORT_VERSION}"
+                f"{file} has format v{document['v']}, this vq reads v1 and v{_EXPORT_VERSION}"
             )
         return GroupExport(
             group=document["group"],
@@ -214,9 +240,19 @@ def _read(file: Path) -> GroupExport:
             start=document["start"],
             topics={each["topic"]: each["filter"] or "" for each in document["topics"]},
             offsets=tuple(ExportedOffset(**each) for each in document["offsets"]),
+            terms=_terms(document),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(f"{file} is no export of a group: {error!r}") from error
+
+
+def _terms(document: Mapping[str, Any]) -> GroupTerms:
+    """Return the terms in an export; what an earlier vq left out has its default."""
+    if document["v"] == 1:
+        store = document.get("offset_store", ZOOKEEPER)
+        return replace(terms_of(ConsumerGroup()), offset_store=store)
+    terms = {name: document[name] for name in _EXPORTED}
+    return GroupTerms(**{**terms, "failure": FailurePolicy.from_json(terms["failure"])})
 
 
 def _make(invocation: Invocation, plan: Any, *, yes: bool, fence: bool = False) -> None:

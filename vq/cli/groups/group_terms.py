@@ -17,6 +17,7 @@ from vq.coordination.tree.values.group_terms import (
     ZOOKEEPER,
     FailurePolicy,
     GroupModel,
+    OnBadRecord,
     OnFailure,
     Ordering,
     WorkingMode,
@@ -25,7 +26,11 @@ from vq.operations.groups.terms import ROLL_S_MAX, GroupTerms, alter_group, end_
 
 #: What `failure` of a group is in JSON, and its other terms.
 FAILURE: Final = record(
-    on_failure=TEXT, max_attempts=WHOLE, retry_backoff_s=some(NUMBER), retry_topic_s=some(NUMBER)
+    on_failure=TEXT,
+    max_attempts=WHOLE,
+    retry_backoff_s=some(NUMBER),
+    retry_topic_s=some(NUMBER),
+    on_bad_record=TEXT,
 )
 TERMS: Final = {
     "model": TEXT,
@@ -75,21 +80,65 @@ def terms_options(function: Callable[..., Any]) -> Callable[..., Any]:
     strategy = click.option("--strategy", metavar="NAME", help="How partitions are shared out.")
     order = click.option(
         "--order",
-        type=click.Choice(list(Ordering)),
+        type=click.Choice([str(each) for each in Ordering]),
         help="Whether a failed message may come after later ones (relaxed).",
     )
     mode = click.option(
         "--mode",
-        type=click.Choice(list(WorkingMode)),
+        type=click.Choice([str(each) for each in WorkingMode]),
         help="Which messages of a partition a member works on at the same time.",
     )
     return mode(order(strategy(function)))
 
 
+def failure_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each field of ``FailurePolicy``."""
+    for option in (
+        click.option(
+            "--on-bad-record",
+            type=click.Choice([str(each) for each in OnBadRecord]),
+            help="What follows a record that nobody can read.",
+        ),
+        click.option(
+            "--retry-topic",
+            "retry_topic_s",
+            type=Pauses(),
+            metavar="S,S,...",
+            help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
+        ),
+        click.option(
+            "--retry-backoff",
+            "retry_backoff_s",
+            type=Pauses(),
+            metavar="S,S,...",
+            help="The pauses between these tries in seconds; the last one repeats.",
+        ),
+        click.option(
+            "--max-attempts",
+            type=WholeNumber(1, MAX_ATTEMPTS_MAX),
+            metavar="N",
+            help="Tries of a listener in one delivery.",
+        ),
+        click.option(
+            "--on-failure",
+            type=click.Choice([str(each) for each in OnFailure]),
+            help="What follows the last try.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 model_option = click.option(
     "--model",
-    type=click.Choice(list(GroupModel)),
+    type=click.Choice([str(each) for each in GroupModel]),
     help="Whether each message goes to one member (clustering) or to every one (broadcasting).",
+)
+
+offset_store_option = click.option(
+    "--offset-store",
+    type=click.Choice([ANY_STORE, ZOOKEEPER]),
+    help="Where its offsets are from now on; any: where the next member keeps them.",
 )
 
 _filter_option = click.option(
@@ -108,11 +157,7 @@ _filter_option = click.option(
 @model_option
 @terms_options
 @_filter_option
-@click.option(
-    "--offset-store",
-    type=click.Choice([ANY_STORE, ZOOKEEPER]),
-    help="Where its offsets are from now on; any: where the next member keeps them.",
-)
+@offset_store_option
 @click.option(
     "--drop-pattern",
     "drop_patterns",
@@ -120,27 +165,7 @@ _filter_option = click.option(
     metavar="PATTERN",
     help="A pattern of topic names that it reads no longer; may repeat.",
 )
-@click.option("--on-failure", type=click.Choice(list(OnFailure)), help="What follows the last try.")
-@click.option(
-    "--max-attempts",
-    type=WholeNumber(1, MAX_ATTEMPTS_MAX),
-    metavar="N",
-    help="Tries of a listener in one delivery.",
-)
-@click.option(
-    "--retry-backoff",
-    "retry_backoff_s",
-    type=Pauses(),
-    metavar="S,S,...",
-    help="The pauses between these tries in seconds; the last one repeats.",
-)
-@click.option(
-    "--retry-topic",
-    "retry_topic_s",
-    type=Pauses(),
-    metavar="S,S,...",
-    help=f"The delays in the retry topic, in seconds, at most {PAUSE_S_MAX:.0f} each.",
-)
+@failure_options
 @shows(record(group=TEXT, **TERMS))
 @command_options
 def alter(
@@ -152,11 +177,11 @@ def alter(
 ) -> None:
     """Change what the members of a consumer group have in common.
 
-    What follows a failed message changes while members run: they follow. The model, the mode, the
-    order, the strategy, filters and patterns change only while there is no member; `vq group roll`
-    changes all but the model and patterns while there are. The offset store changes only while
-    there is no member: the group goes on at the last copies of its offsets in ZooKeeper, which are
-    exact if its members were closed.
+    What follows a failed message, or a bad record, changes while members run: they follow. The
+    model, the mode, the order, the strategy, filters and patterns change only while there is no
+    member; `vq group roll` changes all but the model and patterns while there are. The offset store
+    changes only while there is no member: the group goes on at the last copies of its offsets in
+    ZooKeeper, which are exact if its members were closed.
     """
     if not (filters or drop_patterns) and all(each is None for each in given.values()):
         raise click.UsageError("nothing is to be changed: give an option")
@@ -229,7 +254,8 @@ def terms_json(terms: GroupTerms) -> dict[str, Any]:
 def failure_text(failure: FailurePolicy) -> str:
     """Return what follows a failed message, for people."""
     pauses = ", ".join(f"{each:g}" for each in failure.retry_backoff_s)
-    return f"{failure.on_failure} after {failure.max_attempts} attempts, pauses {pauses} s"
+    told = f"{failure.on_failure} after {failure.max_attempts} attempts, pauses {pauses} s"
+    return f"{told}; bad records: {failure.on_bad_record}"
 
 
 def terms_text(terms: GroupTerms) -> dict[str, str]:

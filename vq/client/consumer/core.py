@@ -119,9 +119,7 @@ class ConsumerCore:
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
-        self._bad_records = BadRecords(
-            cluster, config.group, self.policy.on_bad_record, self.failed.copier
-        )
+        self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
         self.reader = Reader(cluster, self._troubles)
         self.steering = Steering(self)
         store, in_order = config.offset_store, config.mode is WorkingMode.ORDERLY
@@ -459,7 +457,7 @@ class ConsumerCore:
         """
         if reading.is_current and reading.hold.may(Event.STOP):
             is_bad = isinstance(error.__cause__, ContentUnreadable)
-            is_bad &= self.policy.on_bad_record is OnBadRecord.STOP
+            is_bad &= self.policy.now.on_bad_record == OnBadRecord.STOP
             why = BAD_RECORD if is_bad else places.LISTENER_FAILED
             self._stop_reading(reading)
             self._stop(reading, f"{why}: {error}")
@@ -469,14 +467,17 @@ class ConsumerCore:
         delivery, hold = reading.delivery, reading.hold
         if not reading.is_current:
             return None
-        if self.policy.on_bad_record is OnBadRecord.STOP:
+        policy = self.policy.now.on_bad_record
+        if policy == OnBadRecord.STOP:
             # What is before it is handled first, so that the group stops right at it.
             if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
                 self._stop_reading(reading)
                 self._stop(reading, f"{BAD_RECORD}: {damage}")
             return None
         reader = self.reader.partition(hold.partition)
-        following = await self._bad_records.settle(reader, offset, damage)
+        following = await self._bad_records.settle(
+            reader, offset, damage, keep=policy == OnBadRecord.DEAD_LETTER
+        )
         reading.message_id = None  # nobody knows the one before the next
         delivery.pass_over(following)
         return following

@@ -43,8 +43,8 @@ class FailedMessages:
     @property
     def copies(self) -> bool:
         """Whether messages that have used up their attempts are copied."""
-        policy = self._policy
-        return policy.now.on_failure in COPIED or policy.on_bad_record is OnBadRecord.DEAD_LETTER
+        policy = self._policy.now
+        return policy.on_failure in COPIED or policy.on_bad_record == OnBadRecord.DEAD_LETTER
 
     def check_topic(self, topic: str) -> None:
         """Refuse a subscription that would read what this consumer writes.

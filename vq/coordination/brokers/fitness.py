@@ -34,7 +34,7 @@ class Fitness:
         return False
 
     def is_in_sync(self) -> None:
-        """Take that the record names the present registration: it leads, or has caught up.
+        """Note that the record names the present registration: it leads, or has caught up.
 
         Called on the loop; must not block.
         """

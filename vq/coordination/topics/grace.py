@@ -84,7 +84,7 @@ class GraceCounter:
         return min(STEP_MS_MAX, max(0, int((asked_s - self._since_s) * 1000)))
 
     def added(self, after: Counted, *, answered_s: float) -> None:
-        """Take that this broker has written ``after``."""
+        """Note that this broker has written ``after``."""
         self._seen, self._since_s = after, answered_s
 
     def forget(self) -> None:

@@ -5,8 +5,8 @@ group counts from its contract on, and what ended half-way may be done again.
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from vq.client.cluster import ClusterClient
@@ -14,6 +14,7 @@ from vq.client.kinds import check_whole
 from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values import group_terms
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.coordination.tree.values.group_terms import (
     ZOOKEEPER,
@@ -34,7 +35,13 @@ from vq.operations.groups.resets import (
     plan_places,
     reset,
 )
-from vq.operations.groups.terms import GroupTerms, check_one_progress, terms_of
+from vq.operations.groups.terms import (
+    GroupTerms,
+    check_named_store,
+    check_one_progress,
+    given_terms,
+    terms_of,
+)
 from vq.reserved import Purpose, group_of
 from vq.topic_pattern import is_pattern, overlap
 
@@ -79,7 +86,7 @@ class ExportedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExport:
-    """Where a group is, to be kept elsewhere and imported again.
+    """A group and where it is, to be kept elsewhere and imported again.
 
     Attributes:
         group: Its name.
@@ -88,8 +95,8 @@ class GroupExport:
         topics: Each topic it reads, with its filter; "": all messages. Patterns of names are
             among them.
         offsets: By topic and partition; those without a commit are left out.
-        offset_store: What has its offsets; if not ``zookeeper``, these are copies, which are
-            seconds behind it at most.
+        terms: What its members have in common; a roll is not in it. If ``offset_store`` in there
+            is not ``zookeeper``, the offsets are copies, which are seconds behind it at most.
     """
 
     group: str
@@ -97,7 +104,7 @@ class GroupExport:
     start: str
     topics: Mapping[str, str]
     offsets: tuple[ExportedOffset, ...]
-    offset_store: str = ZOOKEEPER
+    terms: GroupTerms = field(default_factory=lambda: terms_of(ConsumerGroup()))
 
 
 async def plan_create_group(
@@ -111,6 +118,12 @@ async def plan_create_group(
     mode: str = "orderly",
     order: str = "strict",
     strategy: str = "sticky",
+    offset_store: str = ZOOKEEPER,
+    on_failure: str | None = None,
+    max_attempts: int | None = None,
+    retry_backoff_s: Sequence[float] | None = None,
+    retry_topic_s: Sequence[float] | None = None,
+    on_bad_record: str | None = None,
 ) -> PlannedGroup:
     """Return what making an empty group with chosen offsets would do; changes nothing.
 
@@ -122,9 +135,13 @@ async def plan_create_group(
         start: ``earliest`` or ``latest``: where it begins in partitions that come later.
         model, mode, order, strategy: Its terms; members must have the same. Members of a
             ``broadcasting`` group begin where each of them says: there the target is ``earliest``.
+        offset_store: ``zookeeper``, or ``any``: where the first member keeps them.
+        on_failure, max_attempts, retry_backoff_s, retry_topic_s, on_bad_record: As in
+            ``vq.FailurePolicy``; None: as a first member has it that does not say it.
 
     Raises:
-        InvalidArgument: No topic is named, or the target says where a group is now.
+        InvalidArgument: No topic is named, the target says where a group is now, or terms do not
+            fit together.
         InvalidState: There is a group of this name.
         UnknownTopic: There is no such topic.
         NotMaster: A broker that must be asked does not answer.
@@ -142,13 +159,21 @@ async def plan_create_group(
             f"goal = {str(target.goal)!r} says where the group begins, and members of a "
             "broadcasting group begin where start_position of each of them says; give 'earliest'"
         )
+    failure = given_terms(
+        on_failure=usual_on_failure(mode, model) if on_failure is None else on_failure,
+        max_attempts=max_attempts,
+        retry_backoff_s=retry_backoff_s,
+        retry_topic_s=retry_topic_s,
+        on_bad_record=on_bad_record,
+    )
     contract = ConsumerGroup(
         model=model,
         mode=mode,
         order=order,
         strategy=strategy,
+        offset_store=check_named_store(offset_store),
         start=start,
-        failure=FailurePolicy(on_failure=usual_on_failure(mode, model)),
+        failure=FailurePolicy(**failure),
         **_reads(filters),
     )
     await _check_new(cluster, group)
@@ -195,7 +220,7 @@ async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> P
 
 
 async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
-    """Return where a group is, to be imported again; nothing is changed.
+    """Return a group and where it is, to be imported again; nothing is changed.
 
     What members have handled and not yet committed is not in it.
 
@@ -223,7 +248,7 @@ async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
             )
             for partition, each in sorted(found.items())
         ),
-        offset_store=contract.offset_store,
+        terms=terms_of(replace(contract, roll=None)),
     )
 
 
@@ -232,15 +257,17 @@ async def plan_import_group(
 ) -> PlannedGroup:
     """Return what importing offsets into a group would do; changes nothing.
 
-    A group that is not there is made, with the topics of the export. Of one that is there, only the
-    offsets are set. A group of another name does not get those of the exported one's retry topic.
+    A group that is not there is made, with the topics and terms of the export. Of one that is
+    there, only the offsets are set. A group of another name does not get those of the exported
+    one's retry topic.
 
     Args:
         exported: As ``export_group`` returned it.
         group: The group; it may have another name.
 
     Raises:
-        InvalidArgument: The group is there and does not read such a topic.
+        InvalidArgument: The group is there and does not read such a topic; or the terms of the
+            export do not fit together.
         InvalidState: A topic was deleted and made anew since the export.
         UnknownTopic, UnknownPartition: There is none.
         NotMaster: A broker that must be asked does not answer.
@@ -257,12 +284,8 @@ async def plan_import_group(
             ),
         )
     present = await groups.read_group(cluster.coordinator, check_name("group", group))
-    if present is not None:
-        check_one_progress(group, present, "there is no place of the group to be set")
-    contract = present or ConsumerGroup(
-        start=exported.start,
-        **_reads(exported.topics),
-    )
+    contract = present or _contract(exported)
+    check_one_progress(group, contract, "there is no place of the group to be set")
     names = sorted({each.topic for each in exported.offsets})
     for name in names:
         if contract.filter_of(name) is None:
@@ -354,12 +377,16 @@ def _without_retries(group: str, topics: Mapping[str, T]) -> dict[str, T]:
 def _planned(
     group: str, contract: ConsumerGroup, offsets: list[Reset], *, is_new: bool
 ) -> PlannedGroup:
+    if is_new:
+        failure = contract.failure
+        for each in (failure.on_failure, failure.on_bad_record):
+            group_terms.check_topics(group, each)
     terms = terms_of(contract)
     return PlannedGroup(group, is_new, contract.start, _texts(contract), terms, tuple(offsets))
 
 
-def _contract(planned: PlannedGroup) -> ConsumerGroup:
-    terms = planned.terms
+def _contract(wanted: PlannedGroup | GroupExport) -> ConsumerGroup:
+    terms = wanted.terms
     return ConsumerGroup(
         model=terms.model,
         mode=terms.mode,
@@ -367,8 +394,8 @@ def _contract(planned: PlannedGroup) -> ConsumerGroup:
         strategy=terms.strategy,
         failure=terms.failure,
         offset_store=terms.offset_store,
-        start=planned.start,
-        **_reads(planned.topics),
+        start=wanted.start,
+        **_reads(wanted.topics),
     )
 
 

@@ -79,6 +79,25 @@ def check_one_progress(group: str, contract: ConsumerGroup, what: str) -> None:
         )
 
 
+def given_terms(**given: Any) -> dict[str, Any]:
+    """Return those terms that are given: not None."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_named_store(offset_store: str) -> str:
+    """Return the offset store that an operator names for a group.
+
+    Raises:
+        InvalidArgument: Only a member can name it.
+    """
+    if offset_store not in {ANY_STORE, ZOOKEEPER}:
+        raise InvalidArgument(
+            f"offset_store = {offset_store!r} is not 'any' or 'zookeeper'; with 'any' the next "
+            "member says which one it is"
+        )
+    return offset_store
+
+
 async def alter_group(
     cluster: ClusterClient,
     group: str,
@@ -94,12 +113,14 @@ async def alter_group(
     max_attempts: int | None = None,
     retry_backoff_s: Sequence[float] | None = None,
     retry_topic_s: Sequence[float] | None = None,
+    on_bad_record: str | None = None,
 ) -> GroupTerms:
     """Change the terms of a group; return them as they are then. May be repeated.
 
-    What follows a failed message may change while members run: they follow within a second, at the
-    latest with their next audit (30 s), and what waits for its next try is tried at once. The other
-    terms may only change while there is no member; ``roll_group`` changes them while there are.
+    What follows a failed message, or a bad record, may change while members run: they follow within
+    a second, at the latest with their next audit (30 s), and what waits for its next try is tried
+    at once. The other terms may only change while there is no member; ``roll_group`` changes them
+    while there are.
 
     Args:
         group: Its name.
@@ -114,8 +135,8 @@ async def alter_group(
             offsets are there. It goes on at the last copies of its offsets in ZooKeeper. Those are
             exact if its members were closed; after a kill they may be seconds behind, and messages
             come again.
-        on_failure, max_attempts, retry_backoff_s, retry_topic_s: As in ``vq.FailurePolicy``; None:
-            as it is.
+        on_failure, max_attempts, retry_backoff_s, retry_topic_s, on_bad_record: As in
+            ``vq.FailurePolicy``; None: as it is.
 
     Raises:
         UnknownGroup: There is none of this name.
@@ -124,26 +145,18 @@ async def alter_group(
             members of two versions.
         ResetUnknown: ZooKeeper went away; it is changed or not.
     """
-    given: dict[str, Any] = {
-        "on_failure": on_failure,
-        "max_attempts": max_attempts,
-        "retry_backoff_s": retry_backoff_s,
-        "retry_topic_s": retry_topic_s,
-    }
-    failure = {name: value for name, value in given.items() if value is not None}
-    common = _given(mode, order, strategy)
-    if model is not None:
-        common["model"] = model
+    failure = given_terms(
+        on_failure=on_failure,
+        max_attempts=max_attempts,
+        retry_backoff_s=retry_backoff_s,
+        retry_topic_s=retry_topic_s,
+        on_bad_record=on_bad_record,
+    )
+    common = given_terms(mode=mode, order=order, strategy=strategy, model=model)
     if offset_store is not None:
-        if offset_store not in {ANY_STORE, ZOOKEEPER}:
-            raise InvalidArgument(
-                f"offset_store = {offset_store!r} is not 'any' or 'zookeeper'; with 'any' the next "
-                "member says which one it is"
-            )
-        common["offset_store"] = offset_store
-
-    if on_failure is not None:
-        check_topics(group, on_failure)
+        common["offset_store"] = check_named_store(offset_store)
+    for each in (on_failure, on_bad_record):
+        check_topics(group, each)
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         changed: dict[str, Any] = {**common, "failure": replace(contract.failure, **failure)}
@@ -215,7 +228,7 @@ async def roll_group(
     if not 0 < for_s <= ROLL_S_MAX:
         raise InvalidArgument(f"for_s = {for_s} is outside (0, {ROLL_S_MAX:.0f}] seconds")
     until_ms = cluster.clock.wall_ms() + int(for_s * 1000)
-    common = _given(mode, order, strategy)
+    common = given_terms(mode=mode, order=order, strategy=strategy)
 
     def change(contract: ConsumerGroup) -> ConsumerGroup:
         if contract.roll is not None:
@@ -269,11 +282,6 @@ async def _change(
 ) -> GroupTerms:
     with unknown_when_cut(f"changing the terms of group {group}", ResetUnknown):
         return terms_of(await groups.change_contract(cluster.coordinator, group, change))
-
-
-def _given(mode: str | None, order: str | None, strategy: str | None) -> dict[str, Any]:
-    given = {"mode": mode, "order": order, "strategy": strategy}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _reads(

@@ -80,7 +80,7 @@ class Cut(NamedTuple):
         start: Where the log starts.
         offset: Everything before it goes. Invariant: ``start <= offset``.
         wanted: What would go if nobody needed it. Invariant: ``offset <= wanted``.
-        holder: Who needs what lies behind ``offset`` and is not wanted any more; "": nobody.
+        holder: Who needs the bytes behind ``offset``, which the topic would not keep; "": nobody.
     """
 
     start: int

@@ -99,7 +99,7 @@ class Unflushed:
                 self._marked = True
 
     def doubt(self) -> None:
-        """Take that something is lost, however that came; later starts know it, until ``settle``.
+        """Note that something is lost, however that came; later starts know it, until ``settle``.
 
         Raises:
             OSError: The next start may not know it.
@@ -131,7 +131,7 @@ class Unflushed:
                 self._disk.write_atomic(self._path, line)
 
     def clear(self) -> None:
-        """Take that everything is flushed, and that nothing more will be written.
+        """Note that everything is flushed, and that nothing more will be written.
 
         Raises:
             OSError: The mark may be there still.

@@ -149,15 +149,19 @@ async def test_the_group_stops_at_a_bad_record_unless_it_is_told_otherwise(
         assert member.contents == [b"10"]
         assert isinstance(consumer.troubles()[T0].error, GroupStopped)
         assert "Messages were lost" not in str(consumer.troubles()[T0].error)
-    consumer = await factory.create_consumer(config(on_bad_record="skip", **settings))
+    consumer = await factory.create_consumer(config(**settings))
     member = Handled(consumer)
     async with consumer:
         await consumer.start()
         await until(lambda: T0 in consumer.troubles())
+        terms = await factory.admin.alter_group("g", on_bad_record="skip")
+        assert terms.failure.on_bad_record == "skip"
+        await put(wire, BAD["properties"])
         (planned,) = await plan_reset(client, "g", Target(goal=Goal.PAST_DAMAGE))
         assert planned.after.offset == offset + len(raw)
         await reset(client, "g", [planned], fence=True)
-        await until(lambda: member.contents == [b"11"], timeout_s=600.0)
+        await until(lambda: member.contents == [b"11", b"10", b"11"], timeout_s=600.0)
+        assert consumer.bad_records == 1, "the members follow"
 
 
 def change_on_disk(cluster: MemoryCluster, node: str, content: bytes) -> int:
@@ -264,6 +268,63 @@ async def test_a_listener_that_reads_damage_elsewhere_fails_as_any_other(
     async with consumer.subscribe("t", listener=handle):
         await consumer.start()
         await until(lambda: len(tries) == 3)
+
+
+async def test_what_the_group_says_counts_and_changes_while_members_run(
+    factory: aio.MessageFactory, wire: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of records, and of contents that no serializer reads; a member that differs is told."""
+    first = await factory.create_consumer(config(on_bad_record="dead-letter"))
+    member = Handled(first)
+    async with first:
+        await first.start()
+        ((_, raw),) = await put(wire, BAD["checksum"])
+        await until(lambda: member.contents == [b"10", b"11"], timeout_s=600.0)
+        assert [each.message.content for each in await letters(factory)] == [raw]
+        await factory.admin.alter_group("g", on_bad_record="skip")
+        await asyncio.sleep(1.0)
+        await put(wire, BAD["checksum"])
+        await until(lambda: member.contents == [b"10", b"11"] * 2, timeout_s=600.0)
+        assert first.bad_records == 2
+    assert len(await letters(factory)) == 1, "it was skipped"
+    tries: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        tries.append(message.content)
+        if message.content == b"10":
+            raise ContentUnreadable("no")
+
+    other = await factory.create_consumer(config(on_bad_record="stop"))
+    async with other.subscribe("t", listener=handle):
+        await other.start()
+        await put(wire, BAD["checksum"])
+        await until(lambda: tries == [b"10", b"11"], timeout_s=600.0)
+        assert other.troubles() == {}
+        await factory.admin.alter_group("g", on_bad_record="dead-letter")
+        await asyncio.sleep(1.0)
+        await wire.put("t", 0, [record(10), record(12)])
+        await until(lambda: tries[-1] == b"12")
+    assert tries == [b"10", b"11", b"10", b"12"]
+    assert [each.message.content for each in await letters(factory)] == [raw, b"10"]
+    told = [each for each in caplog.messages if "policy of the group counts" in each]
+    assert "on_bad_record of the group is skip, of this member stop" in told[1]
+
+
+async def test_a_broadcasting_group_has_no_dead_letters_of_bad_records(
+    factory: aio.MessageFactory,
+) -> None:
+    admin = factory.admin
+    planned = await admin.plan_create_group(
+        "g", {"t": "*"}, Target(goal=Goal.EARLIEST), model="broadcasting"
+    )
+    await admin.make_group(planned)
+    with pytest.raises(InvalidArgument, match="on_bad_record = 'dead-letter' does not go with"):
+        await admin.alter_group("g", on_bad_record="dead-letter")
+    assert (await admin.alter_group("g", on_bad_record="skip")).failure.on_bad_record == "skip"
+    with pytest.raises(InvalidArgument, match="on_bad_record"):
+        await admin.alter_group("g", on_bad_record="hold")
+    with pytest.raises(InvalidArgument, match="on_bad_record = 'dead-letter' does not go with"):
+        ConsumerConfig(group="g", member_id="a", model="broadcasting", on_bad_record="dead-letter")
 
 
 def test_a_policy_that_is_none_is_refused() -> None:

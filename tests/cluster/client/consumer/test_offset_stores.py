@@ -236,5 +236,5 @@ async def test_a_clone_goes_on_where_the_copies_are(
     async with await consumer_of(factory, "h", offset_store=store) as consumer:
         assert await take(consumer, 2) == [b"2", b"3"]
     exported = await admin.export_group("h")
-    assert exported.offset_store.startswith("sqlite:")
+    assert exported.terms.offset_store.startswith("sqlite:")
     assert [each.offset for each in exported.offsets] == [3 * SIZE]

@@ -182,7 +182,8 @@ GOLDEN: list[tuple[Value, str]] = [
         ),
         '{"v": 2, "model": "clustering", "start": "earliest", "topics": {}, "mode": "keyed", '
         '"order": "relaxed", "strategy": "average", "failure": {"on_failure": "retry-topic", '
-        '"max_attempts": 2, "retry_backoff_s": [0.5, 5.0], "retry_topic_s": [10.0, 60.0]}}',
+        '"max_attempts": 2, "retry_backoff_s": [0.5, 5.0], "retry_topic_s": [10.0, 60.0], '
+        '"on_bad_record": "stop"}}',
     ),
     (
         Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x"),

@@ -11,7 +11,6 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.copies import MessageCopies
 from vq.client.reading.partition_reader import PartitionReader
-from vq.coordination.tree.values.group_terms import OnBadRecord
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -32,23 +31,22 @@ class BadRecords:
         passed: How many were passed over.
     """
 
-    def __init__(
-        self, cluster: ClusterClient, group: str, policy: OnBadRecord, copies: MessageCopies
-    ) -> None:
+    def __init__(self, cluster: ClusterClient, group: str, copies: MessageCopies) -> None:
         self.passed = 0
         self._cluster = cluster
         self._group = group
-        self._policy = policy
         self._copies = copies
 
-    async def settle(self, reader: PartitionReader, offset: int, damage: VqError) -> int:
-        """Return where to go on behind a bad record; what is to be kept of it is stored.
+    async def settle(
+        self, reader: PartitionReader, offset: int, damage: VqError, *, keep: bool
+    ) -> int:
+        """Return where to go on behind a bad record; with ``keep``, a dead letter has its bytes.
 
         Raises:
             VqError: A broker does not answer, or the dead letter is not stored: call it again.
         """
         following = await reader.behind(offset, damage)
-        if self._policy is OnBadRecord.DEAD_LETTER:
+        if keep:
             await self._keep(reader, offset, following, damage)
         self.passed += 1
         logger.error(
@@ -57,7 +55,7 @@ class BadRecords:
             partition=reader.partition,
             start=offset,
             end=following,
-            dead_letter=self._policy is OnBadRecord.DEAD_LETTER,
+            dead_letter=keep,
             error=damage,
         )
         return following

@@ -106,7 +106,7 @@ class Failures:
         policy = self._policy.now
         verdict = Verdict.AGAIN
         if is_alone and isinstance(error, ContentUnreadable):  # no further try reads it
-            verdict = _VERDICTS_ON_BAD[self._policy.on_bad_record]
+            verdict = _VERDICTS_ON_BAD[OnBadRecord(policy.on_bad_record)]
         elif attempts >= policy.max_attempts:
             verdict = _VERDICTS[OnFailure(policy.on_failure)]
         pause_s = retry.after_s if retry is not None else None

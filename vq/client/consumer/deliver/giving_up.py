@@ -117,7 +117,7 @@ class FailedTries:
         )
         found = []
         is_bad = (
-            self._policy.on_bad_record is OnBadRecord.DEAD_LETTER
+            policy.on_bad_record == OnBadRecord.DEAD_LETTER
             and len(messages) == 1
             and isinstance(result, ContentUnreadable)
         )

@@ -12,7 +12,6 @@ from vq.client.config import ConsumerConfig
 from vq.coordination.tree.values.group_terms import (
     PAUSES_MAX,
     FailurePolicy,
-    OnBadRecord,
     usual_on_failure,
 )
 from vq.log_lines import get_logger
@@ -24,6 +23,7 @@ _SAID: Final = {
     "max_attempts": "max_attempts",
     "retry_backoff": "retry_backoff_s",
     "retry_schedule": "retry_topic_s",
+    "on_bad_record": "on_bad_record",
 }
 
 
@@ -56,12 +56,10 @@ class PolicyInForce:
 
     Attributes:
         now: The policy; before the contract was read, what the settings say.
-        on_bad_record: What becomes of a record that nobody can read: this member's setting.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
         self.now = founding_policy(config)
-        self.on_bad_record = OnBadRecord(config.on_bad_record)
         self._config = config
         self._was_read = False
 

@@ -566,7 +566,7 @@ class Membership:
             and not hold.is_leaving
             and (hold.partition not in target or self._targets.is_made_anew(hold))
         )
-        # Even where it is wanted again by now: what began to be drained stands still.
+        # Also of partitions that are wanted again by now: what is drained delivers nothing.
         self.share.resume_hand_overs()
         await self.share.claim_all(target, assigned, present.keys())
         left_s = self._audit_at - self._cluster.clock.monotonic()

@@ -275,7 +275,7 @@ class FullPartitions:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, partition: TopicPartition) -> None:
-        """Take that a partition has refused messages for a full disk."""
+        """Note that a partition has refused messages for a full disk."""
         is_new = partition not in self._until
         self._until[partition] = self._now() + FULL_S
         if is_new:

@@ -110,6 +110,7 @@ class ConsumerGroup(Value):
         if self.start not in {"earliest", "latest"}:
             raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
         check_model(self.model, self.failure.on_failure)
+        check_model(self.model, self.failure.on_bad_record, "on_bad_record")
         check_order(self.mode, self.order, self.failure.on_failure)
         self.rolled()  # what it rolls to must fit together with the rest, too
 

@@ -112,8 +112,10 @@ def usual_on_failure(mode: str, model: str) -> OnFailure:
     return OnFailure.RETRY_TOPIC if retries else OnFailure.HOLD
 
 
-def check_topics(group: str, on_failure: str) -> None:
+def check_topics(group: str, on_failure: str | None) -> None:
     """Refuse a group whose name is too long for the topics that its failed messages go to.
+
+    ``on_failure`` may be a choice of ``OnBadRecord``, too; None: nothing is chosen.
 
     Raises:
         InvalidArgument: It is.
@@ -135,16 +137,18 @@ class FailurePolicy:
             repeats.
         retry_topic_s: The delays in seconds of the copies in the retry topic. After the last one
             the message becomes a dead letter.
+        on_bad_record: What follows a record that nobody can read, see ``OnBadRecord``.
     """
 
     on_failure: str = OnFailure.HOLD
     max_attempts: int = 3
     retry_backoff_s: tuple[float, ...] = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0)
     retry_topic_s: tuple[float, ...] = RETRY_SCHEDULE
+    on_bad_record: str = OnBadRecord.STOP
 
     def __post_init__(self) -> None:
-        on_failure = choice_of(OnFailure, "on_failure", self.on_failure)
-        object.__setattr__(self, "on_failure", on_failure)
+        for name, kind in (("on_failure", OnFailure), ("on_bad_record", OnBadRecord)):
+            object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
         tries = self.max_attempts
         if type(tries) is not int or not 1 <= tries <= MAX_ATTEMPTS_MAX:
             raise InvalidArgument(
@@ -160,13 +164,15 @@ class FailurePolicy:
             "max_attempts": self.max_attempts,
             "retry_backoff_s": list(self.retry_backoff_s),
             "retry_topic_s": list(self.retry_topic_s),
+            "on_bad_record": str(self.on_bad_record),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Return what ``to_json`` stored; fields of a newer vq are ignored."""
         names = ("on_failure", "max_attempts", "retry_backoff_s", "retry_topic_s")
-        return cls(**{name: document[name] for name in names})
+        on_bad_record = document.get("on_bad_record", OnBadRecord.STOP)  # of an earlier vq: none
+        return cls(on_bad_record=on_bad_record, **{name: document[name] for name in names})
 
 
 def check_pauses(name: str, given: object) -> tuple[float, ...]:

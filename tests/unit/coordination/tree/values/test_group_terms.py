@@ -28,6 +28,7 @@ def test_the_retry_topic_delivers_16_times_by_default() -> None:
     ("options", "told"),
     [
         ({"on_failure": "drop"}, "'drop'.*'hold'"),
+        ({"on_bad_record": "hold"}, "'hold'.*'stop'"),
         ({"max_attempts": 0}, r"0 is not .* \[1, 1000\]"),
         ({"max_attempts": True}, "True is not"),
         ({"max_attempts": 1001}, "1001 is not"),
@@ -45,6 +46,14 @@ def test_policies_that_mean_nothing_are_refused(options: dict[str, Any], told: s
     """With the value, the bound and what to do."""
     with pytest.raises(InvalidArgument, match=told):
         FailurePolicy(**options)
+
+
+def test_a_policy_of_an_earlier_vq_stops_at_bad_records() -> None:
+    """It was stored without that field."""
+    stored = FailurePolicy(on_failure="skip", on_bad_record="skip").to_json()
+    assert FailurePolicy.from_json(stored).on_bad_record == "skip"
+    del stored["on_bad_record"]
+    assert FailurePolicy.from_json(stored) == FailurePolicy(on_failure="skip")
 
 
 def test_pauses_are_numbers_in_any_form() -> None:
