@@ -252,6 +252,40 @@ async def test_a_content_that_its_serializer_does_not_read_meets_the_same_policy
     assert found[0].failure.raw_bytes is None, "it is a message, and may be sent again"
 
 
+@pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+async def test_a_content_that_nobody_reads_is_no_failure_to_try_again(
+    factory: aio.MessageFactory, settings: dict[str, Any], policy: str
+) -> None:
+    """Also where its only try is the last one that the group allows before it copies."""
+    async with await factory.create_producer() as producer:
+        await producer.send(Message("t", b"no json"))
+    tries: list[int] = []
+
+    async def handle(given: Any) -> None:
+        tries.append(1)
+        raise ContentUnreadable("no json")
+
+    consumer = await factory.create_consumer(
+        config(
+            **settings,
+            order="relaxed",
+            on_failure="retry-topic",
+            retry_schedule=(1,),
+            max_attempts=1,
+            on_bad_record=policy,
+        )
+    )
+    consumer.subscribe("t", listener=handle)
+    async with consumer:
+        await consumer.start()
+        await asyncio.sleep(30.0)
+        assert tries == [1]
+        assert isinstance(consumer.last_error, GroupStopped) == (policy == "stop")
+        assert await is_at_end(factory) == (policy == "skip")
+    assert not await letters(factory)
+
+
 async def test_a_listener_that_reads_damage_elsewhere_fails_as_any_other(
     factory: aio.MessageFactory,
 ) -> None:

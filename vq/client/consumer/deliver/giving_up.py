@@ -115,12 +115,10 @@ class FailedTries:
             and after_s is not None
             and after_s > policy.retry_backoff_s[-1]
         )
-        found = []
-        is_bad = (
-            policy.on_bad_record == OnBadRecord.DEAD_LETTER
-            and len(messages) == 1
-            and isinstance(result, ContentUnreadable)
-        )
+        found: list[Spent] = []
+        is_bad = len(messages) == 1 and isinstance(result, ContentUnreadable)
+        if is_bad and policy.on_bad_record != OnBadRecord.DEAD_LETTER:
+            return found  # skipped, or the group stops: whoever delivers it decides that
         for message in messages:
             place = _place(message)
             since, _ = self._since.get(place, (self._now_ms(), ""))
