@@ -247,7 +247,7 @@ class ConsumerCore:
     def _called(self, topic: str) -> Any:
         """Return what the executor calls for messages of a topic, by the policy in force."""
         called = self._subscriptions.of(topic).called
-        return called.giving_up if self.failed.copies else called.listener
+        return called.giving_up if self.failed.copies(topic) else called.listener
 
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""

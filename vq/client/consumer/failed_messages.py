@@ -40,10 +40,14 @@ class FailedMessages:
         has_name = 0 < len(group) <= GROUP_CHARS_MAX
         self.retry_topic = topic_of(Purpose.RETRY, group) if has_name else ""
 
-    @property
-    def copies(self) -> bool:
-        """Whether messages that have used up their attempts are copied."""
+    def copies(self, topic: str) -> bool:
+        """Whether messages of a topic are copied: those that have used up their attempts, say.
+
+        Some of the retry topic always are: those that this member has no listener for.
+        """
         policy = self._policy.now
+        if topic == self.retry_topic:
+            return True
         return policy.on_failure in COPIED or policy.on_bad_record == OnBadRecord.DEAD_LETTER
 
     def check_topic(self, topic: str) -> None:
@@ -70,7 +74,7 @@ class FailedMessages:
     def is_retried(self, spent: Spent) -> bool:
         """Whether a message is delivered once more from the retry topic."""
         policy = self._policy.now
-        if policy.on_failure != OnFailure.RETRY_TOPIC or spent.is_bad:
+        if spent.is_bad or not (policy.on_failure == OnFailure.RETRY_TOPIC or spent.passes_on):
             return False
         return self._redelivery(spent.message) <= len(policy.retry_topic_s)
 
@@ -94,7 +98,7 @@ class FailedMessages:
         Raises:
             VqError: It is not, or may not be; to be called again.
         """
-        message, failure, after_s, _ = spent
+        message, failure, after_s, *_ = spent
         if not self.is_retried(spent):
             await self.copier.give_up(message, failure, timeout=_COPY_S)
             logger.error(

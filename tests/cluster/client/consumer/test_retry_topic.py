@@ -322,6 +322,31 @@ async def test_a_member_without_the_topic_passes_a_message_on(
             await second.close()
 
 
+@pytest.mark.parametrize("policy", ["hold", "skip", "stop", "dead-letter"])
+async def test_a_member_without_the_topic_decides_nothing_about_a_message(
+    cluster: MemoryCluster, client: ClusterClient, policy: str
+) -> None:
+    """Whatever the policy has become: no listener of its topic has failed for it since."""
+    await cluster.create_topic("other", partitions=1)
+    listener, stranger = Failing(cluster), Failing(cluster)
+    settings = {"retry_schedule": (5, 30, 30), "retry_backoff": (1, 1)}
+    async with factory_of(cluster, host="a", seed=41) as factory:
+        first = await member(factory, listener, **settings)
+        second = await member(factory, stranger, topic="other", **settings)
+        await until(lambda: len(listener.tries) == COUNT, timeout_s=10)
+        await asyncio.sleep(1)
+        await first.close()
+        admin = aio.MessageFactory.on_cluster(client).admin
+        await admin.alter_group("g", on_failure=policy)
+        await asyncio.sleep(15)
+        assert not stranger.tries
+        assert (second.troubles(), await letters(client)) == ({}, [])
+        first = await member(factory, listener, **settings)
+        await until(lambda: set(listener.got) >= BAD, timeout_s=120)
+        await first.close()
+        await second.close()
+
+
 async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_changes(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
-from vq.client.consumer.deliver.tries import Retry
+from vq.client.consumer.deliver.redelivered import NoListener
+from vq.client.consumer.deliver.tries import NotCopied, Retry
 from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
 from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
@@ -38,12 +39,14 @@ class Spent(NamedTuple):
         failure: What the listener made of this delivery.
         after_s: The pause that the listener asked for; None: it did not.
         is_bad: Nothing can read it, so there is no use in another try.
+        passes_on: This member has no listener for it, and another one may have.
     """
 
     message: Message
     failure: DeliveryFailure
     after_s: float | None
     is_bad: bool = False
+    passes_on: bool = False
 
 
 class Called(NamedTuple):
@@ -66,7 +69,7 @@ class FailedTries:
     """What the listener made of messages, until they are handled or copied. Any thread.
 
     A message is also copied, to the retry topic, when the listener asks for a pause that is longer
-    than all of the policy's.
+    than all of the policy's, and when it came from there and this member has no listener for it.
 
     Args:
         policy: After how many tries a message is copied; or at once, because nothing can read it.
@@ -119,14 +122,17 @@ class FailedTries:
         is_bad = len(messages) == 1 and isinstance(result, ContentUnreadable)
         if is_bad and policy.on_bad_record != OnBadRecord.DEAD_LETTER:
             return found  # skipped, or the group stops: whoever delivers it decides that
+        passes_on = isinstance(result, NoListener)
+        is_over = is_bad or is_long or passes_on
         for message in messages:
             place = _place(message)
             since, _ = self._since.get(place, (self._now_ms(), ""))
             self._since[place] = since, why
-            if is_bad or is_long or message.attempts >= self._most():
+            if is_over or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
-                self._spent[place] = policy, Spent(_NO_MESSAGE, failure, after_s, is_bad)
-                found.append(Spent(message, failure, after_s, is_bad))
+                spent = Spent(message, failure, after_s, is_bad, passes_on)
+                self._spent[place] = policy, spent._replace(message=_NO_MESSAGE)
+                found.append(spent)
         while len(self._since) > _REMEMBERED:
             oldest = next(iter(self._since))
             self._since.pop(oldest, None)
@@ -189,7 +195,7 @@ def calling(
             except Exception as error:
                 _not_copied(error, each.message)
                 if not count:
-                    raise
+                    raise NotCopied(f"its copy is not stored: {error}") from error
                 return Retry(done=count)
             failing.over((each.message,))
         failing.over(messages)
@@ -230,7 +236,7 @@ def awaiting(
             except Exception as error:
                 _not_copied(error, each.message)
                 if not count:
-                    raise
+                    raise NotCopied(f"its copy is not stored: {error}") from error
                 return Retry(done=count)
             failing.over((each.message,))
         failing.over(messages)
