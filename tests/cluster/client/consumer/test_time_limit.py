@@ -14,6 +14,7 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.deliver.giving_up import Called
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Workers
@@ -57,7 +58,7 @@ async def threaded(
     workers = Workers(3, name=name)
     core = ConsumerCore(cluster, config, permit=Permit(cluster.clock.monotonic))
     watched = Watched(listener)
-    core.subscribe("wide", 1 << 20, None, workers, watched, watched)
+    core.subscribe("wide", 1 << 20, None, workers, Called(watched, watched))
     await core.start()
     try:
         yield core
