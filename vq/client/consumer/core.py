@@ -140,7 +140,6 @@ class ConsumerCore:
             own_offsets=self._own_offsets,
             reader=self.reader,
             troubles=self._troubles,
-            retry_topic=self.failed.retry_topic,
             begin=self._begin,
         )
 
@@ -156,13 +155,15 @@ class ConsumerCore:
     ) -> None:
         """See ``MessageConsumer.subscribe``; the executor gets the messages, and what it calls.
 
-        ``redelivered`` is called for the group's retry topic, which the members read, too.
+        ``redelivered`` is called for the group's retry topic, which the members read, too. Where
+        each of them gets everything they do not: the group may have one from the time before that.
         """
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
-        if self.failed.retry_topic and redelivered is not None:
+        shares = self._own_offsets is None
+        if self.failed.retry_topic and redelivered is not None and shares:
             self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
     async def copy(self, spent: Spent) -> None:
@@ -251,7 +252,7 @@ class ConsumerCore:
     def _called(self, topic: str) -> Any:
         """Return what the executor calls for messages of a topic, by the policy in force."""
         called = self._subscriptions.of(topic).called
-        return called.giving_up if self.failed.copies else called.listener
+        return called.giving_up if self.failed.copies(topic) else called.listener
 
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""

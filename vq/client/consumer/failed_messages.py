@@ -53,10 +53,14 @@ class FailedMessages:
         has_name = 0 < len(group) <= GROUP_CHARS_MAX
         self.retry_topic = topic_of(Purpose.RETRY, group) if has_name else ""
 
-    @property
-    def copies(self) -> bool:
-        """Whether messages that have used up their attempts are copied."""
+    def copies(self, topic: str) -> bool:
+        """Whether messages of a topic are copied: those that have used up their attempts, say.
+
+        Some of the retry topic always are: those that this member has no listener for.
+        """
         policy = self._policy.now
+        if topic == self.retry_topic:
+            return True
         return policy.on_failure in COPIED or policy.on_bad_record == OnBadRecord.DEAD_LETTER
 
     def check_topic(self, topic: str) -> None:
@@ -83,7 +87,7 @@ class FailedMessages:
     def is_retried(self, spent: Spent) -> bool:
         """Whether a message is delivered once more from the retry topic."""
         policy = self._policy.now
-        if policy.on_failure != OnFailure.RETRY_TOPIC or spent.is_bad:
+        if spent.is_bad or not (policy.on_failure == OnFailure.RETRY_TOPIC or spent.passes_on):
             return False
         return self._redelivery(spent.message) <= len(policy.retry_topic_s)
 
@@ -107,8 +111,9 @@ class FailedMessages:
         Raises:
             VqError: It is not, or may not be; to be called again.
         """
-        message, failure, after_s, is_bad, error = spent
-        if not is_bad and self._policy.now.on_failure == OnFailure.SKIP:
+        message, failure, after_s, is_bad, *_ = spent
+        is_skipped = not is_bad and not spent.passes_on
+        if is_skipped and self._policy.now.on_failure == OnFailure.SKIP:
             file = self._file
             if file is None:
                 file = failed_file.file_of(self._cluster_name, self._group, self._member)
@@ -122,7 +127,7 @@ class FailedMessages:
                 tries=failure.attempts,
                 path=file.path,
                 error=failure.reason,
-                exc_info=error,
+                exc_info=spent.error,
             )
             return
         if not self.is_retried(spent):
@@ -132,7 +137,7 @@ class FailedMessages:
                 group=self._group,
                 message=origin_of(message),
                 error=failure.reason,
-                exc_info=error,
+                exc_info=spent.error,
             )
             return
         redelivery = self._redelivery(message)
@@ -147,7 +152,7 @@ class FailedMessages:
             redelivery=redelivery,
             delay_s=delay_s,
             error=failure.reason,
-            exc_info=error,
+            exc_info=spent.error,
         )
 
     async def _on_disk(self, file: failed_file.FailedFile, record: bytes) -> None:

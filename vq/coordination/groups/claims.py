@@ -49,6 +49,7 @@ from vq.coordination.tree.values.consumers import (
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
+from vq.reserved import Purpose, group_of
 
 #: Partitions claimed or released by one ``multi``. With the longest names a claim needs 6 KB of the
 #: 1 MB that ZooKeeper accepts in one request (``jute.maxbuffer``).
@@ -382,9 +383,12 @@ async def is_younger(
 
     A group that starts at the latest message skips messages that are older than the group. A
     younger partition has no such messages, so the group reads it from its start. A topic that the
-    group reads ``by_pattern`` may be younger as a whole: the group's contract counts then.
+    group reads ``by_pattern`` may be younger as a whole: the group's contract counts then. Its
+    retry topic has nothing that is older than the group.
     """
     topic, number = partition
+    if group_of(topic, Purpose.RETRY) == group:
+        return True
     parent = ConsumerGroup.path(group) if by_pattern else Assignment.parent(group, topic)
     first = await coordinator.exists(parent)
     made = await coordinator.exists(Partition.path(topic, number))

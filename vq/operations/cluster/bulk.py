@@ -34,6 +34,7 @@ from vq.operations.brokers.brokers import FAILED_STATES, master_and_epoch
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
+from vq.reserved import Purpose, group_of
 from vq.shown import shown
 
 #: Requests of ``measure`` that one broker has to answer at a time, and the most.
@@ -382,6 +383,8 @@ async def _younger(
     read = dict(zip([*firsts, *mades], nodes, strict=True))
 
     def is_younger(each: GroupTopic, number: int) -> bool | NotAllowed:
+        if group_of(each.topic, Purpose.RETRY) == each.group:
+            return True
         first = read[Assignment.parent(each.group, each.topic)]
         made = read[Partition.path(each.topic, number)]
         for node in (first, made):

@@ -7,7 +7,7 @@ group counts from its contract on, and what ended half-way may be done again.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
@@ -42,8 +42,10 @@ from vq.operations.groups.terms import (
     given_terms,
     terms_of,
 )
+from vq.reserved import Purpose, group_of
 from vq.topic_pattern import is_pattern, overlap
 
+T = TypeVar("T")
 #: Goals that say where a group is now: a new one is nowhere yet.
 _OF_THE_GROUP: Final = (Goal.COMMITTED, Goal.PAST_DAMAGE, Goal.SHIFT)
 
@@ -192,7 +194,8 @@ async def plan_create_group(
 async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> PlannedGroup:
     """Return what making a group as another one is now would do; changes nothing.
 
-    The new group has the topics, terms and committed offsets of the other one.
+    The new group has the topics, terms and committed offsets of the other one. The retry topic of
+    that one stays its own: what it has not handled there is no business of the new one.
 
     Args:
         source: The group that there is.
@@ -203,6 +206,7 @@ async def plan_clone_group(cluster: ClusterClient, source: str, group: str) -> P
         InvalidState: There is one ``group``.
     """
     contract = await groups.known_group(cluster.coordinator, source)
+    contract = replace(contract, topics=_without_retries(source, contract.topics))
     await _check_new(cluster, group)
     reads = await groups.with_matches(cluster.coordinator, contract)
     found = await cluster.offsets.read(source, sorted(reads.topics))
@@ -254,7 +258,8 @@ async def plan_import_group(
     """Return what importing offsets into a group would do; changes nothing.
 
     A group that is not there is made, with the topics and terms of the export. Of one that is
-    there, only the offsets are set.
+    there, only the offsets are set. A group of another name does not get those of the exported
+    one's retry topic.
 
     Args:
         exported: As ``export_group`` returned it.
@@ -268,6 +273,16 @@ async def plan_import_group(
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset any more.
     """
+    if group != exported.group:
+        exported = replace(
+            exported,
+            topics=_without_retries(exported.group, exported.topics),
+            offsets=tuple(
+                each
+                for each in exported.offsets
+                if group_of(each.topic, Purpose.RETRY) != exported.group
+            ),
+        )
     present = await groups.read_group(cluster.coordinator, check_name("group", group))
     contract = present or _contract(exported)
     check_one_progress(group, contract, "there is no place of the group to be set")
@@ -310,7 +325,8 @@ async def _plan_import(
         )
     partition = TopicPartition(wanted.topic, wanted.partition)
     target = Target(goal=Goal.OFFSET, value=wanted.offset)
-    planner = Planner(cluster, group, target, contract.start)
+    by_pattern = {wanted.topic} - contract.topics.keys()
+    planner = Planner(cluster, group, target, contract.start, by_pattern)
     placement = view.partitions[wanted.partition]
     planned = await planner.plan(view, placement, before.get(partition), only_stopped=False)
     assert planned is not None, f"nothing planned for {partition}"
@@ -351,6 +367,11 @@ async def _check_new(cluster: ClusterClient, group: str) -> None:
             f"there is a group {group!r} already; `vq group reset` sets where it goes on, `vq "
             "group delete` deletes it"
         )
+
+
+def _without_retries(group: str, topics: Mapping[str, T]) -> dict[str, T]:
+    """Return topics without the retry topic of a group, which only that one reads."""
+    return {name: each for name, each in topics.items() if group_of(name, Purpose.RETRY) != group}
 
 
 def _planned(

@@ -105,7 +105,8 @@ async def plan_reset(
         NotMaster: A broker that must be asked does not answer.
         OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
     """
-    contract = await groups.known_reads(cluster.coordinator, group)
+    own = await groups.known_group(cluster.coordinator, group)
+    contract = await groups.with_matches(cluster.coordinator, own)
     check_one_progress(group, contract, "there is no place of the group to be set")
     strangers = sorted(set(only_topics) - set(contract.topics))
     if strangers:
@@ -120,6 +121,7 @@ async def plan_reset(
         start=contract.start,
         topics_needed=only_topics,
         topics_else=() if only_topics else contract.topics,
+        by_pattern=contract.topics.keys() - own.topics.keys(),
         only_partitions=only_partitions,
         only_stopped=only_stopped,
     )
@@ -133,6 +135,7 @@ async def plan_places(
     start: str,
     topics_needed: Collection[str] = (),
     topics_else: Collection[str] = (),
+    by_pattern: Collection[str] = (),
     only_partitions: Collection[int] = (),
     only_stopped: bool = False,
 ) -> list[Reset]:
@@ -145,6 +148,7 @@ async def plan_places(
         start: Where it begins without an offset.
         topics_needed: These topics, which must be there.
         topics_else: And those of these that are there.
+        by_pattern: Those of them that it reads by pattern.
         only_partitions, only_stopped: As for ``plan_reset``.
     """
     names = sorted({*topics_needed, *topics_else})
@@ -158,7 +162,7 @@ async def plan_places(
             f"an offset means one partition; {len(chosen)} are named: name one topic and partition"
         )
     before = await cluster.offsets.read(group, names)
-    planner = Planner(cluster, group, target, start)
+    planner = Planner(cluster, group, target, start, by_pattern)
     plans = await gather_all(
         planner.plan(view, placement, before.get(_partition_of(placement)), only_stopped)
         for view, placement in chosen
@@ -189,12 +193,20 @@ def _partition_of(placement: PartitionPlacement) -> TopicPartition:
 class Planner:
     """Plans the reset of single partitions."""
 
-    def __init__(self, cluster: ClusterClient, group: str, target: Target, start: str) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        group: str,
+        target: Target,
+        start: str,
+        by_pattern: Collection[str],
+    ) -> None:
         self._cluster = cluster
         self._group = group
         self._inspector = Inspector(cluster)
         self._target = target
         self._start = start  # where the group begins without an offset
+        self._by_pattern = by_pattern  # what it reads so: may be younger as a whole
 
     async def plan(
         self,
@@ -285,7 +297,10 @@ class Planner:
         if before is not None:
             return max(before.offset, ends.earliest)
         younger = self._start != "latest" or await claims.is_younger(
-            self._cluster.coordinator, self._group, partition
+            self._cluster.coordinator,
+            self._group,
+            partition,
+            by_pattern=partition.topic in self._by_pattern,
         )
         return ends.earliest if younger else ends.latest
 

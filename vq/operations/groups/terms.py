@@ -125,7 +125,7 @@ async def alter_group(
     Args:
         group: Its name.
         model: As in ``GroupTerms``; None: as it is. The committed offsets stay where they are: a
-            group that is ``clustering`` again goes on there.
+            group that is ``clustering`` again goes on there, also in its retry topic.
         mode, order, strategy: As in ``GroupTerms``; None: as it is.
         filters: For some of its topics, the filter as text: ``a || b``, ``WHERE price > 10``, or
             ``*``. A pattern of names such as ``orders.*`` is added, if it has not got it; it keeps

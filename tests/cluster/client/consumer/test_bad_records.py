@@ -14,9 +14,17 @@ from vq import aio
 from vq.broker.health.repairing import Repairer
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.errors import ContentUnreadable, CorruptData, GroupStopped, InvalidArgument, UnknownTopic
+from vq.errors import (
+    ConnectionCut,
+    ContentUnreadable,
+    CorruptData,
+    GroupStopped,
+    InvalidArgument,
+    UnknownTopic,
+)
 from vq.model import Message, TopicPartition
 from vq.operations.groups.resets import Goal, Target, plan_reset, reset
+from vq.remoting.format import Command
 from vq.store.records.format import COMPRESSION_ZLIB
 from vq.store.records.record import encode_record
 
@@ -250,6 +258,76 @@ async def test_a_content_that_its_serializer_does_not_read_meets_the_same_policy
     assert [each.message.content for each in found] == [b"no json"]
     assert found[0].failure is not None
     assert found[0].failure.raw_bytes is None, "it is a message, and may be sent again"
+
+
+@pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("policy", ["skip", "stop"])
+async def test_a_content_that_nobody_reads_is_no_failure_to_try_again(
+    factory: aio.MessageFactory, settings: dict[str, Any], policy: str
+) -> None:
+    """Also where its only try is the last one that the group allows before it copies."""
+    async with await factory.create_producer() as producer:
+        await producer.send(Message("t", b"no json"))
+    tries: list[int] = []
+
+    async def handle(given: Any) -> None:
+        tries.append(1)
+        raise ContentUnreadable("no json")
+
+    consumer = await factory.create_consumer(
+        config(
+            **settings,
+            order="relaxed",
+            on_failure="retry-topic",
+            retry_schedule=(1,),
+            max_attempts=1,
+            on_bad_record=policy,
+        )
+    )
+    consumer.subscribe("t", listener=handle)
+    async with consumer:
+        await consumer.start()
+        await asyncio.sleep(30.0)
+        assert tries == [1]
+        assert isinstance(consumer.last_error, GroupStopped) == (policy == "stop")
+        assert await is_at_end(factory) == (policy == "skip")
+    assert not await letters(factory)
+
+
+@pytest.mark.parametrize("settings", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("policy", ["skip", "stop", "hold"])
+async def test_what_is_to_be_kept_waits_until_it_is(
+    factory: aio.MessageFactory, settings: dict[str, Any], policy: str
+) -> None:
+    """A dead letter that cannot be stored yet is no failure of a listener, to be skipped, say."""
+    async with await factory.create_producer() as producer:
+        await producer.send(Message("t", b"no json"))
+    inner = factory.admin.cluster
+    plain, is_away = inner.request, True
+
+    async def request(address: Any, command: int, *rest: Any, **named: Any) -> Any:
+        if command == Command.PUT and is_away:
+            raise ConnectionCut("cut")
+        return await plain(address, command, *rest, **named)
+
+    inner.request = request  # type: ignore[method-assign]
+
+    async def handle(given: Any) -> None:
+        raise ContentUnreadable("no json")
+
+    pauses = {"retry_backoff": (0.5, 1.0), "max_attempts": 2}
+    consumer = await factory.create_consumer(
+        config(on_failure=policy, on_bad_record="dead-letter", **pauses, **settings)
+    )
+    async with consumer.subscribe("t", listener=handle):
+        await consumer.start()
+        await asyncio.sleep(60.0)
+        assert not await is_at_end(factory)
+        is_away = False
+        await asyncio.sleep(60.0)
+        assert await is_at_end(factory)
+        assert not consumer.troubles()
+    assert [each.message.content for each in await letters(factory)] == [b"no json"]
 
 
 async def test_a_listener_that_reads_damage_elsewhere_fails_as_any_other(

@@ -313,3 +313,37 @@ async def test_a_member_that_stopped_goes_on_where_it_seeks(
         await one.consumer.seek(WHERE, "earliest")
         await one.until(0, 1, 1, 2)
         assert one.consumer.troubles() == {}
+
+
+async def test_a_retry_topic_of_earlier_days_is_not_for_each_of_them(
+    factory: aio.MessageFactory,
+) -> None:
+    """What the group has handled there would come to every member again."""
+
+    async def fail_once(message: Message) -> None:
+        failed.append(message.attempts)
+        if message.attempts == 1:
+            raise ValueError("no")
+
+    failed: list[int] = []
+    given = {"group": "g", "mode": "concurrent", "max_wait_s": 0.5}
+    retries = {"max_attempts": 1, "retry_schedule": (0.2, 1)}
+    consumer = await factory.create_consumer(ConsumerConfig(**{**given, **retries}))
+    await consumer.subscribe("t", listener=fail_once).start()
+    await send(factory, *texts(1))
+    await until(lambda: failed == [1, 2])
+    await consumer.close()
+    await factory.admin.alter_group("g", model="broadcasting", on_failure="hold")
+    async with (
+        member(factory, "a", mode="concurrent", start_position="latest") as one,
+        member(factory, "b", mode="concurrent") as other,
+    ):
+        await until(lambda: WHERE in one.consumer.assignment())
+        await asyncio.sleep(1.0)
+        await send(factory, *texts(2))
+        await other.until(1, 2)
+        await until(lambda: "2" in one.taken)
+        assert (sorted(other.taken), one.taken) == (["1", "2"], ["2"])
+        assert {each.topic for each in one.consumer.assignment()} == {"t"}
+    await factory.admin.alter_group("g", model="clustering")
+    assert "_vq.retry.g" in (await factory.admin.describe_group("g")).topics

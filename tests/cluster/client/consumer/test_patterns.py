@@ -17,6 +17,7 @@ from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import InvalidArgument
 from vq.model import Message, TopicPartition
 from vq.operations.groups.groups import describe_group
+from vq.operations.groups.resets import Target, plan_reset, reset
 from vq.operations.groups.terms import alter_group
 
 pytestmark = pytest.mark.virtual_time
@@ -103,6 +104,23 @@ async def test_progress_of_a_topic_that_is_gone_is_none_of_its_namesake(
     assert committed is not None
     assert committed.offset < 10**6
     assert committed.topic_id != "0ld"
+
+
+async def test_a_reset_counts_from_where_members_would_begin(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """In a topic that came while no member was there: at its start, also with ``latest``."""
+    consumer, _ = await member(factory, "orders.*", start_position="latest")
+    await consumer.close()
+    await cluster.create_topic("orders.a", partitions=1)
+    await send(factory, *(Message("orders.a", b"%d" % number) for number in range(3)))
+    client = client_of_factory(factory)
+    [planned] = await plan_reset(client, "g", Target(goal="shift", value=1))
+    assert (planned.skips, planned.repeats) == (1, 0)
+    await reset(client, "g", [planned])
+    consumer, taken = await member(factory, "orders.*", start_position="latest")
+    await until(lambda: taken.has("orders.a", b"1", b"2"))
+    await consumer.close()
 
 
 async def test_what_a_pattern_matches_is_read_by_iteration_too(

@@ -12,9 +12,10 @@ from support.waiting import until, until_true
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.coordination.groups.groups import known_group
-from vq.coordination.tree.values.group_terms import FailurePolicy
-from vq.errors import InvalidArgument
+from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, FailurePolicy
+from vq.errors import ConnectionCut, InvalidArgument, UnknownTopic
 from vq.model import Message
+from vq.remoting.format import Command
 
 pytestmark = pytest.mark.virtual_time
 
@@ -107,6 +108,58 @@ async def test_attempts_and_pauses_follow(factory: aio.MessageFactory) -> None:
 
         await until_true(is_stopped)
         assert len(bad.tries) == count + 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"mode": "keyed"}], ids=["orderly", "keyed"])
+async def test_what_is_held_is_held_for_ever(
+    factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    """Also in a group that copies bad records, and after more tries than a setting may name."""
+    bad = Bad()
+    given = {
+        "on_failure": "hold",
+        "max_attempts": 1,
+        "retry_backoff": (0.01, 0.01),
+        "on_bad_record": "dead-letter",
+        **settings,
+    }
+    async with await member(factory, bad, **given):
+        await send(factory, *(Message("t", text, key="k") for text in (b"bad", b"behind")))
+        await asyncio.sleep(60)
+        assert len(bad.tries) > MAX_ATTEMPTS_MAX + 10
+        assert not bad.handled
+        with pytest.raises(UnknownTopic):
+            _ = [each async for each in factory.admin.read_dead_letters("g")]
+
+
+async def test_a_copy_that_is_missing_falls_under_the_new_policy(cluster: MemoryCluster) -> None:
+    """What was to be a dead letter, and could not be stored, is held after a change to that."""
+    bad, is_away = Bad(), True
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        await send(factory, Message("t", b"bad"), Message("t", b"behind"))
+        inner = factory.admin.cluster
+        plain = inner.request
+
+        async def request(address: Any, command: int, *rest: Any, **named: Any) -> Any:
+            if command == Command.PUT and is_away:
+                raise ConnectionCut("cut")
+            return await plain(address, command, *rest, **named)
+
+        inner.request = request  # type: ignore[method-assign]
+        given = {"on_failure": "dead-letter", "on_bad_record": "dead-letter", "max_attempts": 2}
+        async with await member(factory, bad, retry_backoff=(1.0, 1.0), **given):
+            await asyncio.sleep(60)
+            assert len(bad.tries) == 2, "only the copy is missing"
+            await factory.admin.alter_group("g", on_failure="hold")
+            await asyncio.sleep(30)  # a copy that is under way may be stored
+            is_away = False
+            await asyncio.sleep(60)
+            assert len(bad.tries) > 10
+            assert not bad.handled
+            await factory.admin.alter_group("g", on_failure="dead-letter")
+            await until(lambda: bad.handled == [b"behind"])
+        letters = [each async for each in factory.admin.read_dead_letters("g")]
+        assert [each.message.content for each in letters] == [b"bad"], "its copy is one"
 
 
 async def test_what_is_held_is_described(factory: aio.MessageFactory) -> None:

@@ -322,6 +322,31 @@ async def test_a_member_without_the_topic_passes_a_message_on(
             await second.close()
 
 
+@pytest.mark.parametrize("policy", ["hold", "skip", "stop", "dead-letter"])
+async def test_a_member_without_the_topic_decides_nothing_about_a_message(
+    cluster: MemoryCluster, client: ClusterClient, policy: str
+) -> None:
+    """Whatever the policy has become: no listener of its topic has failed for it since."""
+    await cluster.create_topic("other", partitions=1)
+    listener, stranger = Failing(cluster), Failing(cluster)
+    settings = {"retry_schedule": (5, 30, 30), "retry_backoff": (1, 1)}
+    async with factory_of(cluster, host="a", seed=41) as factory:
+        first = await member(factory, listener, **settings)
+        second = await member(factory, stranger, topic="other", **settings)
+        await until(lambda: len(listener.tries) == COUNT, timeout_s=10)
+        await asyncio.sleep(1)
+        await first.close()
+        admin = aio.MessageFactory.on_cluster(client).admin
+        await admin.alter_group("g", on_failure=policy)
+        await asyncio.sleep(15)
+        assert not stranger.tries
+        assert (second.troubles(), await letters(client)) == ({}, [])
+        first = await member(factory, listener, **settings)
+        await until(lambda: set(listener.got) >= BAD, timeout_s=120)
+        await first.close()
+        await second.close()
+
+
 async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_changes(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
@@ -340,6 +365,64 @@ async def test_the_topic_is_made_when_it_is_needed_and_read_when_the_policy_chan
     settings = (await admin.describe_topic("_vq.retry.g")).topic.settings
     assert (settings.retention_policy, settings.retention_hours) == ("keep", 72)
     assert settings.partitions == 2
+
+
+async def test_what_no_member_has_begun_to_read_is_lag(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """Also of a group that begins at the end of other topics; and its next member reads it."""
+    admin = aio.MessageFactory.on_cluster(client).admin
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        settings = {"start_position": "latest", "retry_schedule": (5,)}
+        consumer = await member(factory, Failing(cluster, times=99), **settings)
+        await until(lambda: len(consumer.assignment()) == 2)
+        async with await factory.create_producer() as producer:
+            await producer.send(Message("t", b"3"))
+
+        async def is_made() -> bool:
+            return "_vq.retry.g" in (await admin.describe_group("g")).topics
+
+        await until_true(is_made)
+        kill(cluster, factory)
+        await asyncio.sleep(60)
+        described = await admin.describe_group("g")
+        due = [each.lag_messages for each in described.partitions if each.topic != "t"]
+        assert sum(each or 0 for each in due) == 1
+        assert {each.committed for each in described.partitions if each.topic != "t"} == {None}
+        step = vq.admin.Target(goal="shift", value=1)
+        assert sum(each.skips or 0 for each in await admin.plan_reset("g", step)) >= 1
+        asked = vq.admin.GroupTopic(group="g", topic="_vq.retry.g", partitions=2, with_younger=True)
+        assert all(each.younger for each in await admin.read_places([asked]))
+        async with factory_of(cluster, host="next", seed=32) as other:
+            handled = Failing(cluster, times=0)
+            async with await member(other, handled, **settings):
+                await until(lambda: b"3" in handled.got, timeout_s=60)
+
+
+async def test_a_retry_topic_belongs_to_no_clone(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """It would read what its model has failed for, and keep it, though no member asks for it."""
+    admin = aio.MessageFactory.on_cluster(client).admin
+    listener = Failing(cluster)
+    async with (
+        factory_of(cluster, host="member", seed=31) as factory,
+        await member(factory, listener, retry_schedule=(5,)),
+    ):
+        await until(lambda: len(listener.got) == COUNT, timeout_s=60)
+    await admin.make_group(await admin.plan_clone_group("g", "clone"))
+    exported = await admin.export_group("g")
+    assert "_vq.retry.g" in exported.topics
+    for name in ("imported", "clone", "g"):
+        planned = await admin.plan_import_group(exported, name)
+        assert {each.partition.topic for each in planned.offsets} == (
+            {"t", "_vq.retry.g"} if name == "g" else {"t"}
+        )
+        await admin.make_group(planned)
+    for name in ("imported", "clone"):
+        described = await admin.describe_group(name)
+        assert set(described.topics) == {"t"}
+        assert described.lag_messages == 0
 
 
 async def test_what_cannot_work_is_refused(cluster: MemoryCluster) -> None:

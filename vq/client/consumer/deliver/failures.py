@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeGuard
 
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
-from vq.client.consumer.deliver.tries import Retry
+from vq.client.consumer.deliver.tries import NotCopied, Retry
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import ContentUnreadable, ListenerFailed, VqError
 from vq.log_lines import get_logger
@@ -107,6 +107,8 @@ class Failures:
         verdict = Verdict.AGAIN
         if is_alone and isinstance(error, ContentUnreadable):  # no further try reads it
             verdict = _VERDICTS_ON_BAD[OnBadRecord(policy.on_bad_record)]
+        elif isinstance(error, NotCopied):  # what it is copied for may be another policy's business
+            verdict = Verdict.HOLD
         elif attempts >= policy.max_attempts:
             verdict = _VERDICTS[OnFailure(policy.on_failure)]
         pause_s = retry.after_s if retry is not None else None

@@ -9,12 +9,14 @@ So to those who deliver, a message whose copy is stored was handled. The offset 
 committed only then, and it holds up what must follow it until then.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
-from vq.client.consumer.deliver.tries import Retry
-from vq.coordination.tree.values.group_terms import MAX_ATTEMPTS_MAX, OnBadRecord, OnFailure
+from vq.client.consumer.deliver.redelivered import NoListener
+from vq.client.consumer.deliver.tries import NotCopied, Retry
+from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
 from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
 from vq.model import Message
@@ -39,6 +41,7 @@ class Spent(NamedTuple):
         failure: What the listener made of this delivery.
         after_s: The pause that the listener asked for; None: it did not.
         is_bad: Nothing can read it, so there is no use in another try.
+        passes_on: This member has no listener for it, and another one may have.
         error: What the listener raised, for the log; None: it did not, or the try before ended so.
     """
 
@@ -46,6 +49,7 @@ class Spent(NamedTuple):
     failure: DeliveryFailure
     after_s: float | None
     is_bad: bool = False
+    passes_on: bool = False
     error: BaseException | None = None
 
 
@@ -69,7 +73,7 @@ class FailedTries:
     """What the listener made of messages, until they are handled or copied. Any thread.
 
     A message is also copied, to the retry topic, when the listener asks for a pause that is longer
-    than all of the policy's.
+    than all of the policy's, and when it came from there and this member has no listener for it.
 
     Args:
         policy: After how many tries a message is copied; or at once, because nothing can read it.
@@ -80,19 +84,27 @@ class FailedTries:
         self._policy = policy
         self._now_ms = now_ms
         self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
-        self._spent: dict[tuple[str, int, int], Spent] = {}
+        self._spent: dict[tuple[str, int, int], tuple[FailurePolicy, Spent]] = {}
 
-    def _most(self) -> int:
-        """Return after how many failed tries a message is copied."""
+    def _most(self) -> float:
+        """Return after how many failed tries a message is copied; infinite: never."""
         policy = self._policy.now
-        return policy.max_attempts if policy.on_failure in COPIED else MAX_ATTEMPTS_MAX + 1
+        return policy.max_attempts if policy.on_failure in COPIED else math.inf
 
     def used_up(self, messages: Sequence[Message]) -> list[Spent]:
-        """Return messages of which only the copy is missing, with why; none: call the listener."""
+        """Return messages of which only the copy is missing, with why; none: call the listener.
+
+        What was decided by another policy counts no more: the message is tried once more.
+        """
         found: list[Spent] = []
         for message in messages if self._spent else ():
-            spent = self._spent.get(_place(message))
-            if spent is None or message.attempts <= spent.failure.attempts:  # delivered anew
+            decided = self._spent.get(_place(message))
+            if decided is None:
+                return []
+            policy, spent = decided
+            if message.attempts <= spent.failure.attempts:  # delivered anew
+                return []
+            if policy != self._policy.now:
                 return []
             found.append(spent._replace(message=message))
         return found
@@ -113,16 +125,18 @@ class FailedTries:
         found: list[Spent] = []
         is_bad = len(messages) == 1 and isinstance(result, ContentUnreadable)
         if is_bad and policy.on_bad_record != OnBadRecord.DEAD_LETTER:
-            return found  # ``failures`` decides
+            return found  # skipped, or the group stops: whoever delivers it decides that
+        passes_on = isinstance(result, NoListener)
+        is_over = is_bad or is_long or passes_on
         for message in messages:
             place = _place(message)
             since, why_before = self._since.get(place, (self._now_ms(), ""))
             self._since[place] = since, why
-            if is_bad or is_long or message.attempts >= self._most():
+            if is_over or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
                 error = None if isinstance(result, Retry) or why == why_before else result
-                spent = Spent(_NO_MESSAGE, failure, after_s, is_bad)
-                self._spent[place] = spent
+                spent = Spent(_NO_MESSAGE, failure, after_s, is_bad, passes_on)
+                self._spent[place] = policy, spent
                 found.append(spent._replace(message=message, error=error))
         while len(self._since) > _REMEMBERED:
             oldest = next(iter(self._since))
@@ -186,7 +200,7 @@ def calling(
             except Exception as error:
                 _not_copied(error, each.message)
                 if not count:
-                    raise
+                    raise NotCopied(f"its copy is not stored: {error}") from error
                 return Retry(done=count)
             failing.over((each.message,))
         failing.over(messages)
@@ -227,7 +241,7 @@ def awaiting(
             except Exception as error:
                 _not_copied(error, each.message)
                 if not count:
-                    raise
+                    raise NotCopied(f"its copy is not stored: {error}") from error
                 return Retry(done=count)
             failing.over((each.message,))
         failing.over(messages)

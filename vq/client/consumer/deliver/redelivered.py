@@ -14,6 +14,10 @@ from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
 from vq.topic_pattern import matching
 
 
+class NoListener(InvalidState):
+    """A member has a message from the retry topic, and none of its listeners is for it."""
+
+
 class RedeliveredMessage(TriedMessage):
     """A message from the retry topic; otherwise the same as any ``Message``."""
 
@@ -49,7 +53,7 @@ def _listener_of(
     topic = message.topic
     name = topic if topic in listeners else matching(listeners, topic)
     if name is None:
-        raise InvalidState(
+        raise NoListener(
             f"this member subscribes to no topic {message.topic!r}, and the group's retry topic "
             "has a message of it; have all members of the group subscribe to the same topics"
         )

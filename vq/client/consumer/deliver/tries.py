@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, VqError
 from vq.model import Message
 from vq.shown import shown
+
+
+class NotCopied(VqError):
+    """The copy of a message that is to be copied is not stored, or may not be: it is held."""
 
 
 class TriedMessage(Message):

@@ -43,7 +43,6 @@ class Beginnings:
         own_offsets: Those of a broadcasting member; None: the group has the offsets.
         reader: Reads by position.
         troubles: Where it is told that a store does not answer.
-        retry_topic: Of the group; "": it has none.
         begin: Begins to read a partition at a place.
 
     Attributes:
@@ -59,7 +58,6 @@ class Beginnings:
         own_offsets: OwnOffsets | None,
         reader: Reader,
         troubles: Troubles,
-        retry_topic: str,
         begin: Callable[[Hold, Progress], None],
     ) -> None:
         self.tasks: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -69,7 +67,6 @@ class Beginnings:
         self._own_offsets = own_offsets
         self._reader = reader
         self._troubles = troubles
-        self._retry_topic = retry_topic
         self._begin = begin
         self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
 
@@ -135,8 +132,6 @@ class Beginnings:
         start = membership.contract.start
         if self._own_offsets is not None:
             start = self._config.start_position  # each member begins by itself
-        if partition.topic == self._retry_topic:
-            start = "earliest"  # copies there are this group's, and never too old for it
         latest = start == "latest" and not elsewhere and not await self._is_new(partition)
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Committed at once: what arrives from now on must not be skipped after a crash.

@@ -10,7 +10,7 @@ from support.cases import case
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.giving_up import FailedTries, Spent, awaiting, calling
 from vq.client.consumer.deliver.policy import PolicyInForce
-from vq.client.consumer.deliver.tries import RETRY, Retry, tried_again
+from vq.client.consumer.deliver.tries import RETRY, NotCopied, Retry, tried_again
 from vq.errors import ContentUnreadable, OutcomeUnknown
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -116,7 +116,7 @@ def test_a_copy_that_is_not_stored_is_made_again_without_the_listener(
     listener = made(ValueError("no id"), 1)
     listener.refuse_at = 7
     for attempts in (1, 2, 3):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(NotCopied, match="not stored: no answer"):
             listener(message(7, attempts))
     listener.refuse_at = None
     assert listener(message(7, 4)) is None
