@@ -16,7 +16,10 @@ from vq.client.loop_calls import call_soon
 from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import OffsetStoreFailed
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
+
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -222,6 +225,26 @@ class Holds:
     def readings(self) -> list[Reading]:
         """Return what is read and delivered now."""
         return [hold.reading for hold in self if hold.reading is not None]
+
+    def log_left(self, why_uncommitted: object) -> None:
+        """Log what the next owner gets again: whose listener runs, whose progress is not stored."""
+        busy = [str(hold.partition) for hold in self if hold.may(Event.DRAINED)]
+        owing = [str(hold.partition) for hold in self if hold.may(Event.COMMITTED)]
+        if busy:
+            logger.warning(
+                "listeners did not return in time, leaving without a clean hand-over",
+                group=self._group,
+                member=self._member,
+                partitions=",".join(busy),
+            )
+        if owing:
+            logger.warning(
+                "the last offsets are not committed, handled messages will be delivered again",
+                group=self._group,
+                member=self._member,
+                partitions=",".join(owing),
+                reason=why_uncommitted,
+            )
 
     def _forget(self, hold: Hold) -> None:
         del self._holds[hold.partition]

@@ -30,12 +30,12 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.permit import Permit, PermitKeeper
-from vq.client.consumer.deliver.policy import founding_policy
-from vq.client.consumer.group.hold_states import Event
+from vq.client.consumer.group.group_consumer import GroupConsumer
 from vq.client.consumer.group.holds import Holds
 from vq.client.consumer.group.outside_offsets import MemberOffsets
-from vq.client.consumer.group.share import GroupConsumer, Share
+from vq.client.consumer.group.share import Share
 from vq.client.consumer.group.targets import Targets
+from vq.client.consumer.group.wanted import wanted_contract
 from vq.client.departures import Departure
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import Claim
@@ -50,7 +50,6 @@ from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
 from vq.tasks import begin_task
-from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
@@ -112,16 +111,8 @@ class Membership:
         self._has_all = config.model is GroupModel.BROADCASTING
         self._retry_topic = retry_topic  # which this member can read; "": none
         self._targets = Targets(cluster, config, member, on_change=self.wake)
-        self._wanted = ConsumerGroup(
-            start=str(config.start_position),
-            topics={each: wanted for each, wanted in filters.items() if not is_pattern(each)},
-            patterns={each: wanted for each, wanted in filters.items() if is_pattern(each)},
-            model=str(config.model),
-            mode=str(config.mode),
-            order=str(config.order),
-            strategy=self._targets.strategy,
-            offset_store=offsets.identity,
-            failure=founding_policy(config),
+        self._wanted = wanted_contract(
+            config, filters, strategy=self._targets.strategy, offset_store=offsets.identity
         )
         self._consumer = consumer
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
@@ -194,31 +185,11 @@ class Membership:
             async with asyncio.timeout(timeout_s):
                 await self._give_up_for_good()
         except TimeoutError:
-            self._log_left(f"no answer from ZooKeeper within {timeout_s:g} s")
+            self._holds.log_left(f"no answer from ZooKeeper within {timeout_s:g} s")
         except Exception as error:  # noqa: BLE001 - others wait for what is left to release
-            self._log_left(error)
+            self._holds.log_left(error)
         await self.share.hand_overs.cancel()
         await self._leave(keep_place=True)
-
-    def _log_left(self, why_uncommitted: object) -> None:
-        """Log what the next owner gets again: whose listener runs, whose progress is not stored."""
-        busy = [str(hold.partition) for hold in self._holds if hold.may(Event.DRAINED)]
-        owing = [str(hold.partition) for hold in self._holds if hold.may(Event.COMMITTED)]
-        if busy:
-            logger.warning(
-                "listeners did not return in time, leaving without a clean hand-over",
-                group=self._group,
-                member=self._member,
-                partitions=",".join(busy),
-            )
-        if owing:
-            logger.warning(
-                "the last offsets are not committed, handled messages will be delivered again",
-                group=self._group,
-                member=self._member,
-                partitions=",".join(owing),
-                reason=why_uncommitted,
-            )
 
     async def _give_up_for_good(self) -> None:
         for number in range(1, _LEAVE_TRIES + 1):
@@ -520,7 +491,7 @@ class Membership:
             async with asyncio.timeout(_PART_S):
                 await self._give_up_for_good()
         except (TimeoutError, VqError) as failed:
-            self._log_left(failed)
+            self._holds.log_left(failed)
         self._permit.stop()
         await self.share.hand_overs.cancel()
         await self._leave()

@@ -11,10 +11,11 @@ come while one is under way go together.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.progress import Progress
+from vq.client.consumer.group.group_consumer import GroupConsumer
 from vq.client.consumer.group.hand_overs import HandOvers
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds
@@ -39,7 +40,6 @@ from vq.coordination.tree.coordinator import (
     WatchEvent,
 )
 from vq.coordination.tree.values.consumers import CommittedOffset
-from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import (
     CoordinationError,
     GenerationStale,
@@ -58,47 +58,6 @@ _AT_ONCE: Final = 2 * COMMITS_PER_MULTI
 _ATTEMPTED_MAX: Final = 16
 #: Steps of claims that are under way at once.
 _STEPS_AT_ONCE: Final = 4
-
-
-class GroupConsumer(Protocol):
-    """What a consumer does when its member's share changes, or is in doubt."""
-
-    async def claimed(self, hold: Hold) -> None:
-        """The member owns a partition now; ``hold.claim.committed`` says where to go on.
-
-        If ``hold.unknown`` is set, it is to ``learn`` that first.
-        """
-        ...
-
-    async def drain(self, hold: Hold) -> None:
-        """Return once no listener runs for it any more; it is forgotten if it is lost.
-
-        It is called in a task of the partition's own.
-        """
-        ...
-
-    async def commit_last(self, hold: Hold) -> None:
-        """Write its last progress into the tree and forget it.
-
-        Called again when it raises; the partition is not released before.
-        """
-        ...
-
-    def follow(self, failure: FailurePolicy) -> None:
-        """The contract was read: this follows a failed message from now on."""
-        ...
-
-    def suspend(self) -> None:
-        """Begin to deliver nothing until ``resume`` (or until everything was given up)."""
-        ...
-
-    def resume(self) -> None:
-        """Ownership is proved again: go on, also where a listener returns later."""
-        ...
-
-    def ended(self, error: VqError) -> None:
-        """The group has other terms, or there is no ZooKeeper any more: nothing follows."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
