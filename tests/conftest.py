@@ -85,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def failed_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Members of tests, and of their processes, record what they skip in no home directory."""
+    os.environ["VQ_FAILED_DIR"] = str(tmp_path_factory.mktemp("failed"))
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperService]:
     """A ZooKeeper shared by all tests of this process; do not stop it."""

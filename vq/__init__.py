@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from vq.coordination.groups.rebalance import GroupBalance, GroupStrategy
     from vq.coordination.tree.values.group_terms import (
         FailurePolicy,
+        GroupModel,
         OnBadRecord,
         OnFailure,
+        Ordering,
         WorkingMode,
     )
     from vq.errors import (
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     )
     from vq.offset_stores.file import FileOffsetStore
     from vq.offset_stores.sql import SqlOffsetStore
+    from vq.offset_stores.table import OffsetTable
     from vq.reserved import DeliveryFailure, MessageOrigin
 
 
@@ -108,8 +111,10 @@ _HOMES = {
     "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
     "vq.coordination.tree.values.group_terms": (
         "FailurePolicy",
+        "GroupModel",
         "OnBadRecord",
         "OnFailure",
+        "Ordering",
         "WorkingMode",
     ),
     "vq.client.reading.positions": (
@@ -159,6 +164,7 @@ _HOMES = {
     ),
     "vq.offset_stores.file": ("FileOffsetStore",),
     "vq.offset_stores.sql": ("SqlOffsetStore",),
+    "vq.offset_stores.table": ("OffsetTable",),
     "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
@@ -178,6 +184,7 @@ __all__ = [
     "FileOffsetStore",
     "FlushMode",
     "GroupBalance",
+    "GroupModel",
     "GroupStrategy",
     "InvalidArgument",
     "InvalidState",
@@ -194,9 +201,11 @@ __all__ = [
     "MessageProducer",
     "Moment",
     "OffsetBounds",
+    "OffsetTable",
     "OnBadRecord",
     "OnFailure",
     "OnUnavailable",
+    "Ordering",
     "OutcomeUnknown",
     "PartitionLoad",
     "PartitionPlacement",

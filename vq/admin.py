@@ -52,13 +52,12 @@ if TYPE_CHECKING:
         PartitionMove,
         PlannedMember,
     )
+    from vq.operations.groups.group_removal import GroupDeletion, TopicForgetting
     from vq.operations.groups.groups import (
-        GroupDeletion,
         GroupDescription,
         GroupMember,
         GroupProgress,
         GroupSummary,
-        TopicForgetting,
     )
     from vq.operations.groups.lag_rules import (
         LagFacts,
@@ -157,13 +156,12 @@ _HOMES = {
     ),
     "vq.operations.groups.making": ("ExportedOffset", "GroupExport", "PlannedGroup"),
     "vq.operations.groups.terms": ("GroupTerms",),
+    "vq.operations.groups.group_removal": ("GroupDeletion", "TopicForgetting"),
     "vq.operations.groups.groups": (
-        "GroupDeletion",
         "GroupDescription",
         "GroupMember",
         "GroupProgress",
         "GroupSummary",
-        "TopicForgetting",
     ),
     "vq.operations.groups.lag_rules": (
         "LagFacts",

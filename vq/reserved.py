@@ -19,8 +19,9 @@ these headers more:
     _vq.raw-bytes       4711                 no node has a message there that can be read; the
                                              content is the beginning of so many bytes that it has
 
-A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other. A
-message with ``_vq.settled`` is no dead letter: it tells what became of some.
+A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other; of
+a message that a member skipped it is the place of the message. A message with ``_vq.settled`` is no
+dead letter: it tells what became of some.
 """
 
 import re

@@ -64,7 +64,7 @@ def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     """Have a node only note what it archives."""
     archives = NotedArchives()
     logs = node.parts.partitions.logs
-    monkeypatch.setattr(logs, "archive", lambda *given: archives.archive(*given))
+    monkeypatch.setattr(logs.archiving, "archive", lambda *given: archives.archive(*given))
     before = archive_runs._is_archived
     monkeypatch.setattr(
         archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)

@@ -11,10 +11,12 @@ from typing import Any
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks
+from vq.client.consumer.deliver.giving_up import FailedTries, Spent, calling
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.workers import AnyDelivery, Workers
 from vq.client.reading.chunk import NO_REST, Chunk, Rest
+from vq.coordination.tree.values.group_terms import OnFailure
 from vq.errors import VqError
 from vq.model import Key, Message, TopicPartition
 from vq.store.records.compression import compress
@@ -73,7 +75,11 @@ class NotedWorkers(Workers):
 
 
 class Partition:
-    """A line of chunks of one partition; message contents are numbers from 0."""
+    """A line of chunks of one partition; message contents are numbers from 0.
+
+    Attributes:
+        copied: Messages that were skipped.
+    """
 
     def __init__(
         self, workers: Workers, listener: Callable[[Message], Any], number: int = 0, **settings: Any
@@ -86,12 +92,16 @@ class Partition:
         config = ConsumerConfig(
             **{"group": "g", "retry_backoff": (0.001, 30.0), "max_attempts": 3, **settings}
         )
+        policy = PolicyInForce(config)
+        self.copied: list[Spent] = []
+        if policy.now.on_failure == OnFailure.SKIP:
+            listener = calling(listener, FailedTries(policy, lambda: 1_000), self.copied.append)
         self.delivery: Any = delivery_for(
             TopicPartition("t", number),
             0,
             listener,
             config,
-            PolicyInForce(config),
+            policy,
             random.Random(number),
             lambda: 1_000,
             hooks=self.told.hooks,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from vq.blocking import MessageConsumer, MessageProducer
-from vq.client.config import ProducerConfig
+from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.inbox import Inbox
@@ -36,7 +36,7 @@ class Core:
     """A producer's core whose topic is not published yet; notes the time that each try has."""
 
     def __init__(self) -> None:
-        self.config = ProducerConfig(send_timeout_s=30.0)
+        self.config: Any = ProducerConfig(send_timeout_s=30.0)
         self.interceptors: Interceptors | None = None
         self.given: list[float | None] = []
 
@@ -176,13 +176,14 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
     core = Core()
     runtime, workers = LoopThread("test"), Workers(1, name="test")
     try:
+        core.config = ConsumerConfig()
         consumer = MessageConsumer(cast("ConsumerCore", core), runtime, workers, no_pull())
         assert "would wait for itself" in str(in_callback(runtime, consumer.close))
         probe = Probe()
         workers.put(cast("InTurn", probe))
         assert probe.ran.wait(10.0)
         consumer.close()
-        producer = MessageProducer(cast("ProducerCore", core), runtime)
+        producer = MessageProducer(cast("ProducerCore", Core()), runtime)
         in_callback(runtime, producer.close)
         assert len(runtime.losses) == 1, "it is still refused after a fork"
         producer.close()
@@ -212,7 +213,7 @@ async def async_listener(message: Message) -> None:
 def test_what_is_no_listener_is_refused_at_once(listener: Any, said: str) -> None:
     """A coroutine that is never awaited would count as a message that was handled."""
     runtime, workers = LoopThread("test"), Workers(1, name="test")
-    core: Any = SimpleNamespace(ensure_started=None)
+    core: Any = SimpleNamespace(ensure_started=None, config=ConsumerConfig())
     pull = ThreadPull(core, cast("Inbox", None), runtime)
     try:
         consumer = MessageConsumer(core, runtime, workers, pull)
@@ -248,11 +249,18 @@ class Ending(Core):
         await asyncio.sleep(60.0)
 
 
+def as_consumer(core: Any) -> Any:
+    core.config = ConsumerConfig()
+    return core
+
+
 def test_a_close_that_meets_the_end_of_its_factory_returns() -> None:
     """Another thread shuts the factory down; everything has its outcome then."""
     for make in (
         lambda core, runtime: MessageProducer(core, runtime),
-        lambda core, runtime: MessageConsumer(core, runtime, Workers(1, name="test"), no_pull()),
+        lambda core, runtime: MessageConsumer(
+            as_consumer(core), runtime, Workers(1, name="test"), no_pull()
+        ),
     ):
         runtime = LoopThread("test")
         each = make(cast("Any", Ending(runtime)), runtime)

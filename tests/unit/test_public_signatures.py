@@ -65,11 +65,18 @@ def members_of(cls: type) -> Iterator[tuple[str, Any]]:
         yield "fields", cls
 
 
+#: What a setting needs beside a choice.
+NEEDED: dict[tuple[str, str], dict[str, Any]] = {
+    ("model", "broadcasting"): {"member_id": "m"},
+    ("on_failure", "retry-topic"): {"order": "relaxed"},
+}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         vq.ProducerConfig(),
-        vq.ConsumerConfig(group="g", rack="r1"),
+        vq.ConsumerConfig(group="g", rack="r1", member_id="m", order="relaxed"),
         vq.TopicSettings(),
         admin.Target(goal=admin.Goal.EARLIEST, value=1),
     ],
@@ -89,7 +96,8 @@ def test_type_checkers_know_the_texts_that_a_setting_takes(settings: Any) -> Non
     assert choices
     for name, kind in choices.items():
         for each in kind:
-            given = dataclasses.replace(settings, **{name: str(each)})
+            needed = NEEDED.get((name, str(each)), {})
+            given = dataclasses.replace(settings, **{name: str(each)}, **needed)
             assert getattr(given, name) is each
 
 

@@ -7,8 +7,15 @@ from typing import Literal
 
 from vq import limits
 from vq.client import environment
-from vq.client.kinds import check_function, check_text
-from vq.client.producer.interceptors import ProducerInterceptor
+from vq.client.kinds import (
+    check_between,
+    check_function,
+    check_number,
+    check_positive,
+    check_text,
+    check_whole,
+)
+from vq.client.producer.interceptors import ProducerInterceptor, checked_interceptors
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
@@ -137,7 +144,7 @@ class MessageFactoryConfig:
             "connect_timeout_s",
             "request_timeout_s",
         ):
-            _positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,31 +234,31 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         strategy = strategy_of(self.partitioner)
         _check_serializer(self.serializer)
-        object.__setattr__(self, "interceptors", _interceptors(self.interceptors))
+        object.__setattr__(self, "interceptors", checked_interceptors(self.interceptors))
         if self.compression_threshold is not None:
-            _number("compression_threshold", self.compression_threshold, int)
+            check_whole("compression_threshold", self.compression_threshold)
         kind = check_compression(self.compression, self.compression_threshold)
         object.__setattr__(self, "compression", kind)
-        _positive("send_timeout_s", self.send_timeout_s)
-        _positive("retry_backoff_s", self.retry_backoff_s)
-        _positive("retry_backoff_max_s", self.retry_backoff_max_s)
-        _between("batch_bytes", self.batch_bytes, 1, limits.BATCH_BYTES_MAX)
-        _between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
-        _number("linger_ms", self.linger_ms)
+        check_positive("send_timeout_s", self.send_timeout_s)
+        check_positive("retry_backoff_s", self.retry_backoff_s)
+        check_positive("retry_backoff_max_s", self.retry_backoff_max_s)
+        check_between("batch_bytes", self.batch_bytes, 1, limits.BATCH_BYTES_MAX)
+        check_between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
+        check_number("linger_ms", self.linger_ms)
         if not 0 <= self.linger_ms <= limits.LINGER_MS_MAX:
             raise InvalidArgument(
                 f"linger_ms = {self.linger_ms} is outside [0, {limits.LINGER_MS_MAX}]"
             )
-        _number("exit_flush_s", self.exit_flush_s)
+        check_number("exit_flush_s", self.exit_flush_s)
         if not 0 <= self.exit_flush_s <= limits.EXIT_FLUSH_S_MAX:
             raise InvalidArgument(
                 f"exit_flush_s = {self.exit_flush_s} is outside [0, {limits.EXIT_FLUSH_S_MAX}]"
             )
-        _between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
+        check_between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
         least = limits.MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
-        _between("buffer_bytes", self.buffer_bytes, least, PRODUCER_BUFFER_BYTES_MAX)
+        check_between("buffer_bytes", self.buffer_bytes, least, PRODUCER_BUFFER_BYTES_MAX)
         if self.buffer_messages is not None:
-            _between("buffer_messages", self.buffer_messages, 1, BUFFER_MESSAGES_MAX)
+            check_between("buffer_messages", self.buffer_messages, 1, BUFFER_MESSAGES_MAX)
         when_full = choice_of(WhenFull, "when_full", self.when_full)
         object.__setattr__(self, "when_full", when_full)
         unavailable = choice_of(OnUnavailable, "on_unavailable", self.on_unavailable)
@@ -292,10 +299,10 @@ def _check_identity(config: ProducerConfig) -> None:
         raise InvalidArgument(
             f"identity = {shown(identity)} is {type(identity).__name__}; give vq.ProducerIdentity"
         )
-    _number("identity.producer_id", identity.producer_id, int)
-    _number("identity.epoch", identity.epoch, int)
-    _between("identity.producer_id", identity.producer_id, 1, 2**63 - 1)
-    _between("identity.epoch", identity.epoch, 0, limits.PRODUCER_EPOCH_MAX)
+    check_whole("identity.producer_id", identity.producer_id)
+    check_whole("identity.epoch", identity.epoch)
+    check_between("identity.producer_id", identity.producer_id, 1, 2**63 - 1)
+    check_between("identity.epoch", identity.epoch, 0, limits.PRODUCER_EPOCH_MAX)
     if not config.ordered or config.on_unavailable is not OnUnavailable.WAIT:
         raise InvalidArgument(
             f"identity needs ordered = True and on_unavailable = 'wait', not {config.ordered} and "
@@ -365,8 +372,10 @@ class ConsumerConfig:
             members follow what `vq group alter` makes of them, and one that says something else is
             told so in the log. None: what the group has; in a new group 3.
         on_failure: ``hold``, ``retry-topic``, ``dead-letter``, ``skip`` or ``stop``, see
-            ``OnFailure``. None: what the group has; in a new group ``retry-topic`` for
-            ``concurrent``, ``hold`` for the other modes.
+            ``OnFailure``. What is skipped is recorded in a file of this machine,
+            ``<directory>/<cluster>/<group>/<member>.failed``; the variable ``VQ_FAILED_DIR`` names
+            the directory, without it that is ``~/.vq/failed``. None: what the group has; in a new
+            group ``retry-topic`` for ``concurrent``, ``hold`` for the other modes.
         retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
             that fails after the last of them, too, becomes a dead letter. None: what the group has;
             in a new group the 16 of RocketMQ: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
@@ -446,6 +455,7 @@ class ConsumerConfig:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
         if self.on_failure is not None:
+            check_model(self.model, self.on_failure)
             check_order(self.mode, self.order, self.on_failure)
         if self.group:
             check_topics(self.group, self.on_failure or usual_on_failure(self.mode, self.model))
@@ -463,7 +473,7 @@ class ConsumerConfig:
                 "read_from = 'nearest' needs rack = '...': where this consumer runs, as "
                 "`vq broker --rack` names it"
             )
-        _number("restart_s", self.restart_s)
+        check_number("restart_s", self.restart_s)
         if not 0 <= self.restart_s <= RESTART_S_MAX:
             raise InvalidArgument(f"restart_s = {self.restart_s} is outside [0, {RESTART_S_MAX}]")
         if self.restart_s and not self.member_id:
@@ -478,15 +488,15 @@ class ConsumerConfig:
                 "--rack` names it"
             )
         _check_broadcasting(self, name)
-        _positive("commit_interval_s", self.commit_interval_s)
-        _positive("audit_interval_s", self.audit_interval_s)
-        _between("prefetch_bytes", self.prefetch_bytes, 64 * limits.KIB, limits.GIB)
-        _between("buffer_bytes", self.buffer_bytes, limits.MIB, 64 * limits.GIB)
-        _between("workers", self.workers, 1, WORKERS_MAX)
-        _between("window_messages", self.window_messages, 1, WINDOW_MESSAGES_MAX)
-        _between("window_bytes", self.window_bytes, 64 * limits.KIB, limits.GIB)
-        _between("batch_size", self.batch_size, 1, self.window_messages)
-        _number("batch_wait_ms", self.batch_wait_ms)
+        check_positive("commit_interval_s", self.commit_interval_s)
+        check_positive("audit_interval_s", self.audit_interval_s)
+        check_between("prefetch_bytes", self.prefetch_bytes, 64 * limits.KIB, limits.GIB)
+        check_between("buffer_bytes", self.buffer_bytes, limits.MIB, 64 * limits.GIB)
+        check_between("workers", self.workers, 1, WORKERS_MAX)
+        check_between("window_messages", self.window_messages, 1, WINDOW_MESSAGES_MAX)
+        check_between("window_bytes", self.window_bytes, 64 * limits.KIB, limits.GIB)
+        check_between("batch_size", self.batch_size, 1, self.window_messages)
+        check_number("batch_wait_ms", self.batch_wait_ms)
         if not 0 <= self.batch_wait_ms <= BATCH_WAIT_MS_MAX:
             raise InvalidArgument(
                 f"batch_wait_ms = {self.batch_wait_ms} is outside [0, {BATCH_WAIT_MS_MAX}]"
@@ -497,12 +507,12 @@ class ConsumerConfig:
                 "batch_size, too"
             )
         if self.max_attempts is not None:
-            _between("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_MAX)
+            check_between("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_MAX)
         if self.listener_timeout_s is not None:
-            _positive("listener_timeout_s", self.listener_timeout_s)
+            check_positive("listener_timeout_s", self.listener_timeout_s)
         if self.retry_backoff is not None:
             object.__setattr__(self, "retry_backoff", _pauses(self.retry_backoff))
-        _number("max_wait_s", self.max_wait_s)
+        check_number("max_wait_s", self.max_wait_s)
         if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
@@ -513,7 +523,6 @@ def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:
     """Check what a member of a broadcasting group asks for."""
     if config.model is not GroupModel.BROADCASTING:
         return
-    check_model(config.model, config.on_failure)
     check_model(config.model, config.on_bad_record, "on_bad_record")
     for what, is_given in (
         (f"strategy = {strategy!r}", strategy != STICKY),
@@ -558,41 +567,13 @@ def _pauses(given: object) -> tuple[float, float]:
             "such as (0.1, 30.0)"
         )
     first_s, most_s = given
-    _positive("the first pause of retry_backoff", first_s)
-    _positive("the longest pause of retry_backoff", most_s)
+    check_positive("the first pause of retry_backoff", first_s)
+    check_positive("the longest pause of retry_backoff", most_s)
     if most_s < first_s:
         raise InvalidArgument(
             f"retry_backoff = {shown(given)}: the longest pause is below the first one"
         )
     return first_s, most_s
-
-
-def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
-    if not isinstance(given, list | tuple):
-        raise InvalidArgument(
-            f"interceptors = {shown(given)} is {type(given).__name__}; give a tuple of interceptors"
-        )
-    for each in given:
-        if isinstance(each, type):
-            raise InvalidArgument(
-                f"interceptor {each.__name__} is a class; give an instance of it: "
-                f"{each.__name__}(...)"
-            )
-        if not isinstance(each, ProducerInterceptor):
-            raise InvalidArgument(
-                f"interceptor {shown(each)} is {type(each).__name__}; derive its class from "
-                "vq.ProducerInterceptor"
-            )
-        for hook in ("before_send", "after_send"):
-            what = f"{hook} of interceptor {type(each).__name__}"
-            check_function(what, getattr(each, hook), "make it a plain method")
-    return tuple(given)
-
-
-def _number(name: str, value: object, kinds: type | tuple[type, ...] = (int, float)) -> None:
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        what = "a whole number" if kinds is int else "a number"
-        raise InvalidArgument(f"{name} = {shown(value)} is {type(value).__name__}; give {what}")
 
 
 def _check_serializer(serializer: object) -> None:
@@ -612,17 +593,3 @@ def _check_serializer(serializer: object) -> None:
     for name in ("dumps", "loads"):
         what = f"{name} of serializer {type(serializer).__name__}"
         check_function(what, getattr(serializer, name), "make it a plain method")
-
-
-def _positive(name: str, value: float) -> None:
-    _number(name, value)
-    if not 0 < value <= limits.TIMEOUT_S_MAX:
-        raise InvalidArgument(
-            f"{name} = {value} is outside (0, {limits.TIMEOUT_S_MAX:.0f}] seconds"
-        )
-
-
-def _between(name: str, value: int, least: int, most: int) -> None:
-    _number(name, value, int)
-    if not least <= value <= most:
-        raise InvalidArgument(f"{name} = {value} is outside [{least}, {most}]")

@@ -105,8 +105,8 @@ class MessageCopies:
         name = topic_of(Purpose.DEAD_LETTERS, self._group)
         partitions = await self.open(name, message.topic)
         to = TopicPartition(name, message.partition % partitions)
-        told = headers_of_copy(origin_of(message), self._all_failed(message, failure))
-        await self._store(_place_of(message, failure), to, encode_copy(message, told), deadline)
+        record = self.record(message, failure)
+        await self._store(_place_of(message, failure), to, record, deadline)
 
     async def retry_later(
         self,
@@ -164,6 +164,12 @@ class MessageCopies:
             )
             await cluster.track(name)
         return len(cluster.routes.topic(name).partitions)
+
+    def record(self, message: Message, failure: DeliveryFailure) -> bytes:
+        """Return a copy of a message that no retry topic is to deliver again."""
+        return encode_copy(
+            message, headers_of_copy(origin_of(message), self._all_failed(message, failure))
+        )
 
     def _all_failed(self, message: Message, failure: DeliveryFailure) -> DeliveryFailure:
         """Return how a message failed in all its deliveries, if it is from the retry topic."""

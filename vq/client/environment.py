@@ -21,3 +21,8 @@ def cluster() -> str:
 def offsets_directory() -> str:
     """Return where members of broadcasting groups keep their progress."""
     return os.environ.get("VQ_OFFSETS_DIR") or str(Path.home() / ".vq" / "offsets")
+
+
+def failed_directory() -> str:
+    """Return where members record the messages that they skip."""
+    return os.environ.get("VQ_FAILED_DIR") or str(Path.home() / ".vq" / "failed")

@@ -88,14 +88,14 @@ class FileOffsetStore(OffsetTable):
             return f"file:{self._id}"
 
     def begin(self, claimed: Mapping[Key, RowClaim]) -> Outcome:
-        """See ``OffsetTable``."""
+        """See ``OffsetTable``. For vq only."""
         with self._mutex:
             rows = self._opened()
             outcome = {key: begun(key, rows.get(key), each) for key, each in claimed.items()}
             return self._written(outcome)
 
     def commit(self, commits: Sequence[Commit]) -> Outcome:
-        """See ``OffsetTable``."""
+        """See ``OffsetTable``. For vq only."""
         with self._mutex:
             rows = self._opened()
             return self._written(
@@ -103,7 +103,7 @@ class FileOffsetStore(OffsetTable):
             )
 
     def read(self, cluster: str, group: str, topics: Collection[str]) -> dict[Key, Row]:
-        """See ``OffsetTable``."""
+        """See ``OffsetTable``. For vq only."""
         with self._mutex:
             return {
                 key: row
@@ -112,7 +112,7 @@ class FileOffsetStore(OffsetTable):
             }
 
     def of_group(self, cluster: str, group: str) -> dict[Key, Row]:
-        """Return all that a group has."""
+        """Return all that a group has. For vq only."""
         with self._mutex:
             return {key: row for key, row in self._opened().items() if key[:2] == (cluster, group)}
 

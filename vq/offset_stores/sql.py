@@ -125,7 +125,7 @@ class SqlOffsetStore(OffsetTable):
         return f"{'mysql' if kind == 'mariadb' else kind}:{self._id}"
 
     def begin(self, claimed: Mapping[Key, RowClaim]) -> Outcome:
-        """See ``OffsetTable``."""
+        """See ``OffsetTable``. For vq only."""
         if not claimed:
             return {}
         outcome = self._retried(lambda connection: self._begin(connection, claimed))
@@ -137,7 +137,7 @@ class SqlOffsetStore(OffsetTable):
         return outcome
 
     def commit(self, commits: Sequence[Commit]) -> Outcome:
-        """See ``OffsetTable``.
+        """See ``OffsetTable``. For vq only.
 
         Where the application commits in transactions of its own, one of them may have locked the
         row, which would hold up the other rows. So those are read first, which waits for nobody.
@@ -159,7 +159,7 @@ class SqlOffsetStore(OffsetTable):
         return outcome
 
     def read(self, cluster: str, group: str, topics: Collection[str]) -> dict[Key, Row]:
-        """See ``OffsetTable``."""
+        """See ``OffsetTable``. For vq only."""
         statement = self._statements.of_topics(cluster, group, list(topics))
         return self._in_transaction(lambda each: _rows(each, statement), only_reads=True)
 

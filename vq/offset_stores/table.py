@@ -129,15 +129,21 @@ class OffsetTable(ABC):
 
     @abstractmethod
     def begin(self, claimed: Mapping[Key, RowClaim]) -> Outcome:
-        """Put the fences of claims into the rows, and return the rows; see ``begun``."""
+        """Put the fences of claims into the rows, and return the rows; see ``begun``.
+
+        For vq only.
+        """
 
     @abstractmethod
     def commit(self, commits: Sequence[Commit]) -> Outcome:
-        """Write progress, at most once for each key, and return the rows; see ``committed``."""
+        """Write progress, at most once for each key, and return the rows; see ``committed``.
+
+        For vq only.
+        """
 
     @abstractmethod
     def read(self, cluster: str, group: str, topics: Collection[str]) -> dict[Key, Row]:
-        """Return what a group has in some topics."""
+        """Return what a group has in some topics. For vq only."""
 
     @abstractmethod
     def forget(self, cluster: str, group: str) -> int:

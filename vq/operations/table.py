@@ -17,7 +17,7 @@ from vq.operations.brokers import (
     unclean,
 )
 from vq.operations.cluster import bulk, cluster, settings
-from vq.operations.groups import balance, groups, making, progress, resets, terms
+from vq.operations.groups import balance, group_removal, groups, making, progress, resets, terms
 from vq.operations.messages import (
     columns,
     dead_letters,
@@ -69,10 +69,10 @@ class Operations:
     describe_group = row(groups.describe_group, ASK, DESCRIBE, GROUP, "group describe")
     plan_reset = row(resets.plan_reset, PLAN, DESCRIBE, GROUP, "group reset")
     reset = row(resets.reset, ACT, MANAGE, GROUP, "group reset")
-    plan_delete_group = row(groups.plan_delete_group, PLAN, DESCRIBE, GROUP, "group delete")
-    delete_group = row(groups.delete_group, ACT, MANAGE, GROUP, "group delete")
-    plan_forget_topic = row(groups.plan_forget_topic, PLAN, DESCRIBE, GROUP, "group forget")
-    forget_topic = row(groups.forget_topic, ACT, MANAGE, GROUP, "group forget")
+    plan_delete_group = row(group_removal.plan_delete_group, PLAN, DESCRIBE, GROUP, "group delete")
+    delete_group = row(group_removal.delete_group, ACT, MANAGE, GROUP, "group delete")
+    plan_forget_topic = row(group_removal.plan_forget_topic, PLAN, DESCRIBE, GROUP, "group forget")
+    forget_topic = row(group_removal.forget_topic, ACT, MANAGE, GROUP, "group forget")
     alter_group = row(terms.alter_group, ACT, MANAGE, GROUP, "group alter")
     roll_group = row(terms.roll_group, ACT, MANAGE, GROUP, "group roll")
     end_roll = row(terms.end_roll, ACT, MANAGE, GROUP, "group roll")

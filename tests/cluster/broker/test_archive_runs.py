@@ -238,7 +238,7 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
             archive_runs, "_is_archived", lambda block: block.start_offset == archives.done[0][1]
         )
         again = NotedArchives()
-        monkeypatch.setattr(node.parts.partitions.logs, "archive", again.archive)
+        monkeypatch.setattr(node.parts.partitions.logs.archiving, "archive", again.archive)
         result = await result_of(coordinator, number, node)
     assert (result.state, result.total.blocks, len(again.done)) == (RunState.DONE, 3, 2)
     assert result.begun_ms == found[0].begun_ms
@@ -259,7 +259,9 @@ async def test_a_node_that_was_away_does_the_newest_run(served, archives, monkey
         for each in runs:
             await make_run(coordinator, each)
         node = await served.cluster.start()
-        monkeypatch.setattr(node.parts.partitions.logs, "archive", NotedArchives().archive)
+        monkeypatch.setattr(
+            node.parts.partitions.logs.archiving, "archive", NotedArchives().archive
+        )
         results = [await result_of(coordinator, n, node) for n in range(len(runs))]
     covered, ended = RunState.COVERED, RunState.DONE
     assert [each.state for each in results] == [covered, ended, covered, ended, ended]

@@ -165,7 +165,7 @@ async def test_a_zip_beside_the_log_is_given_up_when_the_disk_fills_up_meanwhile
     await alter(served, "t", retention_policy="archive")
     early, tries = archiver(served), 0
     logs = served.node.parts.partitions.logs
-    archive = logs.archive
+    archive = logs.archiving.archive
 
     async def filled(channel, block, to, still):
         nonlocal tries
@@ -181,13 +181,13 @@ async def test_a_zip_beside_the_log_is_given_up_when_the_disk_fills_up_meanwhile
 
         return await archive(channel, block, to, fill_up)
 
-    monkeypatch.setattr(logs, "archive", filled)
+    monkeypatch.setattr(logs.archiving, "archive", filled)
     disk.fill(0.95)
     for _ in range(2):
         await early.look()
     assert (tries, archived(served)) == (1, [False] * 2)
     assert not [name for name in served.disk.listdir(DATA / "t" / "0") if "zip" in name]
-    monkeypatch.setattr(logs, "archive", archive)
+    monkeypatch.setattr(logs.archiving, "archive", archive)
     for share, count in ((0.95, 0), (0.5, 0), (0.95, 1)):
         disk.fill(share)
         await early.look()
@@ -244,14 +244,14 @@ async def test_a_block_that_cannot_be_archived_stops_no_other_topic_and_is_told_
         await alter(served, name, retention_policy="archive")
     early = archiver(served)
     logs = served.node.parts.partitions.logs
-    archive = logs.archive
+    archive = logs.archiving.archive
 
     async def fail(channel, *given):
         if channel.partition.topic == "t":
             raise OSError(errno.EIO, "Input/output error")
         return await archive(channel, *given)
 
-    monkeypatch.setattr(logs, "archive", fail)
+    monkeypatch.setattr(logs.archiving, "archive", fail)
     disk.fill(0.95)
     for _ in range(2):
         await early.look()
@@ -267,13 +267,13 @@ async def test_a_topic_that_is_altered_meanwhile_is_left_alone(served, monkeypat
     await alter(served, "t", retention_policy="archive")
     early = archiver(served)
     logs = served.node.parts.partitions.logs
-    archive = logs.archive
+    archive = logs.archiving.archive
 
     async def altered(channel, block, to, still):
         await alter(served, "t")
         return await archive(channel, block, to, still)
 
-    monkeypatch.setattr(logs, "archive", altered)
+    monkeypatch.setattr(logs.archiving, "archive", altered)
     disk.fill(0.95)
     await early.look()
     assert not any(archived(served))
@@ -329,7 +329,7 @@ async def test_a_place_that_does_not_answer_is_waited_for_once(served, monkeypat
         tries += 1
         raise Busy("the place of an archive cannot be reached")
 
-    monkeypatch.setattr(served.node.parts.partitions.logs, "archive", silent)
+    monkeypatch.setattr(served.node.parts.partitions.logs.archiving, "archive", silent)
     disk.fill(0.95)
     await early.look()
     assert tries == 1
@@ -356,13 +356,13 @@ async def test_a_copy_archives_the_end_of_a_quiet_partition_early(node_pair):
     node.parts.disks.main.look_now()
     early = node.parts.upkeep.early_archiver
     logs = node.parts.partitions.logs
-    monkey = logs.archive
+    monkey = logs.archiving.archive
     done = []
 
     async def archive(channel, block, to, still):
         done.append(block.start_offset)
         return await monkey(channel, block, None, still)
 
-    logs.archive = archive
+    logs.archiving.archive = archive
     await early.look()
     assert done == [0]

@@ -18,7 +18,7 @@ from vq.errors import UnknownTopic
 from vq.message_filter import ALL
 from vq.model import TopicSettings
 from vq.operations.cluster.cluster import cluster_status
-from vq.operations.groups import groups
+from vq.operations.groups import group_removal, groups
 from vq.operations.topics import deletion, topics
 
 #: What ZooKeeper's shell stores of JSON without quotes.
@@ -61,8 +61,8 @@ async def test_a_group_without_a_contract_can_be_deleted(client: ClusterClient) 
     """It is listed: its node was made as a parent."""
     await client.coordinator.create(ConsumerGroup.path("bare"), parents=True)
     assert [each.group for each in await groups.list_groups(client)] == ["bare"]
-    assert (await groups.plan_delete_group(client, "bare")).partitions == 0
-    await groups.delete_group(client, "bare")
+    assert (await group_removal.plan_delete_group(client, "bare")).partitions == 0
+    await group_removal.delete_group(client, "bare")
     assert await groups.list_groups(client) == []
 
 

@@ -12,7 +12,7 @@ from support.waiting import block_until
 
 from vq.blocking import MessageFactory
 from vq.blocking import factory as factories
-from vq.client.config import MessageFactoryConfig, ProducerConfig
+from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.clock import SystemClock
 from vq.errors import CoordinationError, InvalidState
 
@@ -66,7 +66,7 @@ class Closing:
         """Take nothing."""
 
     abandon = abandon_in_child = flush_at_exit = ensure_started = append
-    config = ProducerConfig()
+    config: Any = ProducerConfig()
 
     async def close(self) -> None:
         self.closed = True
@@ -100,6 +100,8 @@ def test_shutdown_waits_for_what_another_thread_is_closing(
 
     def make(*_: object, **__: object) -> Closing:
         made.append(Closing(events))
+        if kind == "consumer":
+            made[-1].config = ConsumerConfig()
         return made[-1]
 
     monkeypatch.setattr(factories, "open_cluster", open_cluster)

@@ -41,7 +41,7 @@ SHARED = ("zookeeper", "cluster")
 LOGGING = ("log_level", "log_format")
 SECTIONS = ("client", "producer", "consumer", "broker")
 #: Variables of vq that are no settings of a command.
-_OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE"})
+_OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR"})
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
 #: Between paths in a variable, as in ``PATH``.

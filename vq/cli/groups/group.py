@@ -12,6 +12,7 @@ from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, s
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
 from vq.cli.groups.group_balance import history, plan
+from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
@@ -19,18 +20,20 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
-from vq.operations.groups.groups import (
+from vq.operations.groups.group_removal import (
     GroupDeletion,
+    TopicForgetting,
+    delete_group,
+    forget_topic,
+    plan_delete_group,
+    plan_forget_topic,
+)
+from vq.operations.groups.groups import (
     GroupDescription,
     GroupMember,
     GroupProgress,
     GroupSummary,
-    TopicForgetting,
-    delete_group,
     describe_group,
-    forget_topic,
-    plan_delete_group,
-    plan_forget_topic,
     readable_groups,
 )
 from vq.operations.groups.lag_rules import LagThresholds
@@ -86,7 +89,7 @@ def group() -> None:
     """List, describe, make, change, reset and delete consumer groups; forget topics."""
 
 
-for command in (reset, plan, history, alter, roll, create, clone, export, import_):
+for command in (reset, plan, history, alter, roll, create, clone, export, import_, failed):
     group.add_command(command)
 
 

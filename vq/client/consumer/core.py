@@ -3,11 +3,11 @@
 ``Membership`` decides which partitions are held. Each of them has a fetcher, which reads ahead, and
 a delivery, which decodes and calls the listener. ``commit`` writes the progress of deliveries to
 ZooKeeper. A partition that is given up is first drained: no listener runs, and its position is
-committed, before another member claims it. Its states are in ``hold_states``.
+committed, before another member claims it. Its states are in ``hold_states``. Where a partition
+begins, and what stops it, is in ``place``.
 """
 
 import asyncio
-import itertools
 import math
 import os
 import socket
@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
@@ -25,38 +24,32 @@ from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import Called, Spent
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
-from vq.client.consumer.deliver.progress import Handled, Progress, go_on_at
+from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.failed_messages import FailedMessages
-from vq.client.consumer.fetch.fetch_sessions import DELAY_TOLD_S, Fetches
+from vq.client.consumer.fetch.fetch_sessions import Fetches
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
-from vq.client.consumer.group import places
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffsets
 from vq.client.consumer.group.own_offsets import OwnOffsets
-from vq.client.consumer.group.steering import Steering
 from vq.client.consumer.group.subscriptions import Subscriptions
+from vq.client.consumer.place.beginnings import Beginnings
+from vq.client.consumer.place.steering import Steering
+from vq.client.consumer.place.stops import Stops
 from vq.client.consumer.reader import Reader
-from vq.client.consumer.troubles import UNKNOWN_OFFSET, Troubles
+from vq.client.consumer.troubles import Troubles
 from vq.client.loop_calls import call_soon
-from vq.client.reading.nodes import Nodes, passes
-from vq.coordination.groups import claims
+from vq.client.reading.nodes import Nodes
 from vq.coordination.tree.values.group_terms import (
-    BAD_RECORD,
     FailurePolicy,
     GroupModel,
-    OnBadRecord,
     WorkingMode,
 )
 from vq.errors import (
-    ContentUnreadable,
     CoordinationError,
-    CorruptData,
-    FilterFailed,
     GenerationStale,
     InvalidState,
-    ListenerFailed,
     VqError,
 )
 from vq.log_lines import get_logger
@@ -68,12 +61,6 @@ from vq.topic_pattern import is_pattern
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
-#: Pauses before an offset store that did not answer is asked again.
-_LEARN_AGAIN = Backoff(first_s=0.5, most_s=10.0, jitter=0.5)
-#: Pauses before a broker that did not answer about a place is asked again.
-_CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
-
-
 _NOTHING: Final = Called(None, None)
 
 
@@ -88,6 +75,7 @@ class ConsumerCore:
         reader: Reads without the group.
         policy: What follows a failed message.
         failed: Where messages go that listeners failed for.
+        stops: What keeps a reading from going on.
         steering: Seeks, pauses and resumes.
     """
 
@@ -110,17 +98,26 @@ class ConsumerCore:
         self._start_is_over = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self.holds = Holds(config.group, self.member)
-        self._handled: dict[TopicPartition, Handled] = {}  # of partitions that were lost
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.policy = PolicyInForce(config)
-        self.failed = FailedMessages(cluster, config.group, self.policy)
+        self.failed = FailedMessages(cluster, config.group, self.member, self.policy)
         self._own_offsets: OwnOffsets | None = None
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
         self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
         self.reader = Reader(cluster, self._troubles)
+        self.stops = Stops(
+            cluster,
+            config,
+            subscriptions=self._subscriptions,
+            reader=self.reader,
+            troubles=self._troubles,
+            policy=self.policy,
+            bad_records=self._bad_records,
+            commit=self.commit,
+        )
         self.steering = Steering(self)
         store, in_order = config.offset_store, config.mode is WorkingMode.ORDERLY
         self._outside = (
@@ -136,7 +133,15 @@ class ConsumerCore:
         )
 
         self._offsets: MemberOffsets = self._own_offsets or self._outside or cluster.offsets
-        self._learning: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._beginnings = Beginnings(
+            cluster,
+            config,
+            subscriptions=self._subscriptions,
+            own_offsets=self._own_offsets,
+            reader=self.reader,
+            troubles=self._troubles,
+            begin=self._begin,
+        )
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
@@ -252,84 +257,8 @@ class ConsumerCore:
     async def claimed(self, hold: Hold) -> None:
         """Begin to consume a partition that was claimed."""
         self._expect_target()
-        if hold.unknown is None:
-            await self._begin_at(hold)
-        else:
-            self._learning[hold.partition] = begin_task(self._learn(hold))
-
-    async def _learn(self, hold: Hold) -> None:
-        """Begin to consume a partition once its offset store says where; it waits meanwhile."""
-        membership = self._membership
-        assert membership is not None
-        try:
-            for tries in itertools.count(1):
-                if hold.state is not State.STARTING:
-                    return  # it is given up, or lost
-                if hold.unknown is None:
-                    break
-                self._troubles.failed(hold.partition, UNKNOWN_OFFSET, hold.unknown)
-                await asyncio.sleep(_LEARN_AGAIN.pause_s(tries, self._cluster.rng))
-                try:
-                    await membership.share.learn(hold)
-                except CoordinationError as error:
-                    logger.debug("offset cannot be learned, trying again", error=error)
-            self._troubles.over(hold.partition)
-            await self._begin_at(hold)
-        except VqError as error:
-            logger.warning(
-                "partition cannot begin, trying again",
-                group=self.config.group,
-                partition=hold.partition,
-                error=error,
-            )
-            if hold.may(Event.GIVE_UP):
-                membership.share.give_up([hold])
-            membership.wake()
-        finally:
-            if self._learning.get(hold.partition) is asyncio.current_task():
-                del self._learning[hold.partition]
-
-    async def _begin_at(self, hold: Hold) -> None:
-        """Begin to consume a partition where the group is in it."""
-        partition, committed = hold.partition, hold.claim.committed
-        by_pattern = not self._subscriptions.names(partition.topic)
-        elsewhere = ""
-        if committed is not None:
-            elsewhere = await places.why_elsewhere(self._cluster, partition, committed)
-            if not (elsewhere and (by_pattern or self._own_offsets is not None)):
-                hold.stopped = committed.stopped or elsewhere
-                begin = go_on_at(hold.claim, committed, self._handled.pop(partition, None))
-                hold.has_sought = begin.position < committed.offset
-                if hold.state is State.STARTING:  # not given up meanwhile
-                    self._begin(hold, begin)
-                return
-            hold.has_sought = True  # the offset is one of a topic that is not there any more
-            self._handled.pop(partition, None)
         assert self._membership is not None
-        hold.stopped = ""
-        offsets = await self.reader.partition(partition).bounds()
-        start = self._membership.contract.start
-        if self._own_offsets is not None:
-            start = self.config.start_position  # each member begins by itself
-        latest = start == "latest" and not elsewhere and not await self._is_new(partition)
-        begin = Progress(offsets.latest if latest else offsets.earliest)
-        # Committed at once: what arrives from now on must not be skipped after a crash.
-        error = (await self._membership.share.commit({partition: begin}))[partition]
-        if error is not None:
-            raise error
-        if hold.state is State.STARTING:
-            self._begin(hold, begin)
-
-    async def _is_new(self, partition: TopicPartition) -> bool:
-        """Whether a partition was made after the group, or this member of it, began."""
-        if self._own_offsets is not None:
-            return await self._own_offsets.is_new(partition)
-        return await claims.is_younger(
-            self._cluster.coordinator,
-            self.config.group,
-            partition,
-            by_pattern=not self._subscriptions.names(partition.topic),
-        )
+        await self._beginnings.claimed(hold, self._membership)
 
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
@@ -337,10 +266,12 @@ class ConsumerCore:
         subscription = self._subscriptions.of(partition.topic)
         hooks = DeliveryHooks(
             consumed=lambda size, rest: fetcher.finished(size, rest),
-            stuck=lambda error: call_soon(self._loop, self._stuck, reading, error),
-            went_on=lambda: call_soon(self._loop, self._went_on, reading),
-            fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
-            stop=lambda error: call_soon(self._loop, self._listener_stops, reading, error),
+            stuck=lambda error: call_soon(self._loop, self.stops.stuck, reading, error),
+            went_on=lambda: call_soon(self._loop, self.stops.went_on, reading),
+            fetch_again=lambda offset: call_soon(
+                self._loop, self.stops.fetch_again, reading, offset
+            ),
+            stop=lambda error: call_soon(self._loop, self.stops.listener_stops, reading, error),
         )
         config = self.config
         if partition.topic == self.failed.retry_topic:  # lists would mix topics
@@ -368,119 +299,18 @@ class ConsumerCore:
             wanted=subscription.wanted,
             last_epoch=begin.epoch,
             on_chunk=delivery.add,
-            on_error=lambda error: self._fetch_reported(reading, error),
+            on_error=lambda error: self.stops.fetch_reported(reading, error),
             # A new master: its log may not have what was handled.
-            on_new_epoch=lambda: self._check(reading, reading.progress()),
-            on_bad_record=lambda offset, why: self._meet_bad_record(reading, offset, why),
+            on_new_epoch=lambda: self.stops.check(reading, reading.progress()),
+            on_bad_record=lambda offset, why: self.stops.meet_bad_record(reading, offset, why),
         )
         reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
         if hold.stopped:
-            self._stop(reading, hold.stopped)
+            self.stops.stop(reading, hold.stopped)
         elif begin.message_id is None:
-            self._deliver(reading)  # its first read checks the offset, and its epoch
+            self.stops.deliver(reading)  # its first read checks the offset, and its epoch
         else:
-            self._check(reading, begin)
-
-    # Where a group goes on --------------------------------------------------------------------
-    def _deliver(self, reading: Reading) -> None:
-        reading.hold.on(Event.DELIVER)
-        reading.fetcher.start()
-
-    def _check(self, reading: Reading, begin: Progress) -> None:
-        reading.hold.on(Event.CHECK)
-        reading.task = begin_task(self._check_place(reading, begin))
-
-    async def _check_place(self, reading: Reading, begin: Progress) -> None:
-        """Start to fetch unless the broker says that the log has other messages there."""
-        partition = reading.hold.partition
-        wanted = self._subscriptions.of(partition.topic).wanted
-        told_from = self._loop.time() + DELAY_TOLD_S
-        for tries in itertools.count(1):
-            try:
-                reason = await places.why_another(self.reader.partition(partition), begin, wanted)
-                break
-            except VqError as error:
-                if not passes(error) or self._loop.time() >= told_from:
-                    self._fetch_reported(reading, error)
-            if reading.hold.state is not State.CHECKING:
-                return  # the error proves that what was handled is gone
-            await asyncio.sleep(_CHECK_AGAIN.pause_s(tries, self._cluster.rng))
-        self._fetch_reported(reading, None)
-        if reason:
-            self._stop(reading, reason)
-        else:
-            self._deliver(reading)
-
-    async def why_stopped(self, reading: Reading) -> str:
-        """See ``Steered``."""
-        progress, partition = reading.progress(), reading.hold.partition
-        if reading.hold.stopped or (progress.message_id is None and not progress.epoch):
-            return reading.hold.stopped
-        wanted = self._subscriptions.of(partition.topic).wanted
-        try:
-            return await places.why_another(self.reader.partition(partition), progress, wanted)
-        except VqError as error:
-            if places.proves_a_loss(error, progress.position):
-                return str(error)
-            raise
-
-    def _stop(self, reading: Reading, reason: str) -> None:
-        """Stop the group here until a reset, for this member and every later one."""
-        hold = reading.hold
-        hold.on(Event.STOP)
-        reading.fetcher.stop()
-        hold.stopped = reason
-        self._report_stopped(reading)
-        if not hold.stop_is_committed:
-            reading.task = begin_task(self._keep_stop())
-
-    def _report_stopped(self, reading: Reading) -> None:
-        hold = reading.hold
-        error = places.stopped_error(self.config, hold.partition, hold.stopped)
-        self._troubles.failed(hold.partition, reading.fetcher.position, error)
-
-    async def _keep_stop(self) -> None:
-        """Commit that the group is stopped; if that fails, the next regular commit does."""
-        try:
-            await self.commit()
-        except VqError as error:
-            logger.info(
-                "stopped partition cannot be committed, trying again later",
-                group=self.config.group,
-                error=error,
-            )
-
-    def _listener_stops(self, reading: Reading, error: VqError) -> None:
-        """A listener has failed too often, and the settings say that the group stops there.
-
-        If the partition is about to leave or to pause, the next reading fails likewise.
-        """
-        if reading.is_current and reading.hold.may(Event.STOP):
-            is_bad = isinstance(error.__cause__, ContentUnreadable)
-            is_bad &= self.policy.now.on_bad_record == OnBadRecord.STOP
-            why = BAD_RECORD if is_bad else places.LISTENER_FAILED
-            self._stop_reading(reading)
-            self._stop(reading, f"{why}: {error}")
-
-    async def _meet_bad_record(self, reading: Reading, offset: int, damage: VqError) -> int | None:
-        """Do about a record that nobody can read what the settings say; see the fetcher."""
-        delivery, hold = reading.delivery, reading.hold
-        if not reading.is_current:
-            return None
-        policy = self.policy.now.on_bad_record
-        if policy == OnBadRecord.STOP:
-            # What is before it is handled first, so that the group stops right at it.
-            if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
-                self._stop_reading(reading)
-                self._stop(reading, f"{BAD_RECORD}: {damage}")
-            return None
-        reader = self.reader.partition(hold.partition)
-        following = await self._bad_records.settle(
-            reader, offset, damage, keep=policy == OnBadRecord.DEAD_LETTER
-        )
-        reading.message_id = None  # nobody knows the one before the next
-        delivery.pass_over(following)
-        return following
+            self.stops.check(reading, begin)
 
     # Troubles -------------------------------------------------------------------------------------
     @property
@@ -502,40 +332,6 @@ class ConsumerCore:
         """See ``MessageConsumer.troubles``."""
         return self._troubles.present()
 
-    def _stuck(self, reading: Reading, error: VqError) -> None:
-        if reading.is_current:
-            reading.fetch_failed = False
-            at = reading.delivery.position
-            if isinstance(error, ListenerFailed):  # others before it may be unfinished, too
-                at = int(error.details.get("offset", at))
-            self._troubles.failed(reading.hold.partition, at, error)
-
-    def _went_on(self, reading: Reading) -> None:
-        if reading.is_current:
-            self._troubles.over(reading.hold.partition)
-            if reading.hold.stopped:
-                self._report_stopped(reading)
-
-    def _fetch_again(self, reading: Reading, offset: int) -> None:
-        if reading.is_current:
-            error = reading.delivery.error
-            self._troubles.bad_reads += not isinstance(error, FilterFailed)
-            damage = error if isinstance(error, CorruptData) else None
-            reading.fetcher.fetch_again(offset, damage)
-
-    def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
-        """Note an error of the fetcher, or with None that it is over."""
-        partition, position = reading.hold.partition, reading.fetcher.position
-        if error is not None and places.proves_a_loss(error, position):
-            self._stop(reading, str(error))
-        elif error is not None:
-            reading.fetch_failed = True
-            delayed_s = DELAY_TOLD_S if passes(error) else None
-            self._troubles.failed(partition, position, error, delayed_s=delayed_s)
-        elif reading.fetch_failed:
-            reading.fetch_failed = False
-            self._troubles.over(partition)
-
     # Ends and pauses ----------------------------------------------------------------------------
     async def drain(self, hold: Hold) -> None:
         """See ``GroupConsumer``."""
@@ -545,29 +341,15 @@ class ConsumerCore:
         if hold.state is State.LOST:
             progress = hold.progress()
             if progress is not None and not hold.stopped:
-                self._handled[hold.partition] = Handled(hold.claim, hold.attempted, progress)
+                self._beginnings.lost(hold, progress)
             self._forget(hold)
-
-    def _stop_reading(self, reading: Reading) -> "asyncio.Future[None]":
-        """Have a partition delivered no further; done once no listener runs for it any more."""
-        reading.fetcher.stop()
-        if reading.task is not None:
-            reading.task.cancel()
-        if reading.drained is None:
-            drained = reading.drained = self._loop.create_future()
-            try:
-                reading.delivery.stop(lambda: call_soon(self._loop, _settle, drained))
-            except BaseException:
-                reading.drained = None  # nothing settles it; the next try stops the delivery again
-                raise
-        return reading.drained
 
     async def _wait_drained(self, reading: Reading) -> None:
         """Wait until no listener runs for a partition any more, but no longer than its limit.
 
         What a listener does behind the limit counts for nothing: nobody asks this reading any more.
         """
-        drained = self._stop_reading(reading)
+        drained = reading.end()
         left_s = self.config.listener_timeout_s or math.inf
         while not drained.done() and left_s > 0:
             wait_s = min(_DRAIN_WARNING_S, left_s)
@@ -619,7 +401,7 @@ class ConsumerCore:
         if hold.state is not State.PAUSING:
             return  # it is given up, or lost
         try:
-            drained = self._stop_reading(reading)
+            drained = reading.end()
         except Exception:
             logger.exception(
                 "delivery cannot pause, trying again",
@@ -745,7 +527,7 @@ class ConsumerCore:
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
-        tasks = [*self._tasks, *self._learning.values()]
+        tasks = [*self._tasks, *self._beginnings.tasks.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -761,11 +543,6 @@ class ConsumerCore:
                 await self._own_offsets.close()
             if self._outside is not None:
                 self._outside.close()
-
-
-def _settle(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _member_name(cluster: ClusterClient) -> str:

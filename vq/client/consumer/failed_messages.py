@@ -2,18 +2,21 @@
 
     on_failure = "retry-topic"  ─▶ the retry topic, after a delay; behind the last one: as below
     on_failure = "dead-letter"  ─▶ the topic of dead letters
+    on_failure = "skip"         ─▶ the member's failed file, on this machine
 
 Loop-bound.
 """
 
+import asyncio
 from typing import Final
 
+from vq.client import failed_file
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.giving_up import COPIED, FailedTries, Spent
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.copies import MessageCopies, origin_of
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import GROUP_CHARS_MAX, Purpose, group_of, redelivery_in, topic_of
@@ -21,6 +24,8 @@ from vq.reserved import GROUP_CHARS_MAX, Purpose, group_of, redelivery_in, topic
 logger = get_logger(__name__)
 #: How long one try to copy a message waits for the broker.
 _COPY_S: Final = 10.0
+#: How long one try to record a message waits for the disk.
+_DISK_S: Final = 30.0
 
 
 class FailedMessages:
@@ -32,9 +37,17 @@ class FailedMessages:
         retry_topic: Of the group; "": its name is too long for one.
     """
 
-    def __init__(self, cluster: ClusterClient, group: str, policy: PolicyInForce) -> None:
+    def __init__(
+        self, cluster: ClusterClient, group: str, member: str, policy: PolicyInForce
+    ) -> None:
         self._group = group
         self._policy = policy
+        self._now_ms = cluster.clock.wall_ms
+        self._member = member
+        self._cluster_name = cluster.config.cluster
+        self._file: failed_file.FailedFile | None = None
+        self._turn = asyncio.Lock()
+        self._writing: asyncio.Future[None] | None = None
         self.copier = MessageCopies(cluster, group)
         self.tries = FailedTries(policy, cluster.clock.wall_ms)
         has_name = 0 < len(group) <= GROUP_CHARS_MAX
@@ -98,7 +111,25 @@ class FailedMessages:
         Raises:
             VqError: It is not, or may not be; to be called again.
         """
-        message, failure, after_s, *_ = spent
+        message, failure, after_s, is_bad, *_ = spent
+        is_skipped = not is_bad and not spent.passes_on
+        if is_skipped and self._policy.now.on_failure == OnFailure.SKIP:
+            file = self._file
+            if file is None:
+                file = failed_file.file_of(self._cluster_name, self._group, self._member)
+                self._file = file
+            record = self.copier.record(message, failure)
+            await self._on_disk(file, record)
+            logger.error(
+                "listener failed, message skipped",
+                group=self._group,
+                message=origin_of(message),
+                tries=failure.attempts,
+                path=file.path,
+                error=failure.reason,
+                exc_info=spent.error,
+            )
+            return
         if not self.is_retried(spent):
             await self.copier.give_up(message, failure, timeout=_COPY_S)
             logger.error(
@@ -106,6 +137,7 @@ class FailedMessages:
                 group=self._group,
                 message=origin_of(message),
                 error=failure.reason,
+                exc_info=spent.error,
             )
             return
         redelivery = self._redelivery(message)
@@ -120,4 +152,24 @@ class FailedMessages:
             redelivery=redelivery,
             delay_s=delay_s,
             error=failure.reason,
+            exc_info=spent.error,
         )
+
+    async def _on_disk(self, file: failed_file.FailedFile, record: bytes) -> None:
+        """Record a message on another thread, one thing at a time, in bounded time.
+
+        What hangs goes on, and may still be written: the next call waits for it.
+        """
+        try:
+            async with asyncio.timeout(_DISK_S), self._turn:
+                if self._writing is not None:
+                    await asyncio.wait([self._writing])
+                self._writing = asyncio.ensure_future(
+                    asyncio.to_thread(file.add, record, self._now_ms())
+                )
+                self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+                await asyncio.shield(self._writing)
+        except TimeoutError:
+            raise InvalidState(
+                f"the disk with failed file {file.path} gave no answer within {_DISK_S:g} s"
+            ) from None

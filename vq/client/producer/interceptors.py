@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from vq.client.future import SendCallback, report
+from vq.client.kinds import check_function
 from vq.errors import InvalidArgument, NotSent, OutcomeUnknown, VqError
 from vq.model import Message, SendResult
-from vq.shown import shown_raised
+from vq.shown import shown, shown_raised
 
 
 class ProducerInterceptor:
@@ -199,3 +200,30 @@ def outcome_of(raised: BaseException) -> VqError:
 
 def _report(interceptor: ProducerInterceptor, raised: BaseException) -> None:
     report(f"after_send of {type(interceptor).__name__}", raised)
+
+
+def checked_interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
+    """Return the interceptors that an application gave.
+
+    Raises:
+        InvalidArgument: One of them is none.
+    """
+    if not isinstance(given, list | tuple):
+        raise InvalidArgument(
+            f"interceptors = {shown(given)} is {type(given).__name__}; give a tuple of interceptors"
+        )
+    for each in given:
+        if isinstance(each, type):
+            raise InvalidArgument(
+                f"interceptor {each.__name__} is a class; give an instance of it: "
+                f"{each.__name__}(...)"
+            )
+        if not isinstance(each, ProducerInterceptor):
+            raise InvalidArgument(
+                f"interceptor {shown(each)} is {type(each).__name__}; derive its class from "
+                "vq.ProducerInterceptor"
+            )
+        for hook in ("before_send", "after_send"):
+            what = f"{hook} of interceptor {type(each).__name__}"
+            check_function(what, getattr(each, hook), "make it a plain method")
+    return tuple(given)

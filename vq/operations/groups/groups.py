@@ -1,7 +1,7 @@
 """Consumer groups: their members, and how far behind they are.
 
 Loop-bound functions on a ``ClusterClient``. A number that no broker answers is None, never 0.
-Setting where a group goes on is in ``resets``.
+Setting where a group goes on is in ``resets``, deleting it in ``group_removal``.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.groups import claims, forgetting, groups
-from vq.coordination.groups.groups import MemberView, UnknownGroup
+from vq.coordination.groups import claims, groups
+from vq.coordination.groups.groups import MemberView
 from vq.coordination.groups.offset_store import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator, Unreadable
@@ -21,7 +21,6 @@ from vq.errors import InvalidArgument, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL
 from vq.model import PartitionPlacement, TopicPartition
-from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.operations.groups.terms import GroupTerms, terms_of
 from vq.operations.partitions.offsets import Inspector
@@ -505,119 +504,3 @@ def _total(values: Iterable[int | None]) -> int | None:
             return None
         known.append(value)
     return sum(known)
-
-
-# delete ---------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class GroupDeletion:
-    """What deleting a consumer group takes away.
-
-    Attributes:
-        group: Its name.
-        topics: What it reads, sorted.
-        partitions: In how many partitions it has a committed offset.
-        members: Its live consumers; the group is not deleted while it has one.
-        unreadable: Why it cannot be read in ZooKeeper; None: it can.
-    """
-
-    group: str
-    topics: tuple[str, ...]
-    partitions: int
-    members: tuple[str, ...]
-    unreadable: str | None = None
-
-
-async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion:
-    """Return what deleting a consumer group would take away; changes nothing.
-
-    Raises:
-        UnknownGroup: There is none of this name.
-    """
-    coordinator = cluster.coordinator
-    unreadable = None
-    topics_read: Iterable[str] = ()
-    try:
-        contract = await groups.read_group(coordinator, group)
-    except Unreadable as error:
-        unreadable = str(error)
-    else:
-        if contract is not None:
-            topics_read = {*contract.topics, *contract.patterns}
-        elif await coordinator.exists(ConsumerGroup.path(group)) is None:
-            raise UnknownGroup(f"there is no consumer group {group!r}")
-    kept = await cluster.offsets.topics(group)
-    names = tuple(sorted({*topics_read, *kept}))
-    numbers = await gather_all(cluster.offsets.partitions(group, each) for each in kept)
-    members = await groups.member_names(coordinator, group)
-    return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
-
-
-async def delete_group(cluster: ClusterClient, group: str) -> None:
-    """Delete a consumer group without live members: where it is, is forgotten.
-
-    Raises:
-        UnknownGroup: There is none of this name.
-        InvalidState: It has members; nothing was deleted.
-        ResetUnknown: ZooKeeper went away; it is deleted, in part, or not. May be repeated.
-    """
-    if group not in await groups.list_groups(cluster.coordinator):
-        raise UnknownGroup(f"there is no consumer group {group!r}")
-    with unknown_when_cut(f"deleting group {group}", ResetUnknown):
-        await groups.delete_group(cluster.coordinator, group)
-
-
-# forget ---------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class TopicForgetting:
-    """What a group forgets with a topic.
-
-    Attributes:
-        group: Its name.
-        topic: The topic.
-        partitions: In how many partitions it has a committed offset.
-        members: Its live consumers that subscribe to the topic; while there is one, nothing is
-            forgotten.
-    """
-
-    group: str
-    topic: str
-    partitions: int
-    members: tuple[str, ...]
-
-
-async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> TopicForgetting:
-    """Return what a consumer group would forget with a topic; changes nothing.
-
-    Raises:
-        UnknownGroup: There is no such group.
-        InvalidArgument: It does not read the topic.
-    """
-    coordinator = cluster.coordinator
-    contract = await groups.known_reads(coordinator, group)
-    numbers = await cluster.offsets.partitions(group, topic)
-    if topic not in contract.topics and not numbers:
-        raise InvalidArgument(
-            f"group {group!r} does not read topic {topic!r}; it reads "
-            f"{', '.join(sorted(contract.topics)) or 'none'}"
-        )
-    members = await groups.members(coordinator, group)
-    readers = tuple(each for each, view in members.items() if view.value.reads(topic))
-    return TopicForgetting(group, topic, len(numbers), readers)
-
-
-async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
-    """Have a group forget a topic that none of its members subscribes to any more.
-
-    Its progress there is deleted, and what it keeps from being deleted
-    (``retention_policy = keep``) may go. A member that subscribes to the topic later begins
-    where its setting ``start_position`` says.
-
-    Raises:
-        UnknownGroup: There is no such group.
-        InvalidArgument: It does not read the topic.
-        InvalidState: A member subscribes to it; nothing was changed. Or one came meanwhile.
-        ResetUnknown: ZooKeeper went away; it is forgotten, in part, or not. May be repeated.
-    """
-    await plan_forget_topic(cluster, group, topic)
-    with unknown_when_cut(f"forgetting topic {topic} in group {group}", ResetUnknown):
-        await forgetting.forget_topic(cluster.coordinator, group, topic)

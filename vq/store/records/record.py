@@ -33,6 +33,7 @@ from vq.store.records.format import (
     FLAG_PROPERTIES,
     FLAG_TAG,
     KNOWN_FLAGS,
+    OFFSET_MAX,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_LENGTH_MAX,
@@ -184,6 +185,8 @@ def python_decode_into(buf: bytes | memoryview, base_offset: int, out: list[Reco
 
 def _compiled_decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) -> int:
     """Do the same; from the first record on that is not common, one that is damaged perhaps."""
+    if not 0 <= base_offset <= OFFSET_MAX:  # of a damaged control record: no log has it
+        return python_decode_into(buf, base_offset, out)
     data = buf if type(buf) is bytes else bytes(buf)
     position = _codec.decode_records(
         data, base_offset, Record, out, FLAG_CONTROL, CONTROL_PAYLOAD_BYTES

@@ -16,9 +16,9 @@ from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
-from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.group import places
 from vq.client.consumer.group.hold_states import State
+from vq.client.consumer.place import places
+from vq.client.consumer.place.stops import Stops
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
@@ -420,10 +420,10 @@ async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: Memor
         assert await take(consumer, 1) == ["m0"]
         core = core_of(consumer)
         (reading,) = core.holds.readings()
-        core._stop(reading, "the log was cut")
-        core._stuck(reading, CorruptData("m1"))
+        core.stops.stop(reading, "the log was cut")
+        core.stops.stuck(reading, CorruptData("m1"))
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
-        core._went_on(reading)
+        core.stops.went_on(reading)
         assert isinstance(consumer.troubles()[WHERE].error, GroupStopped)
 
 
@@ -432,11 +432,11 @@ async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: Mem
         assert await take(consumer, 1) == ["m0"]
         core = core_of(consumer)
         (reading,) = core.holds.readings()
-        core._fetch_reported(reading, ProtocolError("no answer"))
-        core._stuck(reading, CorruptData("m1"))
-        core._fetch_reported(reading, None)
+        core.stops.fetch_reported(reading, ProtocolError("no answer"))
+        core.stops.stuck(reading, CorruptData("m1"))
+        core.stops.fetch_reported(reading, None)
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
-        core._went_on(reading)
+        core.stops.went_on(reading)
         assert consumer.troubles() == {}
 
 
@@ -483,13 +483,13 @@ async def test_a_seek_at_the_start_hides_no_loss(
     await consume(cluster, 3)
     await crash(cluster, keep=1)
     await send(cluster, "n", 4)
-    ask = ConsumerCore._check_place
+    ask = Stops._check_place
 
     async def late(*arguments: Any) -> None:
         await asyncio.sleep(1.0)
         await ask(*arguments)
 
-    monkeypatch.setattr(ConsumerCore, "_check_place", late)
+    monkeypatch.setattr(Stops, "_check_place", late)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         await until(lambda: consumer.assignment() == [WHERE])
         if pauses:

@@ -12,8 +12,8 @@ from support.raising_logs import raising_logs
 from support.waiting import WAIT_S, until, until_true
 
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.client.consumer import core as cores
 from vq.client.consumer import troubles
+from vq.client.consumer.place import places
 from vq.coordination.groups import claims
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.tree.coordinator import ConnectionLost
@@ -83,9 +83,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
             "commit": fail_first(
                 monkeypatch, OffsetStore, "commit", lambda: ConnectionLost("not now")
             ),
-            "place": fail_first(
-                monkeypatch, cores.places, "why_another", lambda: CorruptData("bad")
-            ),
+            "place": fail_first(monkeypatch, places, "why_another", lambda: CorruptData("bad")),
             "report": fail_first(
                 monkeypatch, claims, "report_stopped", lambda: ConnectionLost("not now")
             ),
@@ -114,7 +112,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
         for line in (
             "rebalance failed, trying again",
             "commit failed, trying again later",
-            "error of a partition cannot be published, trying again later",
+            "errors of partitions cannot be published, trying again later",
             "partition does not go on, trying again without skipping",
         ):
             assert any(each.startswith(line) for each in handler.lines), line

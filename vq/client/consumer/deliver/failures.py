@@ -230,7 +230,7 @@ _VERDICTS: Final = {
     OnFailure.HOLD: Verdict.HOLD,
     OnFailure.RETRY_TOPIC: Verdict.HOLD,  # until its copy is stored, see ``giving_up``
     OnFailure.DEAD_LETTER: Verdict.HOLD,  # likewise
-    OnFailure.SKIP: Verdict.SKIP,
+    OnFailure.SKIP: Verdict.HOLD,  # likewise, in a file
     OnFailure.STOP: Verdict.STOP,
 }
 _VERDICTS_ON_BAD: Final = {

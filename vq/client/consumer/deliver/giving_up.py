@@ -1,5 +1,7 @@
 """Between the executors and a listener: a message that has used up its attempts is copied instead.
 
+Into a reserved topic, or, with ``on_failure = "skip"``, into a file of the member's machine.
+
     executor ─▶ listener ─▶ fails for the last time ─▶ copy ─▶ handled
                                                         └ not stored: a failed try, and again
 
@@ -26,7 +28,7 @@ logger = get_logger(__name__)
 #: How many messages that failed are remembered; of others it is not known since when they fail.
 _REMEMBERED: Final = 100_000
 #: What follows the last try is a copy.
-COPIED: Final = frozenset({OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER})
+COPIED: Final = frozenset({OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER, OnFailure.SKIP})
 #: What failed is remembered without its content.
 _NO_MESSAGE: Final = Message("", b"")
 
@@ -40,6 +42,7 @@ class Spent(NamedTuple):
         after_s: The pause that the listener asked for; None: it did not.
         is_bad: Nothing can read it, so there is no use in another try.
         passes_on: This member has no listener for it, and another one may have.
+        error: What the listener raised, for the log; None: it did not, or the try before ended so.
     """
 
     message: Message
@@ -47,6 +50,7 @@ class Spent(NamedTuple):
     after_s: float | None
     is_bad: bool = False
     passes_on: bool = False
+    error: BaseException | None = None
 
 
 class Called(NamedTuple):
@@ -126,13 +130,14 @@ class FailedTries:
         is_over = is_bad or is_long or passes_on
         for message in messages:
             place = _place(message)
-            since, _ = self._since.get(place, (self._now_ms(), ""))
+            since, why_before = self._since.get(place, (self._now_ms(), ""))
             self._since[place] = since, why
             if is_over or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
-                spent = Spent(message, failure, after_s, is_bad, passes_on)
-                self._spent[place] = policy, spent._replace(message=_NO_MESSAGE)
-                found.append(spent)
+                error = None if isinstance(result, Retry) or why == why_before else result
+                spent = Spent(_NO_MESSAGE, failure, after_s, is_bad, passes_on)
+                self._spent[place] = policy, spent
+                found.append(spent._replace(message=message, error=error))
         while len(self._since) > _REMEMBERED:
             oldest = next(iter(self._since))
             self._since.pop(oldest, None)

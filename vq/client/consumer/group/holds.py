@@ -12,6 +12,7 @@ from vq.client.consumer.deliver.delivery import Delivery
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
+from vq.client.loop_calls import call_soon
 from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import OffsetStoreFailed
@@ -52,6 +53,26 @@ class Reading:
             self.fetcher.epoch_at(position),
             tuple(each for each in ahead if each[0] > position),
         )
+
+    def end(self) -> "asyncio.Future[None]":
+        """Have it delivered no further; done once no listener runs for it any more."""
+        self.fetcher.stop()
+        if self.task is not None:
+            self.task.cancel()
+        if self.drained is None:
+            loop = asyncio.get_running_loop()
+            drained = self.drained = loop.create_future()
+            try:
+                self.delivery.stop(lambda: call_soon(loop, _settle, drained))
+            except BaseException:
+                self.drained = None  # nothing settles it; the next try stops the delivery again
+                raise
+        return self.drained
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Hold:

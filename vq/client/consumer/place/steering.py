@@ -10,9 +10,10 @@ from typing import Protocol
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.progress import Progress
-from vq.client.consumer.group import places
 from vq.client.consumer.group.hold_states import Event, State
 from vq.client.consumer.group.holds import Holds, Reading
+from vq.client.consumer.place import places
+from vq.client.consumer.place.stops import Stops
 from vq.client.consumer.reader import Reader
 from vq.client.reading.positions import Position, check_position, check_where
 from vq.coordination.tree.reading import gather_all
@@ -27,14 +28,7 @@ class Steered(Protocol):
     config: ConsumerConfig
     holds: Holds
     reader: Reader
-
-    async def why_stopped(self, reading: Reading) -> str:
-        """Ask the broker whether messages were lost where a reading is now.
-
-        Returns why the group is to be stopped there; "": it is not. The member's own question for
-        that may still be open, and a seek must not end it.
-        """
-        ...
+    stops: Stops
 
     def pause(self, reading: Reading) -> None:
         """Begin to end a reading; when it has ended, it goes on anew if it may."""
@@ -73,7 +67,7 @@ class Steering:
                 self._consumer.pause(reading)
 
     async def _check_not_stopped(self, readings: list[Reading]) -> None:
-        reasons = await gather_all(self._consumer.why_stopped(each) for each in readings)
+        reasons = await gather_all(self._consumer.stops.why(each) for each in readings)
         for reading, reason in zip(readings, reasons, strict=True):
             self._check_goes_on(reading, reason)
 

@@ -1,0 +1,263 @@
+"""``vq group failed``: what members on this machine have skipped: listed, run again, forgotten."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from vq.cli.base import text
+from vq.cli.base.completion import group_names
+from vq.cli.base.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    mapping,
+    maybe,
+    optional,
+    record,
+    shows,
+    some,
+)
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    yes_option,
+)
+from vq.client.cluster import ClusterClient
+from vq.client.failed_file import FailedMessage
+from vq.clock import SystemClock
+from vq.operations.groups.failed import (
+    FailedRun,
+    RunTo,
+    forget_failed,
+    list_failed,
+    run_failed,
+)
+
+_NAME: Final = click.argument("name", shell_complete=group_names)
+_COLUMNS: Final = (
+    "member",
+    "topic",
+    "partition",
+    "offset",
+    "id",
+    "key",
+    "attempts",
+    "skipped",
+    "state",
+    "reason",
+)
+
+
+@click.group(cls=Commands)
+def failed() -> None:
+    """List, run again and forget the messages that members on this machine have skipped.
+
+    Members with on_failure = skip record them in files below VQ_FAILED_DIR, without it
+    ~/.vq/failed. No command sees those of another machine.
+    """
+
+
+def _ids(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--id",
+        "ids",
+        type=WholeNumber(min=0),
+        multiple=True,
+        metavar="ID",
+        help="Only messages with this id; repeatable.",
+    )(function)
+
+
+# list -----------------------------------------------------------------------------------------
+@failed.command(name="list")
+@_NAME
+@_ids
+@shows(
+    some(
+        optional(
+            record(
+                group=TEXT,
+                member=TEXT,
+                state=TEXT,
+                attempts=WHOLE,
+                first_failed_s=NUMBER,
+                skipped_s=NUMBER,
+                reason=TEXT,
+                topic=TEXT,
+                partition=WHOLE,
+                offset=WHOLE,
+                id=TEXT,
+                sent_s=NUMBER,
+                tag=maybe(TEXT),
+                key_type=maybe(TEXT),
+                headers=mapping(TEXT),
+            ),
+            key={"type": ["string", "integer", "null"]},
+            key_hex=TEXT,
+            content=TEXT,
+            content_base64=TEXT,
+        )
+    )
+)
+@command_options
+def list_(invocation: Invocation, name: str, ids: tuple[int, ...]) -> None:
+    """List what members of a group on this machine have skipped and nobody has run again since.
+
+    `sending`: `vq group failed run` was interrupted, and finishes them when it is repeated. With
+    --json, each has its whole message.
+    """
+    found, unread = list_failed(invocation.client_config().cluster, name, ids)
+    output = invocation.output
+    if output.as_json:
+        output.document([_as_json(name, each) for each in found])
+    else:
+        output.table([_as_row(each) for each in found], columns=_COLUMNS, optional=("key",))
+        if not found:
+            output.remark(f"no member of group {name} on this machine has skipped a message")
+    if unread:
+        output.remark(
+            f"{unread} bytes at the end of the files cannot be read: a write was cut off, or they "
+            "are damaged; the next message that is skipped puts them aside"
+        )
+
+
+def _state(found: FailedMessage) -> str:
+    return "sending" if found.is_sending else "open"
+
+
+def _as_row(found: FailedMessage) -> dict[str, Any]:
+    message, key = found.message, found.message.key
+    return {
+        "member": found.member,
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "id": message.id,
+        "key": f"0x{key.hex()}" if isinstance(key, bytes) else key,
+        "attempts": found.failure.attempts,
+        "skipped": text.utc(found.time_ms),
+        "state": _state(found),
+        "reason": found.failure.reason,
+    }
+
+
+def _as_json(name: str, found: FailedMessage) -> dict[str, Any]:
+    fields = text.as_fields(found.message)
+    del fields["next_offset"]
+    return {
+        "group": name,
+        "member": found.member,
+        "state": _state(found),
+        "attempts": found.failure.attempts,
+        "first_failed_s": text.in_seconds(found.failure.first_ms),
+        "skipped_s": text.in_seconds(found.time_ms),
+        "reason": found.failure.reason,
+        **fields,
+    }
+
+
+# run, forget ----------------------------------------------------------------------------------
+@failed.command()
+@_NAME
+@_ids
+@click.option(
+    "--to",
+    type=click.Choice([str(each) for each in RunTo]),
+    default=str(RunTo.GROUP),
+    show_default=True,
+    help="The members of the group, or where the messages come from.",
+)
+@yes_option
+@shows(
+    record(
+        done=TRUTH,
+        group=TEXT,
+        open=WHOLE,
+        sending=WHOLE,
+        sent=WHOLE,
+        finished=WHOLE,
+        homeless=WHOLE,
+    )
+)
+@command_options
+def run(invocation: Invocation, name: str, ids: tuple[int, ...], to: str, yes: bool) -> None:
+    """Have the messages handled again that members on this machine have skipped; each is sent once.
+
+    With `--to group` they go to the group's retry topic: its members get them at once, with all
+    their tries, wherever they run. With `--to origin` they go to the topic and partition that they
+    come from, and all groups that read there get them. After an interrupt or an error repeat the
+    command: it first finishes what was begun.
+    """
+    found, _ = list_failed(invocation.client_config().cluster, name, ids)
+    sending = sum(each.is_sending for each in found)
+    done = FailedRun(0, 0, 0)
+    if yes:
+
+        async def work(cluster: ClusterClient) -> FailedRun:
+            return await run_failed(cluster, name, to=RunTo(to), ids=ids)
+
+        done = invocation.call(work)
+    output = invocation.output
+    if output.as_json:
+        output.document(
+            {
+                "done": yes,
+                "group": name,
+                "open": len(found) - sending,
+                "sending": sending,
+                "sent": done.sent,
+                "finished": done.finished,
+                "homeless": done.homeless,
+            }
+        )
+    elif yes:
+        output.remark(
+            f"sent {done.sent} message(s) of group {name} again, and finished {done.finished} "
+            "that were begun before"
+        )
+        if done.homeless:
+            output.remark(
+                f"left {done.homeless}: their topic or partition is not there, takes no messages, "
+                "or none so large"
+            )
+    else:
+        where = "its members" if to == RunTo.GROUP else "where they come from"
+        output.remark(
+            f"plan: send {len(found) - sending} message(s) of group {name} to {where}, and finish "
+            f"{sending} begun before"
+        )
+    if not yes:
+        invocation.only_planned()
+
+
+@failed.command()
+@_NAME
+@_ids
+@yes_option
+@shows(record(done=TRUTH, group=TEXT, messages=WHOLE))
+@command_options
+def forget(invocation: Invocation, name: str, ids: tuple[int, ...], yes: bool) -> None:
+    """Forget messages that members on this machine have skipped: nothing runs them again.
+
+    Of a batch that `vq group failed run` has begun, forget all or none: what is left of it is open
+    again, and may have been sent.
+    """
+    cluster = invocation.client_config().cluster
+    if yes:
+        messages = forget_failed(cluster, name, ids, SystemClock().wall_ms())
+    else:
+        messages = len(list_failed(cluster, name, ids)[0])
+    if invocation.output.as_json:
+        invocation.output.document({"done": yes, "group": name, "messages": messages})
+    elif yes:
+        invocation.output.remark(f"forgot {messages} message(s) of group {name}")
+    else:
+        invocation.output.remark(
+            f"plan: forget {messages} message(s) of group {name}; this cannot be undone"
+        )
+    if not yes:
+        invocation.only_planned()

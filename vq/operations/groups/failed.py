@@ -1,0 +1,315 @@
+"""Messages that members of a group have skipped on this machine: listed, run again, forgotten.
+
+    note "begun" in the file ─▶ the batch, under the noted stamp ─▶ note "sent"
+
+A call that was cut off is repeated: what has no end is sent again under its stamp, and the broker
+stores it once (docs/decisions/0148-skipped-messages.md). Loop-bound; the disk is waited for on the
+loop, so this is for commands.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.failed_file import FailedFile, FailedMessage, commands_lock, files_of
+from vq.client.puts import put_batch
+from vq.coordination.groups.groups import change_contract, known_group, with_matches
+from vq.coordination.topics import topics
+from vq.coordination.topics.reserved_topics import ensure_reserved
+from vq.coordination.tree.reading import TopicView
+from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.coordination.tree.values.group_terms import GroupModel
+from vq.errors import InvalidState, OutcomeUnknown, UnknownTopic, VqError
+from vq.message_filter import ALL
+from vq.model import ProducerStamp, TopicPartition, check_name
+from vq.operations.base.who import who
+from vq.reserved import RESENT, Purpose, headers_of_copy, is_reserved, topic_of
+from vq.store.records.copies import encode_copy
+
+#: Most messages of one batch; it has so many bytes, and one message more.
+_BATCH_MESSAGES: Final = 100
+_BATCH_BYTES: Final = limits.MIB
+#: How long the brokers of one batch are waited for, in seconds.
+_WAIT_S: Final = 30.0
+
+
+class RunTo(StrEnum):
+    """Where messages go that are run again."""
+
+    GROUP = "group"  # to the group's retry topic: only its members get them
+    ORIGIN = "origin"  # where they come from: all groups that read there get them
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """What ``run_failed`` did.
+
+    Attributes:
+        sent: Messages that it sent.
+        finished: Messages that an earlier call had begun to send, and this one has finished.
+        homeless: Messages that it left: their topic or partition is not there, takes no messages,
+            or none so large.
+    """
+
+    sent: int
+    finished: int
+    homeless: int
+
+
+def list_failed(
+    cluster: str, group: str, ids: Collection[int] = ()
+) -> tuple[list[FailedMessage], int]:
+    """Return what members of a group have skipped on this machine, and how many bytes are unread.
+
+    Args:
+        cluster: Its name.
+        group: The group; it need not be there any more.
+        ids: Only messages with these ids; none: all.
+
+    Raises:
+        InvalidState: A file cannot be read.
+    """
+    found: list[FailedMessage] = []
+    unread = 0
+    for file in files_of(cluster, check_name("group", group)):
+        contents = file.read()
+        unread += contents.unread_bytes
+        found += [each for each in contents.messages.values() if _is_meant(each, ids)]
+    return found, unread
+
+
+def forget_failed(cluster: str, group: str, ids: Collection[int], now_ms: int) -> int:
+    """Give up what members of a group have skipped on this machine; return how many messages.
+
+    Args:
+        cluster, group, ids: As of ``list_failed``.
+        now_ms: The time.
+
+    Raises:
+        InvalidState: A file cannot be read or written, or another command is at it.
+    """
+    count = 0
+    if not files_of(cluster, check_name("group", group)):
+        return count
+    with commands_lock(cluster, group):
+        for file in files_of(cluster, group):
+            meant = [n for n, each in file.read().messages.items() if _is_meant(each, ids)]
+            if meant:
+                file.note("forgotten", now_ms, of=meant, by=who())
+            file.tidy()
+            count += len(meant)
+    return count
+
+
+async def run_failed(
+    cluster: ClusterClient, group: str, *, to: RunTo = RunTo.GROUP, ids: Collection[int] = ()
+) -> FailedRun:
+    """Send again what members of a group have skipped on this machine, each message once.
+
+    Args:
+        cluster: Where to.
+        group: The group.
+        to: To its retry topic, or where the messages come from.
+        ids: Only messages with these ids; none: all. What an earlier call has begun is finished.
+
+    Raises:
+        InvalidState: A file cannot be read or written, another command is at it, or the group has
+            no retry topic, because its model is ``broadcasting``.
+        UnknownGroup: There is no such group.
+        OutcomeUnknown, VqError: A broker did not answer, or refuses a batch. Repeat the call.
+    """
+    name = cluster.config.cluster
+    run = _Rerun(cluster, group, to)
+    if files_of(name, check_name("group", group)):
+        with commands_lock(name, group):
+            for file in files_of(name, group):
+                try:
+                    await run.finish(file)
+                    await run.send(file, ids)
+                finally:
+                    file.tidy()
+    if run.unfinished is not None:
+        run.unfinished.hint = (
+            f"repeat the command; if that stays so, `vq group failed forget {group} --id` gives "
+            "up what `vq group failed list` shows as sending: it may have been sent"
+        )
+        raise run.unfinished
+    return FailedRun(run.sent, run.finished, run.homeless)
+
+
+def _is_meant(failed: FailedMessage, ids: Collection[int]) -> bool:
+    return not ids or failed.message.id in ids
+
+
+@dataclass(slots=True)
+class _Rerun:
+    """One call.
+
+    Attributes:
+        sent, finished, homeless: As of ``FailedRun``.
+        unfinished: Why the first batch that it could not finish is refused, or in doubt.
+    """
+
+    cluster: ClusterClient
+    group: str
+    to: RunTo
+    sent: int = 0
+    finished: int = 0
+    homeless: int = 0
+    unfinished: VqError | None = None
+    _topics: dict[str, TopicView | None] = field(default_factory=dict)
+    _next: dict[TopicPartition, ProducerStamp] = field(default_factory=dict)
+
+    async def finish(self, file: FailedFile) -> None:
+        """Send the batches that a call began and did not finish."""
+        for batch in list(file.read().batches.values()):
+            view = await self._topic(batch.target.topic)
+            if view is None or view.id != batch.topic_id:  # gone, with what was sent to it
+                self._note(file, "open", batch=batch.number)
+                continue
+            try:
+                await self._put(batch.target, view, batch.stamp, batch.messages, resend=True)
+            except VqError as error:
+                self.unfinished = self.unfinished or error  # the others can be sent
+                continue
+            self._note(file, "sent", batch=batch.number)
+            self.finished += len(batch.messages)
+
+    async def send(self, file: FailedFile, ids: Collection[int]) -> None:
+        """Send the open messages of a file that somebody means."""
+        present = file.read().messages.values()
+        found = [each for each in present if _is_meant(each, ids) and not each.is_sending]
+        if found and self.to is RunTo.GROUP:
+            await self._open_retry_topic(sorted({each.origin.topic for each in found}))
+        waiting: dict[TopicPartition, list[FailedMessage]] = {}
+        for each in found:
+            target = await self._target(each)
+            if target is None:
+                self.homeless += 1
+            else:
+                waiting.setdefault(target, []).append(each)
+        for target, messages in waiting.items():
+            view = await self._topic(target.topic)
+            assert view is not None
+            for batch in _batches(messages):
+                await self._send(file, target, view, batch)
+
+    async def _send(
+        self,
+        file: FailedFile,
+        target: TopicPartition,
+        view: TopicView,
+        messages: Sequence[FailedMessage],
+    ) -> None:
+        stamp = self._next.get(target)
+        if stamp is None:
+            stamp = ProducerStamp(self.cluster.rng.getrandbits(63) | 1, 0, 0)
+        numbers = [each.number for each in messages]
+        begun = self._note(
+            file, "begun", of=numbers, to=list(target), topic_id=view.id, stamp=list(stamp)
+        )
+        try:
+            await self._put(target, view, stamp, messages)
+        except VqError as error:
+            if not isinstance(error, OutcomeUnknown):  # certainly not stored
+                self._note(file, "open", batch=begun)
+            raise
+        self._next[target] = stamp._replace(sequence=stamp.sequence + 1)
+        self._note(file, "sent", batch=begun)
+        self.sent += len(messages)
+
+    def _note(self, file: FailedFile, says: str, **values: object) -> int:
+        return file.note(says, self.cluster.clock.wall_ms(), by=who(), **values)
+
+    async def _put(
+        self,
+        target: TopicPartition,
+        view: TopicView,
+        stamp: ProducerStamp,
+        messages: Sequence[FailedMessage],
+        *,
+        resend: bool = False,
+    ) -> None:
+        is_retry = target.topic == topic_of(Purpose.RETRY, self.group)
+        await put_batch(
+            self.cluster,
+            target,
+            stamp,
+            [_record(each, is_retry=is_retry) for each in messages],
+            topic_id=view.id,
+            deadline=self.cluster.clock.monotonic() + _WAIT_S,
+            resend=resend,
+        )
+
+    async def _open_retry_topic(self, origins: Sequence[str]) -> None:
+        """Have the group's retry topic, and have the group read it."""
+        cluster, name = self.cluster, topic_of(Purpose.RETRY, self.group)
+        contract = await known_group(cluster.coordinator, self.group)
+        if contract.model == GroupModel.BROADCASTING:
+            raise InvalidState(
+                f"group {self.group!r} is broadcasting and has no retry topic, which all of its "
+                "members would read",
+                hint="`--to origin` sends the messages where they come from, to all who read there",
+            )
+        if await self._topic(name) is None:
+            read = (await with_matches(cluster.coordinator, contract)).topics
+            kept = sorted({each for each in (*origins, *read) if not is_reserved(each)})
+            await ensure_reserved(cluster.coordinator, name, kept, cluster.origin(auto=True))
+            self._topics.pop(name)
+        await change_contract(cluster.coordinator, self.group, lambda found: _reading(found, name))
+
+    async def _topic(self, name: str) -> TopicView | None:
+        """Return a topic; None: there is none."""
+        if name not in self._topics:
+            try:
+                view = await topics.describe_topic(self.cluster.coordinator, name)
+                await self.cluster.track(name)
+            except UnknownTopic:
+                self._topics[name] = None
+            else:
+                self._topics[name] = view
+        return self._topics[name]
+
+    async def _target(self, failed: FailedMessage) -> TopicPartition | None:
+        """Return where a message goes; None: nowhere."""
+        origin, to_group = failed.origin, self.to is RunTo.GROUP
+        name = topic_of(Purpose.RETRY, self.group) if to_group else origin.topic
+        view = await self._topic(name)
+        if view is None or not view.settings.writable:
+            return None
+        if len(failed.message.content) > view.settings.max_message_bytes:
+            return None
+        count = len(view.partitions)
+        number = (origin.partition + 1) % count if to_group else origin.partition
+        return TopicPartition(name, number) if number < count else None
+
+
+def _reading(contract: ConsumerGroup, topic: str) -> ConsumerGroup:
+    if topic in contract.topics:
+        return contract
+    return replace(contract, topics={**contract.topics, topic: ALL})
+
+
+def _batches(messages: Sequence[FailedMessage]) -> Iterator[list[FailedMessage]]:
+    batch: list[FailedMessage] = []
+    size = 0
+    for each in messages:
+        batch.append(each)
+        size += len(each.message.content)
+        if len(batch) == _BATCH_MESSAGES or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _record(failed: FailedMessage, *, is_retry: bool) -> bytes:
+    """Return the record of a message that is run again; the same message gives the same bytes."""
+    if is_retry:
+        told = headers_of_copy(failed.origin, failed.failure, redelivery=1)
+    else:
+        told = {RESENT: str(failed.origin)}
+    return encode_copy(failed.message, told)
