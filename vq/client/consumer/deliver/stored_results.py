@@ -2,21 +2,28 @@
 
 A listener whose transaction was committed, and which failed behind that, gets its message again.
 ``commit_in`` then raises ``AlreadyHandled``, the transaction is rolled back, and the message counts
-as handled. Of a list, the first of them.
+as handled. Of a list, the first of them: the others are given to the listener at once, since it has
+not failed for them.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from vq.client.consumer.deliver.tries import Retry
 from vq.errors import AlreadyHandled
+from vq.model import Message
 
 
-def _answer(given: Any, error: AlreadyHandled) -> Retry | None:
-    """Return what the listener would have returned."""
+def _left(given: Any, error: AlreadyHandled) -> tuple[int, list[Message]]:
+    """Return how many of what was given are handled, and the others."""
     done = int(error.details["done"])
-    of_all = len(given) if isinstance(given, list) else 1
-    return None if done >= of_all else Retry(after_s=0, done=done)
+    return done, given[done:] if isinstance(given, list) else []
+
+
+def _of_all(done: int, result: Any) -> Any:
+    """Return an answer about the others of a list as one about the whole list."""
+    return replace(result, done=done + result.done) if isinstance(result, Retry) else result
 
 
 def passing(listener: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -26,7 +33,8 @@ def passing(listener: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return listener(given)
         except AlreadyHandled as error:
-            return _answer(given, error)
+            done, others = _left(given, error)
+        return _of_all(done, listener(others)) if others else None
 
     return call
 
@@ -38,6 +46,7 @@ def passing_async(listener: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], 
         try:
             return await listener(given)
         except AlreadyHandled as error:
-            return _answer(given, error)
+            done, others = _left(given, error)
+        return _of_all(done, await listener(others)) if others else None
 
     return call
