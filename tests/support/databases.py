@@ -29,7 +29,7 @@ def program(name: str, package: str) -> str:
         return str(places[0])
     if found is None:
         reason = f"{name} is missing (Debian: apt-get install {package})"
-        if os.environ.get("VQ_NEEDS_DATABASES"):
+        if os.environ.get("NEEDS_DATABASES"):
             pytest.fail(reason)
         unavailable(reason)
     return str(found)
