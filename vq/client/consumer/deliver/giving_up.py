@@ -165,6 +165,58 @@ def _not_copied(error: Exception, message: Message) -> None:
     )
 
 
+class _Try:
+    """One call of a listener: of its messages, which are copied instead, and what that makes of it.
+
+    Args:
+        failing: What the listener made of them before.
+        given: A message, or a list.
+
+    Attributes:
+        spent: Messages to copy now. Some before the call: the listener is not called.
+    """
+
+    def __init__(self, failing: FailedTries, given: Any) -> None:
+        self._failing = failing
+        self._messages: Sequence[Message] = given if isinstance(given, list) else (given,)
+        self._done = 0  # so many from the first one on are handled
+        self.spent = failing.used_up(self._messages)
+
+    def is_raised(self, error: BaseException) -> bool:
+        """Whether what the listener raised is a failed try; if not, there is something to copy."""
+        self.spent = self._failing.failed(self._messages, error)
+        return not self.spent
+
+    def is_answer(self, result: Any) -> bool:
+        """Whether what the listener returned is the answer; if not, there is something to copy."""
+        if not isinstance(result, Retry):
+            self._failing.over(self._messages)
+            return True
+        self._done = result.done
+        self.spent = self._failing.failed(self._messages[self._done :], result)
+        return not self.spent
+
+    def copied(self, message: Message) -> None:
+        """The copy of a message is stored."""
+        self._done += 1
+        self._failing.over((message,))
+
+    def not_copied(self, error: Exception, message: Message) -> Retry:
+        """Return the answer: what is copied before it is done.
+
+        Raises:
+            NotCopied: Nothing is.
+        """
+        _not_copied(error, message)
+        if not self._done:
+            raise NotCopied(f"its copy is not stored: {error}") from error
+        return Retry(done=self._done)
+
+    def over(self) -> None:
+        """All is handled or copied."""
+        self._failing.over(self._messages)
+
+
 def calling(
     listener: Callable[[Any], Any],
     failing: FailedTries,
@@ -176,34 +228,23 @@ def calling(
     """
 
     def call(given: Any) -> Any:
-        messages: Sequence[Message] = given if isinstance(given, list) else (given,)
-        done = 0
-        spent = failing.used_up(messages)
-        if not spent:
+        this = _Try(failing, given)
+        if not this.spent:
             try:
                 result = listener(given)
             except BaseException as error:
-                spent = failing.failed(messages, error)
-                if not spent:
+                if this.is_raised(error):
                     raise
             else:
-                if not isinstance(result, Retry):
-                    failing.over(messages)
+                if this.is_answer(result):
                     return result
-                done = result.done
-                spent = failing.failed(messages[done:], result)
-                if not spent:
-                    return result
-        for count, each in enumerate(spent, done):
+        for each in this.spent:
             try:
                 copy(each)
-            except Exception as error:
-                _not_copied(error, each.message)
-                if not count:
-                    raise NotCopied(f"its copy is not stored: {error}") from error
-                return Retry(done=count)
-            failing.over((each.message,))
-        failing.over(messages)
+            except Exception as error:  # noqa: BLE001 - ``not_copied`` raises it on, or answers
+                return this.not_copied(error, each.message)
+            this.copied(each.message)
+        this.over()
         return None
 
     return call
@@ -215,36 +256,24 @@ def awaiting(
     """Return what ``calling`` does, for a coroutine function."""
 
     async def call(given: Any) -> Any:
-        messages: Sequence[Message] = given if isinstance(given, list) else (given,)
-        done = 0
-        spent = failing.used_up(messages)
-        if not spent:
+        this = _Try(failing, given)
+        if not this.spent:
             try:
                 result = await listener(given)
             except BaseException as error:
-                if cancellation_of(error) is not None:  # the listener has not failed
-                    raise
-                spent = failing.failed(messages, error)
-                if not spent:
+                # If it was cancelled, the listener has not failed.
+                if cancellation_of(error) is not None or this.is_raised(error):
                     raise
             else:
-                if not isinstance(result, Retry):
-                    failing.over(messages)
+                if this.is_answer(result):
                     return result
-                done = result.done
-                spent = failing.failed(messages[done:], result)
-                if not spent:
-                    return result
-        for count, each in enumerate(spent, done):
+        for each in this.spent:
             try:
                 await copy(each)
-            except Exception as error:
-                _not_copied(error, each.message)
-                if not count:
-                    raise NotCopied(f"its copy is not stored: {error}") from error
-                return Retry(done=count)
-            failing.over((each.message,))
-        failing.over(messages)
+            except Exception as error:  # noqa: BLE001 - ``not_copied`` raises it on, or answers
+                return this.not_copied(error, each.message)
+            this.copied(each.message)
+        this.over()
         return None
 
     return call
