@@ -543,6 +543,7 @@ class ConsumerCore:
                 await self._own_offsets.close()
             if self._outside is not None:
                 self._outside.close()
+            self.failed.close()
 
 
 def _member_name(cluster: ClusterClient) -> str:

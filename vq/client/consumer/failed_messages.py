@@ -7,7 +7,6 @@
 Loop-bound.
 """
 
-import asyncio
 from typing import Final
 
 from vq.client import failed_file
@@ -15,6 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.giving_up import COPIED, FailedTries, Spent
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.copies import MessageCopies, origin_of
+from vq.client.disk_thread import DiskThread
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
@@ -46,8 +46,7 @@ class FailedMessages:
         self._member = member
         self._cluster_name = cluster.config.cluster
         self._file: failed_file.FailedFile | None = None
-        self._turn = asyncio.Lock()
-        self._writing: asyncio.Future[None] | None = None
+        self._thread = DiskThread("vq-failed")
         self.copier = MessageCopies(cluster, group)
         self.tries = FailedTries(policy, cluster.clock.wall_ms)
         has_name = 0 < len(group) <= GROUP_CHARS_MAX
@@ -119,7 +118,11 @@ class FailedMessages:
                 file = failed_file.file_of(self._cluster_name, self._group, self._member)
                 self._file = file
             record = self.copier.record(message, failure)
-            await self._on_disk(file, record)
+            why = f"the disk with failed file {file.path} gave no answer within {_DISK_S:g} s"
+            # What hangs may still be written: a message that is recorded twice counts once.
+            await self._thread.call(
+                lambda: file.add(record, self._now_ms()), _DISK_S, lambda: InvalidState(why)
+            )
             logger.error(
                 "listener failed, message skipped",
                 group=self._group,
@@ -155,21 +158,6 @@ class FailedMessages:
             exc_info=spent.error,
         )
 
-    async def _on_disk(self, file: failed_file.FailedFile, record: bytes) -> None:
-        """Record a message on another thread, one thing at a time, in bounded time.
-
-        What hangs goes on, and may still be written: the next call waits for it.
-        """
-        try:
-            async with asyncio.timeout(_DISK_S), self._turn:
-                if self._writing is not None:
-                    await asyncio.wait([self._writing])
-                self._writing = asyncio.ensure_future(
-                    asyncio.to_thread(file.add, record, self._now_ms())
-                )
-                self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
-                await asyncio.shield(self._writing)
-        except TimeoutError:
-            raise InvalidState(
-                f"the disk with failed file {file.path} gave no answer within {_DISK_S:g} s"
-            ) from None
+    def close(self) -> None:
+        """End the thread that records messages, once its call has ended."""
+        self._thread.close()

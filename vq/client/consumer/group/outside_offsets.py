@@ -12,12 +12,11 @@ In here: claims, commits and copies of one member. Not in here: how a store keep
 (``vq.offset_stores``).
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
+from vq.client.disk_thread import DiskThread
 from vq.clock import Clock
 from vq.coordination.groups.claims import Claim, make_parents
 from vq.coordination.groups.offset_store import CommitResult, OffsetStore
@@ -101,7 +100,7 @@ class OutsideOffsets:
         self._in_zookeeper = OffsetStore(coordinator)
         self._clock = clock
         self._in_order = in_order
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="vq-offsets")
+        self._thread = DiskThread("vq-offsets")
         self._fences: dict[TopicPartition, Fence] = {}
         self._copies: dict[TopicPartition, Claim] = {}  # the claims as ZooKeeper knows them
         self._to_copy: dict[TopicPartition, CommittedOffset] = {}
@@ -118,7 +117,7 @@ class OutsideOffsets:
 
     def close(self) -> None:
         """End the thread once its call has ended; the store stays open."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     async def read(
         self, group: str, topics: Sequence[str]
@@ -290,13 +289,8 @@ class OutsideOffsets:
     async def _call(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the thread of this member, in bounded time."""
         bound_s = self._store.timeout_s + _MARGIN_S
-        try:
-            async with asyncio.timeout(bound_s):
-                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        except TimeoutError:
-            raise OffsetStoreFailed(
-                f"{self._store.shown} gave no answer within {bound_s:g} s"
-            ) from None
+        why = f"{self._store.shown} gave no answer within {bound_s:g} s"
+        return await self._thread.call(work, bound_s, lambda: OffsetStoreFailed(why))
 
     def _key(self, claimed: Claim) -> Key:
         return Key(self._cluster, claimed.group, *claimed.partition)

@@ -12,7 +12,6 @@ made later is new to it, and read from its start. Why a listener stopped is not 
 tries it again.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TypeVar
 
 from vq.client import environment
 from vq.client.cluster import ClusterClient
+from vq.client.disk_thread import DiskThread
 from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.offset_store import CommitResult
 from vq.coordination.tree.coordinator import Coordinator
@@ -34,6 +34,8 @@ from vq.offset_stores.table import Commit, Fence, Key, Row, RowClaim, begun, com
 
 logger = get_logger(__name__)
 T = TypeVar("T")
+#: How long a member waits for the disk with its progress.
+_DISK_S = 30.0
 
 
 def progress_file(cluster: str, group: str, member: str) -> Path:
@@ -65,6 +67,7 @@ class OwnOffsets:
         self._store: FileOffsetStore | None = None
         self._rows: dict[Key, Row] = {}  # as last read or written; all there is without a file
         self._fence = Fence(0, 1)  # life 0: not known yet
+        self._thread = DiskThread("vq-progress")
 
     async def open(self) -> None:
         """Take the file, so that no second process has the member's name; read it.
@@ -77,7 +80,7 @@ class OwnOffsets:
             return
         store = FileOffsetStore(self._path)
         try:
-            self._rows = await _on_thread(lambda: self._take(store, Path(f"{self._path}.lock")))
+            self._rows = await self._call(lambda: self._take(store, Path(f"{self._path}.lock")))
         except BaseException:
             store.close()
             raise
@@ -129,8 +132,11 @@ class OwnOffsets:
     async def close(self) -> None:
         """Let go of the file."""
         store, self._store = self._store, None
-        if store is not None:
-            await _on_thread(store.close)
+        try:
+            if store is not None:
+                await self._call(store.close)
+        finally:
+            self._thread.close()
 
     async def read(
         self, group: str, topics: Sequence[str]
@@ -164,7 +170,7 @@ class OwnOffsets:
         begins = {self._key(each): RowClaim(self._fence, self._member) for each in claimed}
         store = self._store
         if store is not None:
-            rows = await _on_thread(lambda: store.begin(begins))
+            rows = await self._call(lambda: store.begin(begins))
         else:
             rows = {key: begun(key, self._rows.get(key), each) for key, each in begins.items()}
         found: dict[TopicPartition, Claim | CoordinationError] = {}
@@ -203,7 +209,7 @@ class OwnOffsets:
         if not wanted:
             return CommitResult()
         if store is not None:
-            rows = await _on_thread(lambda: store.commit(wanted))
+            rows = await self._call(lambda: store.commit(wanted))
         else:
             rows = {each.key: committed(self._rows.get(each.key), each) for each in wanted}
         done: dict[TopicPartition, Claim] = {}
@@ -220,17 +226,12 @@ class OwnOffsets:
     def _key(self, claim: Claim) -> Key:
         return Key(self._cluster, self._group, *claim.partition)
 
-
-async def _on_thread(work: Callable[[], T]) -> T:
-    """Do ``work``, which waits for a disk, on another thread, in bounded time."""
-    try:
-        async with asyncio.timeout(_DISK_S):
-            return await asyncio.to_thread(work)
-    except TimeoutError:
-        raise OffsetStoreFailed(
-            f"the disk with the progress of this member gave no answer within {_DISK_S:g} s"
-        ) from None
+    async def _call(self, work: Callable[[], T]) -> T:
+        """Do ``work``, which waits for a disk, on the thread of this member, in bounded time."""
+        return await self._thread.call(work, _DISK_S, _late)
 
 
-#: How long a member waits for the disk with its progress.
-_DISK_S = 30.0
+def _late() -> OffsetStoreFailed:
+    return OffsetStoreFailed(
+        f"the disk with the progress of this member gave no answer within {_DISK_S:g} s"
+    )
