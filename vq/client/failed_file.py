@@ -34,6 +34,7 @@ from vq.errors import InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, ProducerStamp, TopicPartition
 from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
+from vq.store.disk.local_files import flush_directory, write_anew
 from vq.store.records.record import decode_records
 
 logger = get_logger(__name__)
@@ -208,13 +209,7 @@ class FailedFile:
             left = MAGIC + b"".join(_encoded(each) for each in frames)
             if contents.unread_bytes or 2 * len(left) > self.path.stat().st_size:
                 return
-            beside = self.path.with_name(f"{self.path.name}.new")
-            with beside.open("wb") as file:
-                file.write(left)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path)
-            _flush_directory(self.path.parent)
+            write_anew(self.path, left, mode=0o600)
 
     # Under the lock -------------------------------------------------------------------------------
     def _lock(self) -> contextlib.AbstractContextManager[None]:
@@ -243,8 +238,8 @@ class FailedFile:
                         file.truncate(end)
                     raise
                 if not end:
-                    _flush_directory(self.path.parent)
-                    _flush_directory(self.path.parent.parent)
+                    flush_directory(self.path.parent)
+                    flush_directory(self.path.parent.parent)
                 self._end = _standing(file)
         return number
 
@@ -273,7 +268,7 @@ class FailedFile:
                     out.write(piece)
                 out.flush()
                 os.fsync(out.fileno())
-            _flush_directory(aside.parent)
+            flush_directory(aside.parent)
         except OSError:
             aside.unlink(missing_ok=True)
             raise
@@ -440,14 +435,6 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
-
-
-def _flush_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

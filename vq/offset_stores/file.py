@@ -35,6 +35,7 @@ from vq.offset_stores.table import (
     committed,
 )
 from vq.shown import shown
+from vq.store.disk.local_files import write_anew
 
 _FORMAT: Final = 1
 #: A file larger than this is none of ours: it would have a million rows.
@@ -201,21 +202,8 @@ class FileOffsetStore(OffsetTable):
             "id": self._id,
             "rows": stored,
         }
-        beside = f"{self._path}.new"
         with self._failing("cannot be written"):
-            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
-                with open(file, "wb", closefd=False) as out:
-                    out.write(json.dumps(document).encode())
-                os.fsync(file)
-            finally:
-                os.close(file)
-            os.replace(beside, self._path)  # noqa: PTH105 - as what is above
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_anew(self._path, json.dumps(document).encode(), mode=0o644)
         self._rows = rows
 
     @contextlib.contextmanager

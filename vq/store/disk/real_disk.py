@@ -20,6 +20,7 @@ from typing import Final
 from vq.errors import DirectoryRefused
 from vq.store.disk.disk import TEMPORARY_SUFFIX, Buffer
 from vq.store.disk.file_system import FileSystem, FileSystems, birth
+from vq.store.disk.local_files import flush_directory
 from vq.store.disk.unlinked import UnlinkedFiles
 
 __all__ = ["RealDisk", "RealFile"]
@@ -303,7 +304,7 @@ class RealDisk:
     def sync_directory(self, path: Path) -> None:
         """See ``Disk.sync_directory``."""
         try:
-            _fsync_directory(path)
+            flush_directory(path)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -311,7 +312,7 @@ class RealDisk:
                 if not self._reserve:
                     raise
                 _close_all(self._reserve)
-                _fsync_directory(path)  # no sync was tried before, so this hides no error
+                flush_directory(path)  # no sync was tried before, so this hides no error
                 with contextlib.suppress(OSError):
                     self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -438,11 +439,3 @@ def _set_mode(made: Path | int, mode: int) -> None:
     except OSError as error:  # a file system without modes, such as FAT
         if error.errno not in (errno.EPERM, errno.ENOTSUP):
             raise
-
-
-def _fsync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
