@@ -9,6 +9,7 @@ headers and content of its message, and tells where that was and why it failed: 
 
 import asyncio
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -157,11 +158,7 @@ class MessageCopies:
         cluster = self._cluster
         if name not in cluster.routes.topics:
             contract = await read_group(cluster.coordinator, self._group) or ConsumerGroup()
-            read = (await with_matches(cluster.coordinator, contract)).topics
-            origins = {each for each in (origin, *read) if not is_reserved(each)}
-            await ensure_reserved(
-                cluster.coordinator, name, sorted(origins), cluster.origin(auto=True)
-            )
+            await make_topic(cluster, contract, name, [origin])
             await cluster.track(name)
         return len(cluster.routes.topic(name).partitions)
 
@@ -238,6 +235,19 @@ class MessageCopies:
             raise
         line.unsettled = None
         line.sequence += 1
+
+
+async def make_topic(
+    cluster: ClusterClient, contract: ConsumerGroup, name: str, origins: Sequence[str]
+) -> None:
+    """Have a reserved topic of a group, which keeps messages of ``origins`` and of all it reads.
+
+    Raises:
+        VqError: It could not be made.
+    """
+    read = (await with_matches(cluster.coordinator, contract)).topics
+    kept = {each for each in (*origins, *read) if not is_reserved(each)}
+    await ensure_reserved(cluster.coordinator, name, sorted(kept), cluster.origin(auto=True))
 
 
 def _place_of(message: Message, failure: DeliveryFailure) -> _Place:

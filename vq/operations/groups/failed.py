@@ -14,11 +14,11 @@ from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
+from vq.client.copies import make_topic
 from vq.client.failed_file import FailedFile, FailedMessage, commands_lock, files_of
 from vq.client.puts import put_batch
-from vq.coordination.groups.groups import change_contract, known_group, with_matches
+from vq.coordination.groups.groups import change_contract, known_group
 from vq.coordination.topics import topics
-from vq.coordination.topics.reserved_topics import ensure_reserved
 from vq.coordination.tree.reading import TopicView
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.group_terms import GroupModel
@@ -26,7 +26,7 @@ from vq.errors import InvalidState, OutcomeUnknown, UnknownTopic, VqError
 from vq.message_filter import ALL
 from vq.model import ProducerStamp, TopicPartition, check_name
 from vq.operations.base.who import who
-from vq.reserved import RESENT, Purpose, headers_of_copy, is_reserved, topic_of
+from vq.reserved import RESENT, Purpose, headers_of_copy, topic_of
 from vq.store.records.copies import encode_copy
 
 #: Most messages of one batch; it has so many bytes, and one message more.
@@ -255,9 +255,7 @@ class _Rerun:
                 hint="`--to origin` sends the messages where they come from, to all who read there",
             )
         if await self._topic(name) is None:
-            read = (await with_matches(cluster.coordinator, contract)).topics
-            kept = sorted({each for each in (*origins, *read) if not is_reserved(each)})
-            await ensure_reserved(cluster.coordinator, name, kept, cluster.origin(auto=True))
+            await make_topic(cluster, contract, name, origins)
             self._topics.pop(name)
         await change_contract(cluster.coordinator, self.group, lambda found: _reading(found, name))
 
