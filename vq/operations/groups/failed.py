@@ -8,7 +8,7 @@ loop, so this is for commands.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -16,16 +16,15 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.copies import make_topic
 from vq.client.failed_file import FailedFile, FailedMessage, commands_lock, files_of
-from vq.client.puts import put_batch
 from vq.coordination.groups.groups import change_contract, known_group
-from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.group_terms import GroupModel
-from vq.errors import InvalidState, OutcomeUnknown, UnknownTopic, VqError
+from vq.errors import InvalidState, OutcomeUnknown, VqError
 from vq.message_filter import ALL
 from vq.model import ProducerStamp, TopicPartition, check_name
 from vq.operations.base.who import who
+from vq.operations.messages.single_batches import SingleBatches, about_bytes
 from vq.reserved import RESENT, Purpose, headers_of_copy, topic_of
 from vq.store.records.copies import encode_copy
 
@@ -122,7 +121,7 @@ async def run_failed(
         OutcomeUnknown, VqError: A broker did not answer, or refuses a batch. Repeat the call.
     """
     name = cluster.config.cluster
-    run = _Rerun(cluster, group, to)
+    run = _Rerun(SingleBatches(cluster, _WAIT_S), group, to)
     if files_of(name, check_name("group", group)):
         with commands_lock(name, group):
             for file in files_of(name, group):
@@ -153,20 +152,23 @@ class _Rerun:
         unfinished: Why the first batch that it could not finish is refused, or in doubt.
     """
 
-    cluster: ClusterClient
+    batches: SingleBatches
     group: str
     to: RunTo
     sent: int = 0
     finished: int = 0
     homeless: int = 0
     unfinished: VqError | None = None
-    _topics: dict[str, TopicView | None] = field(default_factory=dict)
-    _next: dict[TopicPartition, ProducerStamp] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> ClusterClient:
+        """Where the group is."""
+        return self.batches.cluster
 
     async def finish(self, file: FailedFile) -> None:
         """Send the batches that a call began and did not finish."""
         for batch in list(file.read().batches.values()):
-            view = await self._topic(batch.target.topic)
+            view = await self.batches.topic(batch.target.topic)
             if view is None or view.id != batch.topic_id:  # gone, with what was sent to it
                 self._note(file, "open", batch=batch.number)
                 continue
@@ -192,7 +194,7 @@ class _Rerun:
             else:
                 waiting.setdefault(target, []).append(each)
         for target, messages in waiting.items():
-            view = await self._topic(target.topic)
+            view = await self.batches.topic(target.topic)
             assert view is not None
             for batch in _batches(messages):
                 await self._send(file, target, view, batch)
@@ -204,9 +206,7 @@ class _Rerun:
         view: TopicView,
         messages: Sequence[FailedMessage],
     ) -> None:
-        stamp = self._next.get(target)
-        if stamp is None:
-            stamp = ProducerStamp(self.cluster.rng.getrandbits(63) | 1, 0, 0)
+        stamp = self.batches.stamp(target)
         numbers = [each.number for each in messages]
         begun = self._note(
             file, "begun", of=numbers, to=list(target), topic_id=view.id, stamp=list(stamp)
@@ -217,7 +217,7 @@ class _Rerun:
             if not isinstance(error, OutcomeUnknown):  # certainly not stored
                 self._note(file, "open", batch=begun)
             raise
-        self._next[target] = stamp._replace(sequence=stamp.sequence + 1)
+        self.batches.stored(target)
         self._note(file, "sent", batch=begun)
         self.sent += len(messages)
 
@@ -234,15 +234,8 @@ class _Rerun:
         resend: bool = False,
     ) -> None:
         is_retry = target.topic == topic_of(Purpose.RETRY, self.group)
-        await put_batch(
-            self.cluster,
-            target,
-            stamp,
-            [_record(each, is_retry=is_retry) for each in messages],
-            topic_id=view.id,
-            deadline=self.cluster.clock.monotonic() + _WAIT_S,
-            resend=resend,
-        )
+        records = [_record(each, is_retry=is_retry) for each in messages]
+        await self.batches.put(target, view.id, stamp, records, resend=resend)
 
     async def _open_retry_topic(self, origins: Sequence[str]) -> None:
         """Have the group's retry topic, and have the group read it."""
@@ -254,28 +247,16 @@ class _Rerun:
                 "members would read",
                 hint="`--to origin` sends the messages where they come from, to all who read there",
             )
-        if await self._topic(name) is None:
+        if await self.batches.topic(name) is None:
             await make_topic(cluster, contract, name, origins)
-            self._topics.pop(name)
+            self.batches.made(name)
         await change_contract(cluster.coordinator, self.group, lambda found: _reading(found, name))
-
-    async def _topic(self, name: str) -> TopicView | None:
-        """Return a topic; None: there is none."""
-        if name not in self._topics:
-            try:
-                view = await topics.describe_topic(self.cluster.coordinator, name)
-                await self.cluster.track(name)
-            except UnknownTopic:
-                self._topics[name] = None
-            else:
-                self._topics[name] = view
-        return self._topics[name]
 
     async def _target(self, failed: FailedMessage) -> TopicPartition | None:
         """Return where a message goes; None: nowhere."""
         origin, to_group = failed.origin, self.to is RunTo.GROUP
         name = topic_of(Purpose.RETRY, self.group) if to_group else origin.topic
-        view = await self._topic(name)
+        view = await self.batches.topic(name)
         if view is None or not view.settings.writable:
             return None
         if len(failed.message.content) > view.settings.max_message_bytes:
@@ -296,7 +277,7 @@ def _batches(messages: Sequence[FailedMessage]) -> Iterator[list[FailedMessage]]
     size = 0
     for each in messages:
         batch.append(each)
-        size += len(each.message.content)
+        size += about_bytes(each.message)
         if len(batch) == _BATCH_MESSAGES or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0

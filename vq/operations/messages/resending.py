@@ -7,17 +7,16 @@ first finishes the batches that have no end yet: it sends the same bytes with th
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.producer.spread.partitioner import key_partition
-from vq.client.puts import put_batch
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, UnknownTopic, VqError
-from vq.model import Message, ProducerStamp, TopicPartition, check_timeout
+from vq.model import Message, TopicPartition, check_timeout
 from vq.operations.base.who import who
 from vq.operations.messages.dead_letters import (
     UNSETTLED,
@@ -27,6 +26,7 @@ from vq.operations.messages.dead_letters import (
     logs,
 )
 from vq.operations.messages.settling import LetterState, Note, NoteKind
+from vq.operations.messages.single_batches import SingleBatches, about_bytes
 from vq.reserved import RESENT, MessageOrigin, check_own_name
 from vq.store.records.copies import encode_copy
 from vq.store.records.record import Properties, encode_properties, encode_record
@@ -102,7 +102,7 @@ async def resend_dead_letters(
         check_own_name(to)
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= RATE_MAX:
         raise InvalidArgument(f"rate = {rate!r} is not in (0, {RATE_MAX:.0f}] letters a second")
-    run = _Run(cluster, to, float(rate), check_timeout(timeout))
+    run = _Run(SingleBatches(cluster, check_timeout(timeout)), to, float(rate))
     wanted = WantedLetters(reason, since_ms, until_ms, frozenset({LetterState.OPEN}))
     if to is not None and await run.topic(to) is None:
         raise UnknownTopic(f"there is no topic {to!r}, or it takes no messages")
@@ -136,7 +136,7 @@ async def delete_dead_letters(
         UnknownTopic: The group has none.
         OutcomeUnknown, VqError: As ``resend_dead_letters``; repeat the call.
     """
-    run = _Run(cluster, None, RATE_MAX, check_timeout(timeout))
+    run = _Run(SingleBatches(cluster, check_timeout(timeout)), None, RATE_MAX)
     wanted = WantedLetters(reason, since_ms, until_ms, UNSETTLED)
     count = 0
     async for log in logs(cluster, group):
@@ -148,13 +148,6 @@ async def delete_dead_letters(
     return count
 
 
-class _Sequence(NamedTuple):
-    """The stamp of the next batch to a partition."""
-
-    producer_id: int
-    next: int = 0
-
-
 @dataclass(slots=True)
 class _Run:
     """One call: under which stamps it writes, and how fast.
@@ -164,14 +157,16 @@ class _Run:
         unfinished: Why the first batch that it could not finish is refused.
     """
 
-    cluster: ClusterClient
+    batches: SingleBatches
     to: str | None
     rate: float
-    wait_s: float
     homeless: int = 0
     unfinished: VqError | None = None
-    _topics: dict[str, TopicView | None] = field(default_factory=dict)
-    _next: dict[TopicPartition, _Sequence] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> ClusterClient:
+        """Where the letters are."""
+        return self.batches.cluster
 
     def says(self, kind: NoteKind, **values: object) -> Note:
         """Return a note of this user, now."""
@@ -180,15 +175,8 @@ class _Run:
 
     async def topic(self, name: str) -> TopicView | None:
         """Return a topic that takes messages; None: it does not, or there is none."""
-        if name not in self._topics:
-            try:
-                view = await topics.describe_topic(self.cluster.coordinator, name)
-                await self.cluster.track(name)
-            except UnknownTopic:
-                self._topics[name] = None
-            else:
-                self._topics[name] = view if view.settings.writable else None
-        return self._topics[name]
+        view = await self.batches.topic(name)
+        return view if view is not None and view.settings.writable else None
 
     # Notes ------------------------------------------------------------------------------------
     async def note(self, log: LetterLog, note: Note) -> int:
@@ -199,39 +187,10 @@ class _Run:
         properties = encode_properties(Properties(headers=message.headers or {}))
         record = encode_record(self.cluster.take_ids(1)[0], message.content, None, properties)
         partition = TopicPartition(log.view.name, log.number)
-        at = await self._put(partition, log.view.id, self._stamp(partition), [record])
-        self._stored(partition)
+        stamp = self.batches.stamp(partition)
+        at = await self.batches.put(partition, log.view.id, stamp, [record])
+        self.batches.stored(partition)
         return at
-
-    def _stamp(self, partition: TopicPartition) -> ProducerStamp:
-        if partition not in self._next:
-            self._next[partition] = _Sequence(self.cluster.rng.getrandbits(63) | 1)
-        found = self._next[partition]
-        return ProducerStamp(found.producer_id, 0, found.next)
-
-    def _stored(self, partition: TopicPartition) -> None:
-        found = self._next[partition]
-        self._next[partition] = found._replace(next=found.next + 1)
-
-    async def _put(
-        self,
-        partition: TopicPartition,
-        topic_id: str,
-        stamp: ProducerStamp,
-        records: Sequence[bytes],
-        *,
-        resend: bool = False,
-    ) -> int:
-        deadline = self.cluster.clock.monotonic() + self.wait_s
-        return await put_batch(
-            self.cluster,
-            partition,
-            stamp,
-            records,
-            topic_id=topic_id,
-            deadline=deadline,
-            resend=resend,
-        )
 
     # Letters ----------------------------------------------------------------------------------
     async def finish(self, log: LetterLog) -> int:
@@ -262,7 +221,8 @@ class _Run:
                 "any more, so it cannot be finished",
                 hint="`vq dlq delete` gives the others of this batch up",
             )
-        await self._put(begun.target, begun.topic_id, begun.stamp, _records(letters), resend=True)
+        records = _records(letters)
+        await self.batches.put(begun.target, begun.topic_id, begun.stamp, records, resend=True)
         await log.read_on(await self.note(log, self.says(NoteKind.SENT, begun=at)))
         await asyncio.sleep(len(own) / self.rate)
         return len(own)
@@ -291,7 +251,7 @@ class _Run:
                 continue
             batch = waiting.setdefault(target, [])
             batch.append(letter.message)
-            held += _size(letter.message)
+            held += about_bytes(letter.message)
             if len(batch) >= most or held >= BATCH_BYTES:
                 count += await self._send_all(log, waiting)
                 held = 0
@@ -326,9 +286,9 @@ class _Run:
         self, log: LetterLog, target: TopicPartition, letters: Sequence[Message]
     ) -> int:
         """Send letters to one partition, those that nobody else has begun to send."""
-        view = self._topics[target.topic]
+        view = await self.topic(target.topic)
         assert view is not None
-        stamp = self._stamp(target)
+        stamp = self.batches.stamp(target)
         offsets = tuple(each.offset for each in letters)
         begun = self.says(
             NoteKind.BEGUN, letters=offsets, target=target, topic_id=view.id, stamp=stamp
@@ -338,22 +298,11 @@ class _Run:
         own = set(log.ledger.letters_of(at))
         if own:
             records = _records([each for each in letters if each.offset in own])
-            await self._put(target, view.id, stamp, records)
-            self._stored(target)
+            await self.batches.put(target, view.id, stamp, records)
+            self.batches.stored(target)
             await self.note(log, self.says(NoteKind.SENT, begun=at))
             await asyncio.sleep(len(own) / self.rate)
         return len(own)
-
-
-def _size(message: Message) -> int:
-    """Return about how many bytes the record of a letter takes."""
-    headers = message.headers or {}
-    texts = [message.tag or "", *headers, *headers.values()]
-    key = message.key
-    if isinstance(key, str):
-        texts.append(key)
-    others = len(message.content) + (len(key) if isinstance(key, bytes) else 0)
-    return others + sum(len(each.encode()) for each in texts)
 
 
 def _records(letters: Sequence[Message]) -> list[bytes]:

@@ -166,6 +166,26 @@ async def test_it_may_go_where_it_comes_from(cluster: MemoryCluster, client: Clu
     assert resent == {None, *places}
 
 
+async def test_large_headers_make_no_batch_that_nobody_takes(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """It would stay begun, and its messages would wait for good."""
+    count = 200
+    large = Message("t", bytes(10_000), "red", "one key", {"h": "x" * 32_500})
+
+    async def refuse(_: Message) -> None:
+        raise ValueError("no")
+
+    async with factory_of(cluster, host="member", seed=31) as factory:
+        async with await factory.create_producer() as producer:
+            for _ in range(count):
+                await producer.send(large)
+        async with await member(factory, refuse, max_attempts=1):
+            await until(lambda: len(skipped()) == count + 10, timeout_s=300)
+    assert await run_failed(client, "g", to=RunTo.ORIGIN) == FailedRun(count + 10, 0, 0)
+    assert not skipped()
+
+
 @pytest.mark.parametrize("step", ["before", "recorded", "committed"])
 async def test_a_member_that_is_killed_while_it_skips_loses_nothing(
     cluster: MemoryCluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch, step: str
