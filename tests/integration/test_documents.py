@@ -17,7 +17,6 @@ from support.zookeeper import ZooKeeperService
 
 import vq
 from vq.cli.main import COMMANDS
-from vq.client.consumer.deliver.by_mode import check_listener_for
 
 README = ROOT / "README.md"
 CHINESE = ROOT / "README.zh-CN.md"
@@ -129,15 +128,6 @@ ABSENT = {
     "compact": lambda: "compact" not in vq.TopicSettings.__dataclass_fields__,
     "index": lambda: (ROOT / "docs" / "howto" / "install.md").is_file(),
 }
-
-
-def is_refused(config: vq.ConsumerConfig) -> bool:
-    """Whether a consumer with such settings takes no subscription."""
-    try:
-        check_listener_for(config, print)
-    except vq.InvalidArgument:
-        return True
-    return False
 
 
 CONFIG = {*vq.MessageFactoryConfig.__dataclass_fields__}
