@@ -26,6 +26,7 @@ from vq.broker.disks.flush_meter import FlushMeter
 from vq.broker.health.diverged_files import DivergedFiles
 from vq.broker.health.repairing import Repairer
 from vq.broker.health.verifying import Verifier
+from vq.broker.journal.outbox import Outbox
 from vq.broker.logs.logs import Logs
 from vq.broker.logs.partitions import Partitions
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
@@ -61,7 +62,6 @@ from vq.broker.serving.server_facts import server_facts
 from vq.broker.standing.gate import Gate
 from vq.broker.standing.lease import Lease
 from vq.broker.standing.role import Role
-from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timers import Timers
 from vq.broker.upkeep import Upkeep
 from vq.clock import Clock

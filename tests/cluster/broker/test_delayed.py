@@ -12,10 +12,12 @@ from support.late_clock import later
 from support.waiting import until
 
 from vq import aio, limits
+from vq.broker.journal import deliveries
+from vq.broker.journal.items import Item
+from vq.broker.journal.notes import NOTE_TAG, Sent
 from vq.broker.node import BrokerNode
 from vq.broker.timers import timer, timers
-from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
-from vq.broker.timers.pending import Delayed
+from vq.broker.timers.notes import encode_note
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, VqError
@@ -354,7 +356,7 @@ async def test_a_record_that_nobody_can_read_holds_up_no_other_one(
     client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
     bad = bytearray(message(b"x", tag="t"))
     bad[-1] ^= 1
-    note = encode_note(Sent(TopicPartition("t", 0), ProducerStamp(1, 0, 0), [Delayed(1, 2, 3, 0)]))
+    note = encode_note(Sent(TopicPartition("t", 0), ProducerStamp(1, 0, 0), [Item(1, 2, 3)]))
     for record in (bytes(bad), message(b"plain _vq.note")):
         await client.put(DELAYED_TOPIC, waits.partition, [record])
     for record in (encode_record(0, b"{", NOTE_TAG), note):
@@ -484,8 +486,8 @@ async def test_what_became_due_while_nothing_could_be_noted_is_delivered(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much that is: the notes of all of it would be larger than a batch may be."""
-    monkeypatch.setattr(timer, "NOTED_MAX", 2_000)
-    targets, each = 8, timer.BATCH_MESSAGES
+    monkeypatch.setattr(deliveries, "NOTED_MAX", 2_000)
+    targets, each = 8, timer.Timer.batch_items
     await cluster.start()
     await cluster.create_topic("t", partitions=targets)
     node = await cluster.start(node="n2")

@@ -9,17 +9,15 @@ or when half of its messages are gone.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["PACKED_BYTES", "PAGE_BYTES", "STEP", "Delayed", "Pending", "packed", "unpacked"]
+from vq.broker.journal.items import OFFSET_AT, PACKED, Item, packed, unpacked
 
-_PACKED: Final = Struct("<QQII")
+__all__ = ["PAGE_BYTES", "STEP", "Pending"]
+
 _OFFSET: Final = Struct("<Q")  # the second field of it
-_OFFSET_AT: Final = 8
-PACKED_BYTES: Final = _PACKED.size
-_pack = _PACKED.pack
+_pack = PACKED.pack
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60_000
 _NEVER: Final = 2**63
@@ -27,22 +25,6 @@ _NEVER: Final = 2**63
 STEP: Final = 2_000
 #: It is known to within so many bytes from where on a log is needed.
 PAGE_BYTES: Final = 1 << 20
-
-
-class Delayed(NamedTuple):
-    """One message that waits.
-
-    Attributes:
-        due_ms: When it is due, by the wall clock.
-        offset: Of its record in the log.
-        length: Of that record in bytes.
-        target: Where it is to go: a number of whoever keeps these.
-    """
-
-    due_ms: int
-    offset: int
-    length: int
-    target: int
 
 
 class Pending:
@@ -70,7 +52,7 @@ class Pending:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, delayed: Delayed) -> None:
+    def add(self, delayed: Item) -> None:
         """Have a message wait; its record is needed until ``free``."""
         due_ms, offset, length, target = delayed
         minute = due_ms // _MINUTE_MS
@@ -85,9 +67,9 @@ class Pending:
         page = offset // PAGE_BYTES
         self._pages[page] = self._pages.get(page, 0) + 1
 
-    def put_back(self, delayed: Delayed) -> None:
+    def put_back(self, delayed: Item) -> None:
         """Have a message wait again that was removed, and is not freed."""
-        minute = delayed.due_ms // _MINUTE_MS
+        minute = delayed.key // _MINUTE_MS
         gone = self._gone.get(minute)
         if gone is not None and delayed.offset in gone:
             gone.discard(delayed.offset)  # it lies there still
@@ -98,26 +80,26 @@ class Pending:
         else:
             self._put(delayed)
 
-    def _put(self, delayed: Delayed) -> None:
-        due_ms = delayed.due_ms
+    def _put(self, delayed: Item) -> None:
+        due_ms = delayed.key
         if due_ms >= self._minute * _MINUTE_MS:
-            _room(self._minutes, due_ms // _MINUTE_MS).extend(_PACKED.pack(*delayed))
+            _room(self._minutes, due_ms // _MINUTE_MS).extend(PACKED.pack(*delayed))
         else:
             self._put_near(delayed)
         self._count += 1
 
-    def _put_near(self, delayed: Delayed) -> None:
-        second = delayed.due_ms // _SECOND_MS
+    def _put_near(self, delayed: Item) -> None:
+        second = delayed.key // _SECOND_MS
         if second >= self._second:
-            _room(self._seconds, second).extend(_PACKED.pack(*delayed))
+            _room(self._seconds, second).extend(PACKED.pack(*delayed))
         else:
             self._put_now(delayed)
 
-    def _put_now(self, delayed: Delayed) -> None:
-        due_ms = delayed.due_ms
+    def _put_now(self, delayed: Item) -> None:
+        due_ms = delayed.key
         if due_ms not in self._moments:
             heapq.heappush(self._times, due_ms)
-        _room(self._moments, due_ms).extend(_PACKED.pack(*delayed))
+        _room(self._moments, due_ms).extend(PACKED.pack(*delayed))
 
     def holds(self, due_ms: int, offset: int) -> bool:
         """Whether a message waits."""
@@ -146,7 +128,7 @@ class Pending:
         self._count -= 1
         gone = self._gone.setdefault(minute, set())
         gone.add(offset)
-        if len(gone) * _PACKED.size * 2 > len(room):
+        if len(gone) * PACKED.size * 2 > len(room):
             left = [each for each in unpacked(room) if each.offset not in gone]
             del self._gone[minute]
             if left:
@@ -154,7 +136,7 @@ class Pending:
             else:
                 del self._minutes[minute]
 
-    def due(self, now_ms: int) -> list[Delayed]:
+    def due(self, now_ms: int) -> list[Item]:
         """Take out what is due, ``STEP`` messages at most, in the order of time, then of offsets.
 
         Call it again while ``next_ms`` is not after ``now_ms``. If some of what is due was not
@@ -162,7 +144,7 @@ class Pending:
         """
         self._deal(now_ms)
         times, removed = self._times, self._removed
-        found: list[Delayed] = []
+        found: list[Item] = []
         while times and times[0] <= now_ms and len(found) < STEP:
             room = self._moments[times[0]]
             for delayed in _cut(room, STEP - len(found)):
@@ -179,7 +161,7 @@ class Pending:
         """Deal a part of a minute that has begun or begins next, and of seconds that have begun."""
         if self._at >= len(self._dealt):
             self._next_minute(now_ms)
-        end = min(self._at + STEP * _PACKED.size, len(self._dealt))
+        end = min(self._at + STEP * PACKED.size, len(self._dealt))
         gone = self._dealt_gone
         for delayed in unpacked(self._dealt[self._at : end]):
             if delayed.offset not in gone:
@@ -235,19 +217,9 @@ class Pending:
         return min(self._pages) * PAGE_BYTES if self._pages else None
 
 
-def packed(messages: Iterable[Delayed]) -> bytearray:
-    """Return messages as bytes, ``PACKED_BYTES`` for each."""
-    return bytearray().join(_PACKED.pack(*each) for each in messages)
-
-
-def unpacked(room: bytes | bytearray) -> Iterator[Delayed]:
-    """Yield the messages that ``packed`` has made bytes of."""
-    return map(Delayed._make, _PACKED.iter_unpack(room))
-
-
-def _cut(room: bytearray, most: int) -> list[Delayed]:
+def _cut(room: bytearray, most: int) -> list[Item]:
     """Take the first messages out of a room."""
-    size = most * _PACKED.size
+    size = most * PACKED.size
     found = list(unpacked(room[:size]))
     del room[:size]
     return found
@@ -259,7 +231,7 @@ def _has(room: bytearray | None, offset: int, begin: int = 0) -> bool:
         return False
     wanted = _OFFSET.pack(offset)
     at = room.find(wanted, begin)
-    while at >= 0 and at % _PACKED.size != _OFFSET_AT:
+    while at >= 0 and at % PACKED.size != OFFSET_AT:
         at = room.find(wanted, at + 1)
     return at >= 0
 

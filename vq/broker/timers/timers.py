@@ -10,12 +10,12 @@ from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.base.tasks import Tasks
+from vq.broker.journal.notes import NOTE_TAG
+from vq.broker.journal.outbox import Outbox
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.ranges import earliest
 from vq.broker.standing.gate import Gate
-from vq.broker.timers.notes import NOTE_TAG
-from vq.broker.timers.outbox import Outbox
 from vq.broker.timers.timer import LOOK_S, Counts, Timer
 from vq.clock import Clock
 from vq.errors import Busy, InvalidRequest, NotMaster

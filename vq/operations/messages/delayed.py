@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from vq.broker.timers.notes import NOTE_TAG, Cancelled, Sent, decode_note
+from vq.broker.journal.notes import NOTE_TAG, Sent
+from vq.broker.timers.notes import Cancelled, decode_note
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.client.producer.send import cancelling
@@ -201,7 +202,7 @@ class _Partition:
         except CorruptData:
             return  # of a later version
         if isinstance(note, Sent):
-            self._gone.extend(each.offset for each in note.messages)
+            self._gone.extend(each.offset for each in note.items)
         elif isinstance(note, Cancelled):
             self._gone.append(note.message.offset)
 

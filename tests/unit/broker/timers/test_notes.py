@@ -2,32 +2,26 @@
 
 import pytest
 
-from vq.broker.timers.notes import (
-    NOTE_TAG,
-    Cancelled,
-    Done,
-    Note,
-    Sent,
-    decode_note,
-    encode_note,
-)
-from vq.broker.timers.pending import Delayed
+from vq.broker.journal.items import Item
+from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Done, Sent
+from vq.broker.timers.notes import Cancelled, Note, decode_note, encode_note
 from vq.errors import CorruptData
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.records.record import decode_records
 
 TO = TopicPartition("orders", 3)
-MESSAGE = Delayed(1_750_000_000_123, 4_711, 300, 0)
+MESSAGE = Item(1_750_000_000_123, 4_711, 300, 0)
 
 
 @pytest.mark.parametrize(
     "note",
     [
         Sent(TO, ProducerStamp(7, 0, 12), [MESSAGE, MESSAGE._replace(offset=1)]),
-        Done([TO, TopicPartition("t", 0)]),
+        Sent(TO, ProducerStamp(7, 0, 13), [MESSAGE], before=4_096),
+        Done({TO: UNKNOWN, TopicPartition("t", 0): 512}),
         Cancelled(MESSAGE),
     ],
-    ids=["sent", "done", "cancelled"],
+    ids=["sent", "sent behind another", "done", "cancelled"],
 )
 def test_a_note_comes_back(note: Note) -> None:
     """As the one record that it is."""

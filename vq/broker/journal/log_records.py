@@ -11,10 +11,10 @@ from typing import Final
 
 from vq import limits
 from vq.broker.base.runner import Lane, Runner
+from vq.broker.journal.items import Item
+from vq.broker.journal.outbox import Outbox
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.ranges import earliest, end_of_range, holding, range_at
-from vq.broker.timers.outbox import Outbox
-from vq.broker.timers.pending import Delayed
 from vq.errors import Busy, CorruptData, OffsetOutOfRange, VqError
 from vq.log_lines import get_logger
 from vq.store.archive.archived_file import NotInMemory
@@ -152,7 +152,7 @@ class LogRecords:
             self.settled.clear()
         return found
 
-    def damaged(self, messages: Sequence[Delayed], parts: Sequence[bytes]) -> list[Delayed]:
+    def damaged(self, messages: Sequence[Item], parts: Sequence[bytes]) -> list[Item]:
         """Return the messages whose records are not as their producers sent them."""
         data = b"".join(parts)
         if intact(data, 0) == len(data) == sum(each.length for each in messages):

@@ -1,4 +1,4 @@
-"""Sends batches of messages that are due to the masters of their partitions, this node included.
+"""Sends batches of messages to the masters of their partitions, this node included.
 
 A batch is sent until it has an outcome, under one stamp: the broker that takes it recognises it
 when it comes again. What keeps one partition waiting holds up no other one.
@@ -58,6 +58,7 @@ class Parcel(NamedTuple):
         records: Its records.
         messages: How many they are.
         resend: It may have been sent before.
+        transaction: The transaction that it is a part of; 0: none.
     """
 
     to: TopicPartition
@@ -65,6 +66,7 @@ class Parcel(NamedTuple):
     records: bytes
     messages: int
     resend: bool
+    transaction: int = 0
 
 
 class Outbox:
@@ -94,8 +96,8 @@ class Outbox:
         self._client_id = client_id
         self._connections: dict[Address, asyncio.Future[BrokerConnection]] = {}
 
-    async def send(self, parcel: Parcel, tell: Callable[[str], None]) -> None:
-        """Return when a batch is stored.
+    async def send(self, parcel: Parcel, tell: Callable[[str], None]) -> int:
+        """Store a batch; return the offset of its first record.
 
         Args:
             parcel: The batch.
@@ -115,13 +117,14 @@ class Outbox:
             producer_epoch=epoch,
             sequence=sequence,
             resend=parcel.resend,
+            transaction_id=parcel.transaction,
         )
         failures = 0
         while True:
             try:
                 address = await self._master(parcel.to, again=failures > 0)
                 connection = await self._connection(address)
-                await connection.request(
+                answer, _ = await connection.request(
                     Command.PUT, request, parcel.records, timeout=ANSWER_TIMEOUT_S
                 )
             except (UnknownTopic, UnknownPartition) as error:
@@ -135,11 +138,12 @@ class Outbox:
             else:
                 if failures >= TOLD_AFTER:
                     tell("")
-                return
+                assert isinstance(answer, wire.PutResponse)
+                return answer.offset
             failures += 1
             request.resend = True
             if failures == TOLD_AFTER:
-                tell(f"{parcel.to} takes no message that is due: {why}")
+                tell(f"{parcel.to} takes no messages: {why}")
             await asyncio.sleep(BACKOFF.pause_s(failures, self._rng))
 
     async def read(self, partition: TopicPartition, group: str, offset: int, size: int) -> bytes:
