@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vq import serializers as serializers
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.blocking.admin import Admin
+    from vq.blocking.transaction import Transaction
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
@@ -63,7 +64,10 @@ if TYPE_CHECKING:
         InvalidArgument,
         InvalidState,
         OutcomeUnknown,
+        ProducerFenced,
         Refused,
+        TransactionInDoubt,
+        TransactionRefused,
         VqError,
     )
     from vq.message_filter import MessageFilter, Where
@@ -87,6 +91,7 @@ if TYPE_CHECKING:
         StatusResult,
         TopicPartition,
         TopicSettings,
+        TransactionState,
     )
     from vq.offset_stores.file import FileOffsetStore
     from vq.offset_stores.sql import SqlOffsetStore
@@ -97,6 +102,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "vq.blocking.admin": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
+    "vq.blocking.transaction": ("Transaction",),
     "vq.client.config": (
         "ConsumerConfig",
         "MessageFactoryConfig",
@@ -137,7 +143,10 @@ _HOMES = {
         "InvalidArgument",
         "InvalidState",
         "OutcomeUnknown",
+        "ProducerFenced",
         "Refused",
+        "TransactionInDoubt",
+        "TransactionRefused",
         "VqError",
     ),
     "vq.message_filter": ("MessageFilter", "Where"),
@@ -161,6 +170,7 @@ _HOMES = {
         "StatusResult",
         "TopicPartition",
         "TopicSettings",
+        "TransactionState",
     ),
     "vq.offset_stores.file": ("FileOffsetStore",),
     "vq.offset_stores.sql": ("SqlOffsetStore",),
@@ -214,6 +224,7 @@ __all__ = [
     "Partitioner",
     "Position",
     "ProducerConfig",
+    "ProducerFenced",
     "ProducerIdentity",
     "ProducerInterceptor",
     "ProducerMetrics",
@@ -233,6 +244,10 @@ __all__ = [
     "TopicPartition",
     "TopicPartitions",
     "TopicSettings",
+    "Transaction",
+    "TransactionInDoubt",
+    "TransactionRefused",
+    "TransactionState",
     "VqError",
     "WhenFull",
     "Where",

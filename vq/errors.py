@@ -478,6 +478,16 @@ class ConnectionCut(OutcomeUnknown):
     hint = "the connection ended before the answer; the message may or may not be stored"
 
 
+class TransactionInDoubt(OutcomeUnknown):
+    """It is unknown whether a transaction is committed.
+
+    ``details["transaction"]`` is its number. Its messages are stored all or none. Commit it again,
+    or roll it back, or ask for its outcome: whichever the broker does first holds.
+    """
+
+    hint = "commit the same transaction again, or ask for its outcome: either settles it"
+
+
 # The peer's fault -----------------------------------------------------------------------------
 class ProtocolError(VqError):
     """The peer sent bytes that are no frame of this protocol; the connection is closed."""

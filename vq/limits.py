@@ -77,6 +77,20 @@ PRODUCER_EPOCH_MAX: Final = 0xFFFF
 #: Producers remembered per partition; the least recently used one is forgotten first.
 PRODUCERS_PER_PARTITION_MAX: Final = 4_096
 
+# Transactions ---------------------------------------------------------------------------------
+#: Longest time for which a transaction may be open, and the usual one.
+TRANSACTION_TIMEOUT_MS_MAX: Final = 15 * 60_000
+TRANSACTION_TIMEOUT_S_DEFAULT: Final = 60.0
+#: Bytes of records of one transaction, and partitions that they go to. What it has for one
+#: partition is stored there as one batch.
+TRANSACTION_BYTES_MAX: Final = 64 * MIB
+TRANSACTION_PARTS_MAX: Final = 1_000
+#: Bytes of records of one request of a transaction; there is room for what is noted beside it.
+TRANSACT_BYTES_MAX: Final = BATCH_BYTES_MAX - 512 * KIB
+#: Longest name of a transaction in other resources, and longest transactional id.
+XID_CHARS_MAX: Final = 300
+TRANSACTIONAL_ID_CHARS_MAX: Final = 200
+
 # Broker groups --------------------------------------------------------------------------------
 #: Largest epoch of a master: the wire and the batches have 32 bits for it.
 EPOCH_MAX: Final = 2**32 - 1

@@ -607,6 +607,21 @@ class Cancellation(enum.IntEnum):
     DELIVERED = 2  # it is in its partition, or on its way there
 
 
+class TransactionState(enum.IntEnum):
+    """What became of a transaction."""
+
+    UNKNOWN = 0  # nobody remembers it: it was never begun, or it ended long ago
+    OPEN = 1  # it is not decided; an end of its time rolls it back
+    PREPARED = 2  # it is not decided, and only a decision ends it
+    COMMITTED = 3  # all its messages are stored, or will be
+    ROLLED_BACK = 4  # none of them is, or will be
+
+    @property
+    def word(self) -> str:
+        """The state in words."""
+        return self.name.lower().replace("_", " ")
+
+
 class SendResult(NamedTuple):
     """The place of an acknowledged message: its partition, its record's offset, and its id.
 

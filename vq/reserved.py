@@ -1,6 +1,7 @@
 """Names that belong to vq: topics that it makes for itself, and headers that it gives to messages.
 
     _vq.delayed         messages that are delivered later
+    _vq.transactions    messages of transactions, and what was decided of them
     _vq.retry.<group>   messages that a group is to try again later
     _vq.dlq.<group>     dead letters: messages that a group has given up
 
@@ -38,6 +39,9 @@ PREFIX: Final = "_vq."
 
 #: The topic of messages that are delivered later.
 DELAYED_TOPIC: Final = f"{PREFIX}delayed"
+
+#: The topic of transactions that are not decided, or not delivered.
+TRANSACTIONS_TOPIC: Final = f"{PREFIX}transactions"
 
 
 class Purpose(StrEnum):

@@ -8,6 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from vq.aio.transaction import Transaction
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig, WhenFull
 from vq.client.exits import LoopExit
@@ -15,7 +16,8 @@ from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.metrics import ProducerMetrics
-from vq.errors import BufferFull, NotPublished, VqError
+from vq.client.producer.transaction.transaction import TransactionCore
+from vq.errors import BufferFull, InvalidState, NotPublished, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
 
@@ -29,6 +31,7 @@ class MessageProducer:
         self._core = core
         self._checked: SendCallback | None = None  # the callback of the last send
         self._cluster = cluster
+        self._transactions = core.transactions
         self._check_loop = cluster.check_loop
         self._thread = get_ident()
         self._is_running = asyncio.get_running_loop().is_running
@@ -65,13 +68,19 @@ class MessageProducer:
         """Send one message and wait until it is stored as its topic's settings promise.
 
         Many sends may wait at once; those to one partition share batches and keep their order. If
-        the task is cancelled, a message that was accepted is sent nevertheless.
+        the task is cancelled, a message that was accepted is sent nevertheless. In a transaction it
+        returns at once, and the offset in the result is -1.
 
         Raises:
             Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored.
             InvalidArgument: The message is invalid.
         """
+        if self._transactions.open:
+            transaction = self._transactions.current()
+            if transaction is not None:
+                added = await self._accept(message, None, timeout, may_wait=True)
+                return transaction.place_of(added)
         future = self._append(message, None, timeout)
         if future is None:
             core = self._core
@@ -130,6 +139,8 @@ class MessageProducer:
         self, message: Message, callback: SendCallback | None, timeout: float | None
     ) -> SendFuture | None:
         """Append a plain message if there is space for it; see ``Appender.append``."""
+        if self._transactions.open and self._transactions.current() is not None:
+            return None
         # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
         if get_ident() != self._thread or not self._is_running():
             self._check_loop()
@@ -173,6 +184,10 @@ class MessageProducer:
     ) -> SendFuture:
         """Accept one message once its topic is published and, with ``may_wait``, there is space."""
         core = self._core
+        if self._transactions.open:
+            transaction = self._transactions.current()
+            if transaction is not None:
+                return await self._join(transaction, message, callback, timeout)
         try:
             if not (may_wait and core.is_full_for(message)):  # what must wait is prepared once
                 try:
@@ -201,6 +216,72 @@ class MessageProducer:
         except BufferFull:
             core.count_full()
             raise
+
+    async def _join(
+        self,
+        transaction: TransactionCore,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+    ) -> SendFuture:
+        """Add a message to a transaction once its topic is published."""
+        core = self._core
+        with contextlib.suppress(NotPublished):
+            return transaction.add(message, callback)
+        left = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        deadline = core.now() + left
+        for topic in core.missing(message):
+            left = max(0.0, deadline - core.now())
+            await self._publish_for(topic, left, functools.partial(core.check, message))
+        with deleted_if_unpublished(message.topic):
+            return transaction.add(message, callback)
+
+    async def begin_transaction(self) -> Transaction:
+        """Begin a transaction of this task; see ``vq.MessageProducer.transaction``.
+
+        ``async with await producer.begin_transaction():`` is a block that commits at its end.
+
+        Raises:
+            VqError: See there.
+        """
+        transactions = self._here().transactions
+        if transactions.take_id_needed():
+            await transactions.take_id()
+        return Transaction(transactions.begin(), self._check_loop)
+
+    def transaction(self) -> "_Beginning":
+        """Return a block of a transaction: ``async with producer.transaction() as transaction:``.
+
+        Raises:
+            VqError: See ``begin_transaction``, when the block begins.
+        """
+        return _Beginning(self)
+
+    async def commit(self, timeout: float | None = None) -> list[SendResult]:
+        """Commit the transaction of this task; see ``vq.Transaction.commit``.
+
+        Raises:
+            InvalidState: It has none.
+            VqError: See there.
+        """
+        return await self._current().commit(timeout)
+
+    async def rollback(self, timeout: float | None = None) -> None:
+        """Roll back the transaction of this task; see ``vq.Transaction.rollback``.
+
+        Raises:
+            InvalidState: It has none.
+            VqError: See there.
+        """
+        await self._current().rollback(timeout)
+
+    def _current(self) -> Transaction:
+        core = self._here().transactions.current()
+        if core is None:
+            raise InvalidState(
+                "this task has no open transaction of this producer; begin_transaction() begins one"
+            )
+        return Transaction(core, self._check_loop)
 
     async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody; see ``vq.MessageProducer.cancel``.
@@ -240,6 +321,8 @@ class MessageProducer:
             InvalidState: The producer is closed; nothing was sent.
         """
         core = self._here()
+        if self._transactions.open and self._transactions.current() is not None:
+            return [await self.send(each, timeout) for each in messages]
         with core.batch_send(messages, timeout) as batch:
             for topic in batch.topics:
                 try:
@@ -306,3 +389,24 @@ class MessageProducer:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class _Beginning:
+    """A transaction that begins with its block."""
+
+    def __init__(self, producer: MessageProducer) -> None:
+        self._producer = producer
+        self._begun: Transaction | None = None
+
+    async def __aenter__(self) -> Transaction:
+        self._begun = await self._producer.begin_transaction()
+        return self._begun
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._begun is not None
+        await self._begun.__aexit__(exc_type, exc, trace)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
+from vq.client.producer.intake.appender import not_plain
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.runtime import LoopThread
-from vq.errors import BufferFull, NotPublished, TimedOut, VqError
+from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
 _SEND_SYNC_S = 3.0
@@ -34,6 +36,7 @@ class MessageProducer:
         self._core = core
         self._checked: SendCallback | None = None  # the callback of the last send
         self._append = core.append
+        self._transactions = core.transactions
         self._interceptors = core.interceptors
         self._runtime = runtime
         self._forget = runtime.on_loss(
@@ -72,6 +75,7 @@ class MessageProducer:
         """Send one message and wait until it is stored as its topic's settings promise.
 
         ``timeout`` bounds all attempts together, by default 3 s; None: ``config.send_timeout_s``.
+        In a transaction it returns at once, and the offset in the result is -1.
 
         Raises:
             Refused: The message is certainly not stored.
@@ -79,6 +83,10 @@ class MessageProducer:
             InvalidArgument: The message is invalid.
         """
         self._runtime.check()
+        if self._transactions.open:
+            transaction = self._transactions.current()
+            if transaction is not None:
+                return transaction.place_of(self._send(message, None, timeout))
         try:
             if self._interceptors is None:
                 return self._accept(self._core.send_blocking, message, timeout).result()
@@ -158,12 +166,21 @@ class MessageProducer:
     def _send(
         self, message: Message, callback: SendCallback | None, timeout: float | None
     ) -> SendFuture:
+        append = self._core.append_any
+        if self._transactions.open:
+            transaction = self._transactions.current()
+            if transaction is not None:
+                append = transaction.add
+            elif self._interceptors is None:
+                plain = self._core.append(message, callback, timeout)
+                if plain is not None:
+                    return plain
         try:
             if self._interceptors is None:
-                accept = functools.partial(self._core.append_any, callback=callback)
+                accept = functools.partial(append, callback=callback)
                 return self._accept(accept, message, timeout)
             with self._interceptors.begin(message, callback) as sending:
-                accept = functools.partial(self._core.append_any, callback=sending)
+                accept = functools.partial(append, callback=sending)
                 return self._accept(accept, sending.message, timeout)
         except BufferFull:
             self._core.count_full()
@@ -217,6 +234,8 @@ class MessageProducer:
         """
         self._runtime.check()
         core = self._core
+        if self._transactions.open and self._transactions.current() is not None:
+            return [self.send_sync(each, timeout) for each in messages]
         with core.batch_send(messages, timeout) as batch:
             for topic in batch.topics:
                 try:
@@ -234,6 +253,63 @@ class MessageProducer:
             if future.outcome is None:
                 future.exception()
         return batch.results()
+
+    def transaction(self) -> Transaction:
+        """Begin a transaction of this thread, for a ``with`` block; see ``Transaction``.
+
+        The first one of a producer with a ``transactional_id`` takes that id from whoever has it.
+
+        Raises:
+            InvalidState: The thread has one of this producer already.
+            ProducerFenced: Another producer has taken its transactional id.
+            VqError: The transactional id cannot be taken now.
+        """
+        self._runtime.check()
+        transactions = self._transactions
+        if transactions.take_id_needed():
+            self._runtime.run(transactions.take_id())
+        core = transactions.begin()
+        self._append = not_plain  # sends look whose they are, while a transaction is open
+        return Transaction(core, self._runtime, self.config.send_timeout_s, self._transaction_ended)
+
+    def _transaction_ended(self) -> None:
+        if not self._transactions.open:
+            self._append = self._core.append
+
+    def begin_transaction(self) -> Transaction:
+        """Begin a transaction of this thread; ``commit`` or ``rollback`` ends it.
+
+        Raises:
+            VqError: See ``transaction``.
+        """
+        return self.transaction()
+
+    def commit(self, timeout: float | None = None) -> list[SendResult]:
+        """Commit the transaction of this thread; see ``Transaction.commit``.
+
+        Raises:
+            InvalidState: It has none.
+            VqError: See there.
+        """
+        return self._current().commit(timeout)
+
+    def rollback(self, timeout: float | None = None) -> None:
+        """Roll back the transaction of this thread; see ``Transaction.rollback``.
+
+        Raises:
+            InvalidState: It has none.
+            VqError: See there.
+        """
+        self._current().rollback(timeout)
+
+    def _current(self) -> Transaction:
+        core = self._transactions.current()
+        if core is None:
+            raise InvalidState(
+                "this thread has no open transaction of this producer; begin_transaction() "
+                "begins one"
+            )
+        return Transaction(core, self._runtime, self.config.send_timeout_s, self._transaction_ended)
 
     def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody, and say what became of it.

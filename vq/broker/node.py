@@ -306,7 +306,13 @@ class BrokerNode:
             await self._tasks.close()
             return
         parts.jobs.close()
-        await asyncio.gather(self._tasks.close(), parts.upkeep.stop(), parts.timers.close())
+        await asyncio.gather(
+            self._tasks.close(),
+            parts.upkeep.stop(),
+            parts.timers.readers.close(),
+            parts.journals.readers.close(),
+        )
+        await parts.outbox.close()
 
     @staticmethod
     def _close_storers(parts: Parts) -> None:

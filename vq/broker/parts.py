@@ -63,6 +63,7 @@ from vq.broker.standing.gate import Gate
 from vq.broker.standing.lease import Lease
 from vq.broker.standing.role import Role
 from vq.broker.timers.timers import Timers
+from vq.broker.transactions.journals import Journals
 from vq.broker.upkeep import Upkeep
 from vq.clock import Clock
 from vq.coordination.brokers.dead_masters import DeadMasters
@@ -174,7 +175,9 @@ class Parts:
         insync: Which nodes are in sync with it, while it leads.
         lags: How far the nodes that copy from it are behind.
         epoch_file: The epochs that it acted in.
+        outbox: Sends messages to other partitions.
         timers: Deliver messages later, while it leads.
+        journals: Have the transactions, while it leads.
         mastership: Whether it leads or follows, and in which epoch.
         presence: What the group sees of the node.
         repairer: Repairs damage from other nodes.
@@ -299,19 +302,16 @@ class Parts:
         self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
-        self.timers = Timers(
-            self.partitions,
-            Outbox(
-                coordinator,
-                network,
-                rng,
-                cluster=config.cluster,
-                client_id=f"timers.{config.group}.{config.node}",
-            ),
-            gate,
-            clock=clock,
-            runner=runner,
+        outbox = Outbox(
+            coordinator,
+            network,
+            rng,
+            cluster=config.cluster,
+            client_id=f"journals.{config.group}.{config.node}",
         )
+        self.outbox = outbox
+        self.timers = Timers(self.partitions, outbox, gate, clock=clock, runner=runner)
+        self.journals = Journals(self.partitions, outbox, gate, clock=clock, runner=runner)
         self.mastership = Mastership(
             role,
             coordinator,
@@ -326,7 +326,8 @@ class Parts:
                 self.insync,
                 self.lags,
                 self.hand_over,
-                self.timers,
+                self.timers.readers,
+                self.journals.readers,
                 jobs,
             ),
         )
@@ -390,7 +391,7 @@ class Parts:
             self.partitions,
             self.presence,
             self.follower,
-            self.timers,
+            (self.timers.readers, self.journals.readers),
         )
         self.facts = table(
             self.vitals.facts(),
@@ -405,6 +406,7 @@ class Parts:
             self.upkeep.facts(),
             self.repairer.facts(),
             self.timers.facts(),
+            self.journals.facts(),
             jobs.facts(),
         )
         self.status = StatusReport(
@@ -463,6 +465,20 @@ class Parts:
                 Command.VERIFY: Route(self.verifier.verify, of_partition=True),
                 Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
                 Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
+                Command.TRANSACT: Route(
+                    self.journals.transact,
+                    why.appends,
+                    of_partition=True,
+                    opens=attrgetter("takes_puts"),
+                    with_body=True,
+                ),
+                Command.FENCE: Route(
+                    self.journals.fence,
+                    why.appends,
+                    of_partition=True,
+                    opens=attrgetter("takes_puts"),
+                ),
+                Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
                 Command.BLOCKS: Route(held.answer),
                 Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
                 Command.ADOPT: Route(self.mover.adopt, why.adopts),

@@ -28,7 +28,7 @@ from vq.coordination.brokers.secret import read_secret
 from vq.coordination.groups.offset_store import OffsetStore
 from vq.coordination.leases.slots import IdMaker, SlotLease
 from vq.coordination.topics.cluster_settings import create_missing_topic, settings_of_missing_topic
-from vq.coordination.topics.reserved_topics import DELAYED_SETTINGS
+from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
 from vq.coordination.topics.routes import Master, Routes, RouteWatcher
 from vq.coordination.topics.topics import TopicExists, create_topic
 from vq.coordination.tree.coordinator import Coordinator, SessionState
@@ -60,7 +60,6 @@ from vq.remoting.format import COMMANDS, Access
 from vq.remoting.frames import Buffer
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
-from vq.reserved import DELAYED_TOPIC
 from vq.tasks import begin_task
 
 if TYPE_CHECKING:
@@ -274,17 +273,17 @@ class ClusterClient(IdMaker):
             await self.check_cluster(error, topic)
             raise
 
-    async def track_delayed(self) -> Routes:
-        """Track the topic in which delayed messages wait; it is made if there is none."""
+    async def track_internal(self, topic: str) -> Routes:
+        """Track the topic of delayed messages, or of transactions; it is made if there is none."""
         with contextlib.suppress(UnknownTopic):
-            return await self.track(DELAYED_TOPIC)
-        await self._calls.share(self._create_delayed, DELAYED_TOPIC)
-        return await self.track(DELAYED_TOPIC)
+            return await self.track(topic)
+        await self._calls.share(self._create_internal, topic)
+        return await self.track(topic)
 
-    async def _create_delayed(self, topic: str) -> None:
+    async def _create_internal(self, topic: str) -> None:
         with contextlib.suppress(TopicExists):
             await create_topic(
-                self.coordinator, topic, DELAYED_SETTINGS, origin=self.origin(auto=True)
+                self.coordinator, topic, INTERNAL_SETTINGS, origin=self.origin(auto=True)
             )
 
     def origin(self, *, auto: bool = False) -> TopicOrigin:

@@ -206,6 +206,10 @@ class ProducerConfig:
             ``ProducerIdentity``. At the first message of a partition that is not stored, or whose
             outcome is unknown, the producer ends there: all further messages to the partition fail.
             None: nobody takes over. Needs ``ordered = True`` and ``on_unavailable = "wait"``.
+        transactional_id: Under which name it has transactions. Who takes it fences its predecessor:
+            what that has open is rolled back, and all that it tries later raises
+            ``ProducerFenced``. None: it has transactions, and nobody takes over from it.
+        transaction_timeout_s: A transaction is rolled back if it is not ended in time, up to 900.
         exit_flush_s: If the program ends and the producer was not closed, how long its end waits
             for messages that are not sent; 0: not at all. What is not stored then is counted in a
             log line at ERROR.
@@ -229,6 +233,8 @@ class ProducerConfig:
     serializer: Serializer | None = None
     interceptors: Sequence[ProducerInterceptor] = ()
     identity: ProducerIdentity | None = None
+    transactional_id: str | None = None
+    transaction_timeout_s: float = limits.TRANSACTION_TIMEOUT_S_DEFAULT
     exit_flush_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -248,6 +254,14 @@ class ProducerConfig:
         if not 0 <= self.linger_ms <= limits.LINGER_MS_MAX:
             raise InvalidArgument(
                 f"linger_ms = {self.linger_ms} is outside [0, {limits.LINGER_MS_MAX}]"
+            )
+        if self.transactional_id is not None:
+            check_name("transactional id", self.transactional_id)
+        check_number("transaction_timeout_s", self.transaction_timeout_s)
+        longest = limits.TRANSACTION_TIMEOUT_MS_MAX // 1_000
+        if not 0 < self.transaction_timeout_s <= longest:
+            raise InvalidArgument(
+                f"transaction_timeout_s = {self.transaction_timeout_s} is outside (0, {longest}]"
             )
         check_number("exit_flush_s", self.exit_flush_s)
         if not 0 <= self.exit_flush_s <= limits.EXIT_FLUSH_S_MAX:

@@ -137,7 +137,7 @@ class MessageCopies:
         name, origin = topic_of(Purpose.RETRY, self._group), origin_of(message)
         partitions = await self.open(name, message.topic)
         to = TopicPartition(name, (origin.partition + redelivery) % partitions)
-        routes = await cluster.track_delayed()
+        routes = await cluster.track_internal(DELAYED_TOPIC)
         delay_ms = math.ceil(delay_s * 1000)
         waiting = waits_in(to, delay_ms, len(routes.topic(DELAYED_TOPIC).partitions))
         told = headers_of_copy(origin, self._all_failed(message, failure), redelivery)

@@ -5,20 +5,15 @@ decide themselves what a batch is and which stamp it has: they can send the very
 from another process, too, and the broker stores it once.
 """
 
-import asyncio
 from collections.abc import Sequence
-from typing import Final
 
 import google_crc32c
 
-from vq.backoff import Backoff
+from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
-from vq.errors import NotMaster, OutcomeUnknown, PartitionReadOnly, SequenceStale, VqError
-from vq.model import Address, ProducerStamp, TopicPartition
+from vq.model import ProducerStamp, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
-
-_PAUSE: Final = Backoff(first_s=0.02, most_s=0.5)
 
 
 async def put_batch(
@@ -62,39 +57,19 @@ async def put_batch(
         sequence=stamp.sequence,
         resend=resend,
     )
-    in_doubt: VqError | None = None
-    tries = 0
-    while True:
-        tries += 1
-        pause = _PAUSE.pause_s(tries)
-        left = deadline - cluster.clock.monotonic()
-        bound = max(0.01, min(left, cluster.config.request_timeout_s))
-        try:
-            address, request.epoch = _master(cluster, partition)
-            answer, _ = await cluster.request(address, Command.PUT, request, body, timeout=bound)
-            assert isinstance(answer, PutResponse)
-            return answer.offset
-        except VqError as error:
-            if isinstance(error, OutcomeUnknown):
-                in_doubt, request.resend = error, bool(records)
-            again = isinstance(error, OutcomeUnknown) and not isinstance(error, SequenceStale)
-            again = again or error.retriable or error.refresh_routes
-            if not again or left <= pause:
-                if in_doubt is None or in_doubt is error:
-                    raise
-                raise OutcomeUnknown(
-                    f"{partition}: it is unknown whether a batch is stored: {in_doubt}; then: "
-                    f"{error}"
-                ) from error
-            cluster.refresh(partition.topic, error)
-        await asyncio.sleep(pause)
 
+    def unanswered() -> None:
+        request.resend = bool(records)
 
-def _master(cluster: ClusterClient, partition: TopicPartition) -> tuple[Address, int]:
-    group = cluster.routes.placement(partition).writer_group
-    if group is None:
-        raise PartitionReadOnly(f"{partition}: it takes no messages")
-    master = cluster.routes.master(group)
-    if master is None:
-        raise NotMaster(f"{partition}: {group} has no master now")
-    return master
+    answer = await ask_master(
+        cluster,
+        partition,
+        Command.PUT,
+        request,
+        body,
+        deadline=deadline,
+        what="whether a batch is stored",
+        unanswered=unanswered,
+    )
+    assert isinstance(answer, PutResponse)
+    return answer.offset

@@ -342,6 +342,154 @@ class CancelResponse(_message.Message):
     outcome: int
     def __init__(self, outcome: _Optional[int] = ...) -> None: ...
 
+class TransactionPart(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "record_count", "size", "crc", "index")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    record_count: int
+    size: int
+    crc: int
+    index: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., record_count: _Optional[int] = ..., size: _Optional[int] = ..., crc: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
+class TransactRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    XID_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    transaction: int
+    number: int
+    state: int
+    parts: _containers.RepeatedCompositeFieldContainer[TransactionPart]
+    client: str
+    client_epoch: int
+    timeout_ms: int
+    xid: str
+    max_wait_ms: int
+    by: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
+
+class TransactResponse(_message.Message):
+    __slots__ = ("state", "offsets", "by", "stored")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    state: int
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    by: str
+    stored: bool
+    def __init__(self, state: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., by: _Optional[str] = ..., stored: _Optional[bool] = ...) -> None: ...
+
+class FenceRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "client")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    client: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., client: _Optional[str] = ...) -> None: ...
+
+class FenceResponse(_message.Message):
+    __slots__ = ("client_epoch",)
+    CLIENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    client_epoch: int
+    def __init__(self, client_epoch: _Optional[int] = ...) -> None: ...
+
+class TransactionsRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "after", "max_count", "ended")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    after: int
+    max_count: int
+    ended: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., ended: _Optional[bool] = ...) -> None: ...
+
+class TransactionStatus(_message.Message):
+    __slots__ = ("transaction", "state", "by", "client", "client_epoch", "xid", "begun_ms", "ends_ms", "decided_ms", "parts")
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    XID_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_MS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    transaction: int
+    state: int
+    by: str
+    client: str
+    client_epoch: int
+    xid: str
+    begun_ms: int
+    ends_ms: int
+    decided_ms: int
+    parts: _containers.RepeatedCompositeFieldContainer[TransactionPartStatus]
+    def __init__(self, transaction: _Optional[int] = ..., state: _Optional[int] = ..., by: _Optional[str] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., xid: _Optional[str] = ..., begun_ms: _Optional[int] = ..., ends_ms: _Optional[int] = ..., decided_ms: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPartStatus, _Mapping]]] = ...) -> None: ...
+
+class TransactionPartStatus(_message.Message):
+    __slots__ = ("topic", "partition", "messages", "size", "stored", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    messages: int
+    size: int
+    stored: bool
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., messages: _Optional[int] = ..., size: _Optional[int] = ..., stored: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class TransactionsResponse(_message.Message):
+    __slots__ = ("transactions", "more")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionStatus]
+    more: bool
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionStatus, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
 class GetRequest(_message.Message):
     __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives", "where")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

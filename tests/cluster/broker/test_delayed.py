@@ -423,7 +423,7 @@ def change(cluster: MemoryCluster, number: int, at: int, new: bytes, key: str = 
 def read_anew(cluster: MemoryCluster) -> None:
     """Have the node forget what waits, as one that begins to lead, and read its log."""
     node = cluster.nodes["b1"]
-    node.parts.timers.start(node.epoch)
+    node.parts.timers.readers.start(node.epoch)
 
 
 async def test_damaged_bytes_are_not_delivered(

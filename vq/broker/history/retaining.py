@@ -32,7 +32,6 @@ from vq.errors import CoordinationError, VqError
 from vq.limits import MIB
 from vq.log_lines import get_logger
 from vq.model import RetentionPolicy, TopicSettings
-from vq.reserved import DELAYED_TOPIC
 from vq.store.disk.disk import Disk
 from vq.store.log.block import Block
 from vq.store.log.block_facts import read_facts
@@ -407,7 +406,7 @@ def _needed(channel: Channel, needs: Needs | None) -> Mapping[str, int] | None:
     needed = None if needs is None else needs.of(channel.partition.partition)
     if channel.needed is None:
         return needed
-    return {**(needed or {}), DELAYED_TOPIC: channel.needed}
+    return {**(needed or {}), channel.partition.topic: channel.needed}
 
 
 def limits_of(settings: TopicSettings) -> Limits:

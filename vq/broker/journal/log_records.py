@@ -1,8 +1,8 @@
 """The committed records of one partition, in order, whichever group has them.
 
 What lies on this node is read from its log, what another group has of the partition over the
-network. A record that cannot be read is passed by after some tries, and read again later: it may be
-damaged, and repaired; or its producer has sent it so. The others must not wait for it.
+network. A record that cannot be read may be passed by after some tries, and read again later: it
+may be damaged, and repaired; or its producer has sent it so. The others must not wait for it.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,8 @@ class LogRecords:
         channel: Of the partition, which this node leads.
         outbox: Reads what another group has.
         runner: Reads what is not in memory.
+        passes_by: A record that cannot be read is passed by after some tries; otherwise nothing
+            behind it is read before it is repaired.
 
     Attributes:
         begin: The first offset that is kept.
@@ -50,13 +52,16 @@ class LogRecords:
         settled: Offsets in these of messages that notes name: they are not read later.
     """
 
-    def __init__(self, channel: Channel, outbox: Outbox, runner: Runner) -> None:
+    def __init__(
+        self, channel: Channel, outbox: Outbox, runner: Runner, *, passes_by: bool = True
+    ) -> None:
         spans = channel.placement.spans
         self.begin = spans[0].start if spans else earliest(channel)
         self.position = self.begin
         self.unread: dict[int, int] = {}
         self.settled: set[int] = set()
         self._channel = channel
+        self._passes_by = passes_by
         self._outbox = outbox
         self._runner = runner
         self._size = READ_BYTES
@@ -126,11 +131,11 @@ class LogRecords:
         if at > self.position:
             return at  # what is before it counts
         self._size = BATCH_BYTES
-        if self._failed[1] < TRIES:
+        if self._failed[1] < TRIES or not self._passes_by:
             raise error
         end = _end_of_damage(data, at)
         logger.error(
-            "record of a delayed message cannot be read, going on behind it",
+            "record cannot be read, going on behind it",
             partition=channel,
             offset=at,
             behind=end,

@@ -20,8 +20,8 @@ from vq.errors import CorruptData
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.records.record import encode_record
 
-__all__ = ["NOTE_TAG", "UNKNOWN", "Done", "Sent", "decode", "delivery_in", "encode"]
-__all__ += ["encode_delivery", "items_in", "pack_items"]
+__all__ = ["NOTE_TAG", "UNKNOWN", "Done", "Sent", "behind", "decode", "delivery_in"]
+__all__ += ["encode", "encode_delivery", "items_in", "pack_items"]
 
 T = TypeVar("T")
 
@@ -71,11 +71,16 @@ def decode(payload: bytes, read: Callable[[dict[str, Any], bytes], T]) -> T:
     Raises:
         CorruptData: It is none.
     """
-    head, _, behind = payload.partition(_END)
+    head, _, rest = payload.partition(_END)
     try:
-        return read(json.loads(head), behind)
+        return read(json.loads(head), rest)
     except (ValueError, TypeError, AttributeError, KeyError, error) as why:
         raise CorruptData(f"a note of {len(payload)} bytes cannot be read: {why}") from why
+
+
+def behind(payload: bytes) -> bytes:
+    """Return the bytes behind the JSON object of a note."""
+    return payload.partition(_END)[2]
 
 
 def pack_items(items: Iterable[Item]) -> bytes:

@@ -59,6 +59,7 @@ class Parcel(NamedTuple):
         messages: How many they are.
         resend: It may have been sent before.
         transaction: The transaction that it is a part of; 0: none.
+        topic_id: Of the topic: another one of its name does not get it; "": it does.
     """
 
     to: TopicPartition
@@ -67,6 +68,7 @@ class Parcel(NamedTuple):
     messages: int
     resend: bool
     transaction: int = 0
+    topic_id: str = ""
 
 
 class Outbox:
@@ -118,6 +120,7 @@ class Outbox:
             sequence=sequence,
             resend=parcel.resend,
             transaction_id=parcel.transaction,
+            topic_id=parcel.topic_id,
         )
         failures = 0
         while True:
@@ -128,7 +131,7 @@ class Outbox:
                     Command.PUT, request, parcel.records, timeout=ANSWER_TIMEOUT_S
                 )
             except (UnknownTopic, UnknownPartition) as error:
-                if await self._is_gone(parcel.to):
+                if await self._is_gone(parcel.to, parcel.topic_id):
                     raise Gone(str(error)) from error
                 why: VqError = error
             except (UnknownProducer, SequenceStale) as error:
@@ -190,16 +193,17 @@ class Outbox:
             raise NotMaster(f"partition {to} has no master now")
         return master[0]
 
-    async def _is_gone(self, to: TopicPartition) -> bool:
+    async def _is_gone(self, to: TopicPartition, topic_id: str) -> bool:
         """Whether a topic or a partition is not there, also as ZooKeeper's leader knows it."""
         try:
             await self._routes.refresh(to.topic)
             self._routes.snapshot.placement(to)
+            found = self._routes.snapshot.topic(to.topic).id
         except (UnknownTopic, UnknownPartition):
             return True
         except CoordinationError:
             return False
-        return False
+        return topic_id not in {found, ""}
 
     async def _connection(self, address: Address) -> BrokerConnection:
         """Return a connection to a broker; those who need one at the same time share it.

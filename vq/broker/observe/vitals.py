@@ -1,20 +1,20 @@
 """Whether a node does its work, what is wrong with it as a whole, and how late its loop is."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from vq.broker.base.facts import Fact, Facts, counter, gauge, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
+from vq.broker.journal.readers import Readers
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.context import Context
 from vq.broker.replication.following import Follower
 from vq.broker.replication.presence import Presence
 from vq.broker.serving.server import Server
 from vq.broker.standing.gate import Gate, Stage
-from vq.broker.timers.timers import Timers
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.remoting.hello import ServerIdentity
 
@@ -36,7 +36,7 @@ class Vitals:
         partitions: All partitions.
         presence: Whether the node is registered in ZooKeeper.
         follower: What it copies.
-        timers: What it delivers later.
+        readers: What it reads of its own logs.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Vitals:
         partitions: Partitions,
         presence: Presence,
         follower: Follower,
-        timers: Timers,
+        readers: Sequence[Readers[Any]],
     ) -> None:
         self._context = context
         self._coordinator = coordinator
@@ -59,7 +59,7 @@ class Vitals:
         self._partitions = partitions
         self._presence = presence
         self._follower = follower
-        self._timers = timers
+        self._readers = readers
         self._started = context.clock.monotonic()
         self._sessions_ended = 0
         self._loop_lag = Histogram()
@@ -100,7 +100,7 @@ class Vitals:
         return [
             *filter(None, found),
             *self._partitions.told_problems(),
-            *self._timers.told_problems(),
+            *(why for each in self._readers for why in each.problems()),
         ]
 
     def facts(self) -> Iterator[Facts[Any]]:

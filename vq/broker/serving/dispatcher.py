@@ -67,6 +67,7 @@ class Route(NamedTuple):
         opens: Whether the handler needs the channel's log, and it can be opened.
         appends: It is PUT. The handler gets the body, too, and requests of one connection to one
             partition are carried out in the order they were sent.
+        with_body: The handler gets the body, too.
     """
 
     handler: Callable[..., Work | None]
@@ -74,6 +75,7 @@ class Route(NamedTuple):
     of_partition: bool = False
     opens: Callable[[Channel], bool] = _never
     appends: bool = False
+    with_body: bool = False
 
 
 class Dispatcher:
@@ -160,7 +162,7 @@ class Dispatcher:
             elif channel is None or (channel.log is None and not waited and route.opens(channel)):
                 self._wait(key, _WaitingRequest(session, request_id, header, body))
                 return
-            elif route.appends:
+            elif route.appends or route.with_body:
                 work = route.handler(channel, session, request_id, header, body)
             else:
                 work = route.handler(channel, session, request_id, header)

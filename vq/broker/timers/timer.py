@@ -21,18 +21,18 @@ from typing import Final
 
 from vq import limits
 from vq.broker.base.runner import Runner
-from vq.broker.journal.deliveries import DONE_S, RETRY_S, Deliveries, LeftOut
+from vq.broker.journal.deliveries import DONE_S, LeftOut
 from vq.broker.journal.items import Item
-from vq.broker.journal.log_records import TRIES, LogRecords
+from vq.broker.journal.log_records import TRIES
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
-from vq.broker.journal.own_writes import append_notes
+from vq.broker.journal.reader import LOOK_S, Reader
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.timers.notes import Cancelled, Note, decode_note, encode_note
 from vq.broker.timers.pending import Pending
 from vq.clock import Clock
-from vq.errors import Busy, CorruptData, InvalidRequest, OffsetOutOfRange, VqError
+from vq.errors import Busy, CorruptData, InvalidRequest, OffsetOutOfRange
 from vq.log_lines import get_logger
 from vq.model import Cancellation, TopicPartition
 from vq.store.records.record import Record, read_delivery
@@ -41,16 +41,12 @@ __all__ = ["Timer"]
 
 logger = get_logger(__name__)
 
-#: The clock is looked at so often at least: it may be set.
-LOOK_S: Final = 1.0
-#: Records that could not be read are read again this often.
-READ_AGAIN_S: Final = 30.0
 #: Cancellations that are remembered, so that one that is repeated has the same answer.
 CANCELLED_MAX: Final = 10_000
 
 
-class Timer:
-    """See the module. Loop-bound; ``run`` is its task, and ends with the mastership.
+class Timer(Reader):
+    """See the module. Loop-bound.
 
     Args:
         channel: Of the partition.
@@ -79,111 +75,35 @@ class Timer:
         runner: Runner,
         counts: "Counts",
     ) -> None:
-        self.channel: Final = channel
-        self.is_live = False
-        self._gate = gate
-        self._clock = clock
+        super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=True)
         self._counts = counts
-        self._woken = asyncio.Event()
-        self._log = LogRecords(channel, outbox, runner)
-        self._deliveries = Deliveries(channel, outbox, clock, self)
-        self._read_again_at = 0.0
         self._targets: list[TopicPartition] = []
         self._numbers: dict[TopicPartition, int] = {}
         self._pending = Pending()
         self._cancels: dict[int, asyncio.Future[None]] = {}  # whose notes are not committed yet
         self._cancelled: OrderedDict[int, None] = OrderedDict()
-        self._problems: dict[object, str] = {}  # by what does not go on
 
     def __len__(self) -> int:
         """How many messages wait, or are due and not stored yet."""
         return len(self._pending) + len(self._deliveries)
 
-    # The task -------------------------------------------------------------------------------------
-    async def run(self) -> None:
-        """Do all of it until cancelled."""
-        try:
-            while True:
-                self._woken.clear()
-                try:
-                    await self._read()
-                    self.tell("reading", "")
-                except (VqError, OSError) as error:
-                    why = f"delayed messages of {self.channel} cannot be read: {error}"
-                    self.tell("reading", why)
-                    await self._wait(RETRY_S)
-                    continue
-                if self._is_caught_up() and not self.is_live:
-                    self._go_live()
-                if self.is_live:
-                    self._write()
-                    self._note_needed()
-                await self._wait(self._pause_s())
-        finally:
-            self.channel.parked.pop(self, None)
-            for committed in self._cancels.values():
-                committed.set_exception(Busy(f"{self.channel} is led by another node now"))
-                committed.exception()  # perhaps nobody waits any more
-            await self._deliveries.close()
-
-    def wake(self) -> None:
-        """See ``parked.Woken``: more may be committed."""
-        self._woken.set()
-
-    async def _wait(self, pause_s: float) -> None:
-        self.channel.park(self)
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
-
-    def _pause_s(self) -> float:
-        if not self.is_live:
-            return LOOK_S  # what is due waits, too: without this the task would spin
+    # Reading the log ------------------------------------------------------------------------------
+    def pause_s(self) -> float:
+        """See ``Reader``."""
         now_ms = self._clock.wall_ms()
         next_ms = self._pending.next_ms(now_ms)
         if next_ms is None:
             return DONE_S
         return min(LOOK_S, max(0.0, (next_ms - now_ms) / 1_000))
 
-    def _is_caught_up(self) -> bool:
-        channel = self.channel
-        return channel.knows_end and self._log.position >= channel.read_limit
+    def ended(self) -> None:
+        """See ``Reader``."""
+        for committed in self._cancels.values():
+            committed.set_exception(Busy(f"{self.channel} is led by another node now"))
+            committed.exception()  # perhaps nobody waits any more
 
-    def tell(self, what: object, why: str) -> None:
-        """See ``Source``. A new reason is logged."""
-        before = self._problems.pop(what, "")
-        if why:
-            self._problems[what] = why
-            if not before:
-                logger.warning("delayed messages wait", partition=self.channel, reason=why)
-
-    @property
-    def problems(self) -> list[str]:
-        """Why messages wait that are due, or might be."""
-        return list(self._problems.values())
-
-    # Reading the log ------------------------------------------------------------------------------
-    async def _read(self) -> None:
-        """Take what is committed and was not read yet.
-
-        Raises:
-            VqError, OSError: It cannot be read.
-        """
-        log = self._log
-        while log.has_more:
-            for record in await log.next_records():
-                self._take(record)
-            await asyncio.sleep(0)
-        if log.unread and self._clock.monotonic() >= self._read_again_at:
-            self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
-            for record in await log.read_again():
-                self._take_late(record)
-        self.tell("records", log.problem)
-
-    def _take(self, record: Record) -> None:
-        """Take the next record of the log."""
+    def take(self, record: Record) -> None:
+        """See ``Reader``."""
         if record.tag == NOTE_TAG:
             try:
                 note = decode_note(record.payload)
@@ -223,11 +143,6 @@ class Timer:
             self._deliveries.take(note)
 
     # What its deliveries ask --------------------------------------------------------------------
-    @property
-    def position(self) -> int:
-        """See ``Source``."""
-        return self._log.position
-
     def took(self, sent: Sent, new: Sequence[Item]) -> bool:
         """See ``Source``."""
         number = self._number(sent.to)
@@ -286,10 +201,10 @@ class Timer:
             self._log.unread[each.offset] = each.offset + each.length
             self._pending.free(each.offset)
 
-    def _take_late(self, record: Record) -> None:
-        """Take a record that could not be read when it was its turn."""
+    def take_late(self, record: Record) -> None:
+        """See ``Reader``."""
         if record.tag != NOTE_TAG:
-            self._take(record)
+            self.take(record)
             return
         with suppress(CorruptData):
             note = decode_note(record.payload)
@@ -318,41 +233,27 @@ class Timer:
             committed.set_result(None)
         self._counts.cancelled += 1
 
-    def _go_live(self) -> None:
-        """All was read: send what may have been sent, and what is due."""
-        self.is_live = True
+    def go_live(self) -> None:
+        """See ``Reader``."""
         logger.info("delayed messages were read", partition=self.channel, messages=len(self))
-        self._deliveries.go_live()
 
     # Writing notes --------------------------------------------------------------------------------
-    def _write(self) -> None:
+    def write(self) -> None:
         """Note batches of what is due, for the targets that have none."""
         for delayed in self._pending.due(self._clock.wall_ms()):
             self._deliveries.ready(self._targets[delayed.target], (delayed,))
         notes = self._deliveries.notes()
         if not notes:
             return
-        if self._append(notes):
+        if self.append(list(map(encode_note, notes))) is None:
             self._deliveries.written(notes)
         else:
             self._deliveries.not_written(notes)
 
-    def _append(self, notes: Sequence[Note]) -> bool:
-        """Append notes to the log as one batch; whether they may be committed."""
-        why = append_notes(self.channel, self._gate, list(map(encode_note, notes)))
-        if why is None:
-            self.tell("writing", "")
-            return True
-        self.tell("writing", f"nothing can be noted in {self.channel}: {why}")
-        asyncio.get_running_loop().call_later(RETRY_S, self.wake)
-        return False
-
-    def _note_needed(self) -> None:
-        """Have retention keep what is needed of the log."""
-        places = [self._log.position, *self._log.unread]
-        if self._pending.needed_from is not None:
-            places.append(self._pending.needed_from)
-        self.channel.needed = min(places)
+    def needs(self) -> Sequence[int]:
+        """See ``Reader``."""
+        needed = self._pending.needed_from
+        return () if needed is None else (needed,)
 
     # Cancelling ---------------------------------------------------------------------------------
     async def cancel(self, offset: int, message_id: int) -> Cancellation:
@@ -374,7 +275,7 @@ class Timer:
                 if not self._deliveries.is_noted(self._targets[message.target]):
                     raise Busy(f"the message at offset {offset} of {self.channel} is due now")
                 return Cancellation.DELIVERED
-            if not self._append([Cancelled(message)]):
+            if self.append([encode_note(Cancelled(message))]) is not None:
                 self._pending.put_back(message)
                 raise Busy(self._problems["writing"])
             committed = self._cancels[offset] = asyncio.get_running_loop().create_future()

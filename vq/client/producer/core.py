@@ -34,6 +34,7 @@ from vq.client.producer.send.unheard import (
 )
 from vq.client.producer.spread.following import LoadFollower
 from vq.client.producer.spread.partitioner import strategy_of, wants_load
+from vq.client.producer.transaction.transaction import Transactions
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
@@ -94,6 +95,7 @@ class ProducerCore:
         cluster, sender, accumulator, connections, follower: Its parts. Without a strategy that
             follows the load there is no follower.
         space_line: The tasks that wait for space.
+        transactions: Those of its application.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class ProducerCore:
         sense = None if strategy is None else strategy.sense
         follows = sense is not None or wants_load(config.partitioner)
         self.follower = LoadFollower(cluster, sense, self.accumulator.topics) if follows else None
+        self.transactions = Transactions(cluster, self.accumulator, config)
         self._known_topics: set[str] = set()  # ids of those that were opened, with an identity
         self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)
@@ -151,7 +154,7 @@ class ProducerCore:
         self._check_open()
         await self.cluster.lease_slot()
         if topic == DELAYED_TOPIC:
-            self._open(topic, await self.cluster.track_delayed())
+            self._open(topic, await self.cluster.track_internal(DELAYED_TOPIC))
             return None
         check_own_name(topic)
         settings = await self.cluster.track_or_see(topic)

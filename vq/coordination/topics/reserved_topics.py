@@ -17,9 +17,9 @@ from vq.reserved import Purpose, group_of
 
 #: For so long a retry topic keeps what its group has read.
 RETRY_HOURS: Final = 72
-#: Of the topic in which delayed messages wait. What is acknowledged there is as safe as anything;
-#: what was delivered goes after an hour, and what waits is kept by its master.
-DELAYED_SETTINGS: Final = TopicSettings(
+#: Of the topics in which delayed messages and transactions wait. What is acknowledged there is as
+#: safe as anything; what was delivered goes after an hour, and what waits is kept by its master.
+INTERNAL_SETTINGS: Final = TopicSettings(
     partitions=8,
     flush=FlushMode.SYNC,
     replication=Replication.SYNC,

@@ -137,6 +137,21 @@ class Accumulator:
         self.wake_sender()
         return future
 
+    def prepare_any(
+        self, message: Message, callback: SendCallback | None
+    ) -> tuple[SendFuture, TopicQueues]:
+        """Return the future of a message that is not appended, and its topic; see ``append_any``.
+
+        Its partition is chosen, or ``ANY_PARTITION``.
+
+        Raises:
+            VqError: See ``append_any``.
+        """
+        future, queues = self._prepared(self._future, message, callback, None)
+        if self._closed:
+            raise InvalidState(self._closed)
+        return future, queues
+
     def append_waited(
         self, message: Message, timeout: float | None
     ) -> tuple[PartitionQueue, BlockingSendFuture]:

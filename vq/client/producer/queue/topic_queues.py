@@ -131,7 +131,6 @@ class TopicQueues:
         "_able",
         "_full",
         "_host",
-        "_meter",
         "_staying",
         "appended",
         "choose",
@@ -139,6 +138,7 @@ class TopicQueues:
         "content_bytes_max",
         "directed",
         "keys",
+        "meter",
         "on_unavailable",
         "ordered",
         "partitions",
@@ -187,11 +187,11 @@ class TopicQueues:
         # By partition: how many messages at the head of its queue stay there, and the last of them.
         self._staying: dict[int, tuple[int, SendFuture]] = {}
         self._host = host
-        self._meter = meter
+        self.meter = meter
 
     def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
         """Follow the routes: add partitions; the spread skips those that are unavailable."""
-        self.compressor = compressor = compressor_of(self._host.config, settings, self._meter)
+        self.compressor = compressor = compressor_of(self._host.config, settings, self.meter)
         self.content_bytes_max = largest = settings.max_message_bytes
         self.plain_bytes_max = (
             largest if compressor is None else min(largest, compressor.threshold - 1)
@@ -203,7 +203,7 @@ class TopicQueues:
             return
         added: list[PartitionQueue] = []
         for number in range(len(self.queues), partitions):
-            queue = PartitionQueue(TopicPartition(self.topic, number), self._host, self._meter)
+            queue = PartitionQueue(TopicPartition(self.topic, number), self._host, self.meter)
             queue.topic_id = self.topic_id
             added.append(queue)
         self.queues += added  # in one step: the number of partitions decides where keys go

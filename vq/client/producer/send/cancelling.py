@@ -1,17 +1,12 @@
 """Has a delayed message delivered to nobody: asks the master of the partition where it waits."""
 
-import asyncio
-from typing import Final
-
-from vq.backoff import Backoff
+from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
-from vq.errors import InvalidArgument, InvalidRequest, NotMaster, OutcomeUnknown, VqError
+from vq.errors import InvalidArgument, InvalidRequest, OutcomeUnknown
 from vq.model import Cancellation, SendResult, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import CancelRequest
 from vq.reserved import DELAYED_TOPIC
-
-_PAUSE: Final = Backoff(first_s=0.02, most_s=0.5)
 
 
 async def cancel(cluster: ClusterClient, result: SendResult, timeout_s: float) -> Cancellation:
@@ -30,28 +25,17 @@ async def cancel(cluster: ClusterClient, result: SendResult, timeout_s: float) -
         message_id=result.id,
     )
     await cluster.track(DELAYED_TOPIC)
-    tries, in_doubt = 0, False
-    while True:
-        tries += 1
-        pause = _PAUSE.pause_s(tries)
-        left = deadline - cluster.clock.monotonic()
-        bound = max(0.01, min(left, cluster.config.request_timeout_s))
-        try:
-            group = cluster.routes.placement(partition).writer_group
-            master = None if group is None else cluster.routes.master(group)
-            if master is None:
-                raise NotMaster(f"{partition}: {group} has no master now")
-            address, request.epoch = master
-            answer, _ = await cluster.request(address, Command.CANCEL, request, timeout=bound)
-            return Cancellation(answer.outcome)
-        except InvalidRequest as error:
-            raise InvalidArgument(str(error)) from error
-        except VqError as error:
-            in_doubt = in_doubt or isinstance(error, OutcomeUnknown)
-            may_repeat = error.retriable or error.refresh_routes or in_doubt
-            if not may_repeat or left <= pause:
-                if in_doubt:
-                    return Cancellation.UNKNOWN
-                raise
-            cluster.refresh(DELAYED_TOPIC, error)
-        await asyncio.sleep(pause)
+    try:
+        answer = await ask_master(
+            cluster,
+            partition,
+            Command.CANCEL,
+            request,
+            deadline=deadline,
+            what="whether the message is cancelled",
+        )
+    except InvalidRequest as error:
+        raise InvalidArgument(str(error)) from error
+    except OutcomeUnknown:
+        return Cancellation.UNKNOWN
+    return Cancellation(answer.outcome)

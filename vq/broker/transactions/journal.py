@@ -1,0 +1,474 @@
+"""One partition of the journal of transactions on the node that leads it.
+
+    request ──▶ judged (``ledger``) ──▶ noted: its messages, its step, and if it commits, what goes
+                                        where ──▶ read back: it is committed, so it is so
+                                                          │
+                           answered ◀── stored ◀── delivered, as one batch for each partition
+
+Nothing of a transaction is in a partition before its commit is a durable note, and from then on it
+is delivered by whoever leads. So there is no moment at which a part of it could be lost, and nobody
+waits in a partition for what is not decided.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from vq import limits
+from vq.broker.base.runner import Runner
+from vq.broker.journal.deliveries import DONE_S, LeftOut
+from vq.broker.journal.items import Item
+from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
+from vq.broker.journal.outbox import Gone, Outbox, Parcel
+from vq.broker.journal.reader import LOOK_S, Reader
+from vq.broker.partition.batch_check import check_batch
+from vq.broker.partition.channel import Channel
+from vq.broker.standing.gate import Gate
+from vq.broker.transactions.ledger import Answer, Ask, Entry, Ledger, check_parts
+from vq.broker.transactions.notes import (
+    FENCED,
+    PIECE_BYTES,
+    TIME_OUT,
+    Client,
+    Note,
+    Piece,
+    Step,
+    decode_note,
+    encode_note,
+    piece_bytes,
+)
+from vq.clock import Clock
+from vq.errors import CorruptData, InvalidRequest, VqError
+from vq.log_lines import get_logger
+from vq.model import TopicPartition, TransactionState
+from vq.remoting import wire_pb2 as wire
+from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
+from vq.shown import shown
+from vq.store.records.record import Record, decode_records, has_tag
+
+__all__ = ["Counts", "Journal"]
+
+logger = get_logger(__name__)
+
+#: Who takes a transactional id is noted again once so much was written behind it.
+CARRY_BYTES: Final = 16 * limits.MIB
+#: An open transaction that does not say otherwise ends after so long.
+TIMEOUT_MS: Final = int(limits.TRANSACTION_TIMEOUT_S_DEFAULT * 1_000)
+
+
+class Counts:
+    """What the journals of a node count from its start on."""
+
+    __slots__ = ("committed", "rolled_back", "undeliverable")
+
+    def __init__(self) -> None:
+        self.committed = self.rolled_back = self.undeliverable = 0
+
+
+class Journal(Reader):
+    """See the module. Loop-bound.
+
+    Args:
+        channel, outbox, gate, clock, runner: See ``Reader``.
+        counts: Of the node.
+
+    Attributes:
+        ledger: The transactions.
+        what, batch_bytes, batch_items: See ``deliveries.Source``.
+    """
+
+    what: Final = "parts of transactions"
+    batch_bytes: Final = 256 * limits.KIB  # so many bytes have fewer records than a batch may
+    batch_items: Final = 1_000
+
+    def __init__(
+        self,
+        channel: Channel,
+        outbox: Outbox,
+        gate: Gate,
+        *,
+        clock: Clock,
+        runner: Runner,
+        counts: Counts,
+    ) -> None:
+        super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
+        self.ledger: Final = Ledger()
+        self._counts = counts
+        self._noted: dict[int | str, asyncio.Future[None]] = {}  # what is not read back yet
+        self._unstored: dict[int, asyncio.Future[None]] = {}  # committed, and somebody waits
+        self._looked_at = 0.0
+
+    # Requests -------------------------------------------------------------------------------------
+    async def transact(self, request: wire.TransactRequest, body: bytes) -> wire.TransactResponse:
+        """Carry out a TRANSACT.
+
+        Raises:
+            VqError: It is refused; or it is not known whether it was carried out.
+        """
+        number = request.transaction
+        pieces = _pieces_of(request, body)
+        ask = Ask(
+            number,
+            request.number,
+            _state_of(request.state),
+            bool(pieces),
+            request.client,
+            request.client_epoch,
+            request.by[: limits.NAME_CHARS_MAX],
+        )
+        await self._until_read(number, request.client)
+        now_ms = self._clock.wall_ms()
+        answer = self.ledger.judge(ask, now_ms)
+        if answer is None:
+            found = self.ledger.active.get(number)
+            check_parts(found, pieces)
+            step = Step(
+                number,
+                ask.request + 1 if found is None or not ask.by else found.requests,
+                ask.state,
+                ask.by,
+                now_ms,
+                request.client,
+                request.client_epoch,
+                min(request.timeout_ms or TIMEOUT_MS, limits.TRANSACTION_TIMEOUT_MS_MAX),
+                request.xid,
+            )
+            await self._note(number, [*pieces, step])
+            answer = self.ledger.answer(number)
+        if answer.state is TransactionState.COMMITTED and number in self.ledger.active:
+            await self._until_stored(number, request.max_wait_ms / 1_000)
+            answer = self.ledger.answer(number)
+        return _response(answer)
+
+    async def fence(self, client: str) -> int:
+        """Give a transactional id to who asks for it; return its epoch.
+
+        Raises:
+            VqError: That cannot be, or it is not known whether it was done.
+        """
+        _check_client(client)
+        epoch, mine = self.ledger.of_client(client)
+        while client in self._noted or any(each.number in self._noted for each in mine):
+            await self._until_read(client, *[each.number for each in mine])
+            epoch, mine = self.ledger.of_client(client)
+        note = Client(client, epoch + 1, self._clock.wall_ms())
+        await self._note(client, [*self._rolled_back(mine, FENCED), note])
+        return epoch + 1
+
+    async def _until_read(self, *keys: int | str) -> None:
+        """Return once all that was noted about transactions and clients is read back.
+
+        Raises:
+            VqError: This node does not lead any more.
+        """
+        for key in keys:
+            while key in self._noted:
+                await asyncio.shield(self._noted[key])
+
+    async def _note(self, key: int | str, notes: Sequence[Note]) -> None:
+        """Append notes, the last of which is about ``key``; return once that is read back.
+
+        Raises:
+            VqError: They cannot be appended; or this node does not lead any more.
+        """
+        step = notes[-1]
+        sent: list[Sent] = []
+        if isinstance(step, Step) and step.state is TransactionState.COMMITTED:
+            for to, item in self._items(step.transaction, notes):
+                begun = self._deliveries.begin(to, item)
+                if begun is not None:
+                    sent.append(begun)
+        why = self._append(notes, sent)
+        if why is not None:
+            self._deliveries.not_written(sent, is_ready=False)
+            raise why
+        self._deliveries.written(sent)
+        await asyncio.shield(self._noted[key])
+
+    def _append(self, notes: Sequence[Note], sent: Sequence[Sent] = ()) -> VqError | None:
+        """Append notes; whatever is asked about the same waits until they are read back."""
+        why = self.append(list(map(encode_note, [*notes, *sent])))
+        if why is None:
+            loop = asyncio.get_running_loop()
+            for note in notes:
+                if isinstance(note, Step):
+                    self._noted[note.transaction] = loop.create_future()
+                elif isinstance(note, Client):
+                    self._noted[note.id] = loop.create_future()
+        return why
+
+    def _items(self, number: int, notes: Sequence[Note]) -> list[tuple[TopicPartition, Item]]:
+        """Return what a transaction has for each partition, with the pieces that are noted now."""
+        found = self.ledger.active.get(number)
+        parts = [] if found is None else [(each.to, each.size) for each in found.parts]
+        for note in notes:
+            if isinstance(note, Piece):
+                if note.part == len(parts):
+                    parts.append((note.to, 0))
+                to, size = parts[note.part]
+                parts[note.part] = to, size + len(note.data)
+        return [(to, Item(number, part, size)) for part, (to, size) in enumerate(parts)]
+
+    async def _until_stored(self, number: int, wait_s: float) -> None:
+        """Return once all of a transaction is stored, or after so long."""
+        stored = self._unstored.get(number)
+        if stored is None:
+            stored = self._unstored[number] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([stored], timeout=min(wait_s, limits.LONG_POLL_S_MAX))
+
+    def listed(self, request: wire.TransactionsRequest) -> wire.TransactionsResponse:
+        """Carry out a TRANSACTIONS."""
+        response = wire.TransactionsResponse()
+        most = min(request.max_count or 100, 1_000)
+        for each in self.ledger.listed(ended=request.ended):
+            if each.number <= request.after:
+                continue
+            if len(response.transactions) == most:
+                response.more = True
+                break
+            response.transactions.append(_status(each))
+        return response
+
+    # Reading --------------------------------------------------------------------------------------
+    def take(self, record: Record) -> None:
+        """See ``Reader``."""
+        if record.tag != NOTE_TAG:
+            logger.warning(
+                "what is no transaction is left out", partition=self.channel, offset=record.offset
+            )
+            return
+        note = decode_note(record.payload)
+        if isinstance(note, Piece):
+            self.ledger.take_piece(note, record.offset, record.next_offset - record.offset)
+        elif isinstance(note, Step):
+            self._take_step(note, record.offset)
+        elif isinstance(note, Client):
+            self.ledger.take_client(note, record.offset)
+            self._was_read(note.id)
+        else:
+            self._deliveries.take(note)
+
+    def _take_step(self, step: Step, offset: int) -> None:
+        committed = self.ledger.take_step(step, offset)
+        if step.state is TransactionState.COMMITTED:
+            self._counts.committed += 1
+        elif step.state is TransactionState.ROLLED_BACK:
+            self._counts.rolled_back += 1
+        if committed is not None:
+            for number, part in enumerate(committed.parts):
+                item = Item(step.transaction, number, part.size)
+                if not self._deliveries.is_under_way(part.to, item):
+                    self._deliveries.ready(part.to, (item,))
+        self._was_read(step.transaction)
+
+    def _was_read(self, key: int | str) -> None:
+        read = self._noted.pop(key, None)
+        if read is not None and not read.done():
+            read.set_result(None)
+
+    def go_live(self) -> None:
+        """See ``Reader``."""
+        logger.info(
+            "transactions were read", partition=self.channel, active=len(self.ledger.active)
+        )
+
+    def ended(self) -> None:
+        """See ``Reader``."""
+        for read in self._noted.values():
+            read.set_exception(self.channel.acks.mastership_lost())
+            read.exception()  # perhaps nobody waits any more
+        for stored in self._unstored.values():
+            stored.cancel()
+
+    # Delivering -----------------------------------------------------------------------------------
+    def took(self, sent: Sent, new: Sequence[Item]) -> bool:
+        """See ``Source``."""
+        for each in new:
+            self._deliveries.take_out(sent.to, each)
+        if all(each.key in self.ledger.active for each in sent.items):
+            return True
+        self.free(sent.to, sent.items)  # it is stored: otherwise all of it would still be there
+        return False
+
+    def put_back(self, to: TopicPartition, items: Sequence[Item]) -> None:
+        """See ``Source``."""
+        self._deliveries.ready(to, items)
+
+    def free(self, _to: TopicPartition, items: Sequence[Item], offset: int = UNKNOWN) -> None:
+        """See ``Source``."""
+        for each in items:
+            found = self.ledger.active.get(each.key)
+            if found is not None:
+                part = found.parts[each.offset]
+                part.stored, part.offset = True, offset
+                if found.is_stored:
+                    self.ledger.end(found)
+                    stored = self._unstored.pop(found.number, None)
+                    if stored is not None and not stored.done():
+                        stored.set_result(None)
+            if offset != UNKNOWN:
+                offset += each.length
+
+    async def parcel(self, sent: Sent, *, resend: bool, tries: int) -> Parcel:
+        """See ``Source``."""
+        data: list[bytes] = []
+        messages = 0
+        parts = [self.ledger.active[each.key].parts[each.offset] for each in sent.items]
+        topic_id = parts[-1].topic_id
+        old = [e for e, part in zip(sent.items, parts, strict=True) if part.topic_id != topic_id]
+        if old:  # their topic was deleted, and made again
+            self.delivered(sent.to, old, Gone(f"topic {sent.to.topic} is another one now"))
+            self.free(sent.to, old)
+            raise LeftOut(old)
+        for part in parts:
+            messages += part.messages
+            for offset, length in part.pieces:
+                raw = bytes(await self._log.bytes_at(offset, length))
+                (record,) = decode_records(raw, offset)
+                data.append(piece_bytes(record.payload))
+        body = b"".join(data)
+        if len(body) != sum(each.length for each in sent.items):
+            raise CorruptData(f"the parts of {sent.to} have {len(body)} bytes in the journal")
+        one = sent.items[0].key
+        is_one = all(each.key == one for each in sent.items)
+        return Parcel(sent.to, sent.stamp, body, messages, resend, one if is_one else 0, topic_id)
+
+    def delivered(self, to: TopicPartition, items: Sequence[Item], gone: Gone | None) -> None:
+        """See ``Source``."""
+        if gone is not None:
+            self._counts.undeliverable += len(items)
+
+    # Writing --------------------------------------------------------------------------------------
+    def write(self) -> None:
+        """See ``Reader``."""
+        notes = self._deliveries.notes()
+        if notes:
+            if self.append(list(map(encode_note, notes))) is None:
+                self._deliveries.written(notes)
+            else:
+                self._deliveries.not_written(notes)
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        now_ms = self._clock.wall_ms()
+        self.ledger.forget(now_ms)
+        overdue = [e for e in self.ledger.overdue(now_ms) if e.number not in self._noted]
+        due: list[Note] = list(self._rolled_back(overdue[:1_000], TIME_OUT))
+        client = self.ledger.first_client()
+        if (
+            client is not None
+            and client[0].id not in self._noted
+            and self.position - client[1] > CARRY_BYTES
+        ):
+            due.append(client[0])
+        if due:
+            self._append(due)
+
+    def _rolled_back(self, transactions: Sequence[Entry], by: str) -> list[Step]:
+        now_ms = self._clock.wall_ms()
+        state = TransactionState.ROLLED_BACK
+        return [Step(each.number, each.requests, state, by, now_ms) for each in transactions]
+
+    def needs(self) -> Sequence[int]:
+        """See ``Reader``."""
+        return self.ledger.needs()
+
+    def pause_s(self) -> float:
+        """See ``Reader``."""
+        return LOOK_S if self.ledger.active else DONE_S
+
+
+def _pieces_of(request: wire.TransactRequest, body: bytes) -> list[Piece]:
+    """Return the parts of a request, cut so that each goes into a note.
+
+    Raises:
+        VqError: They are not what the request says.
+    """
+    if not request.transaction or request.transaction > 2**63 - 1:
+        raise InvalidRequest(f"{request.transaction} is no number of a transaction")
+    if request.client:
+        _check_client(request.client)
+    if len(request.xid) > limits.XID_CHARS_MAX:
+        raise InvalidRequest(
+            f"xid {shown(request.xid)} has {len(request.xid)} characters; at most "
+            f"{limits.XID_CHARS_MAX} are allowed"
+        )
+    if len(body) > limits.TRANSACT_BYTES_MAX:
+        raise InvalidRequest(
+            f"{len(body)} bytes in one request; at most {limits.TRANSACT_BYTES_MAX} are allowed: "
+            "send the parts of a larger transaction in several ones"
+        )
+    pieces: list[Piece] = []
+    at = 0
+    for part in request.parts:
+        data = body[at : at + part.size]
+        at += part.size
+        check_batch(
+            data,
+            record_count=part.record_count,
+            crc=part.crc,
+            max_message_bytes=limits.MESSAGE_BYTES_MAX,
+        )
+        to = TopicPartition(part.topic, part.partition)
+        if to.topic == TRANSACTIONS_TOPIC or (
+            to.topic == DELAYED_TOPIC and has_tag(data, NOTE_TAG)
+        ):
+            raise InvalidRequest(f"messages of a transaction for {to}, to which only brokers write")
+        messages = part.record_count
+        for begin in range(0, len(data), PIECE_BYTES):
+            cut = data[begin : begin + PIECE_BYTES]
+            pieces.append(Piece(request.transaction, part.index, to, part.topic_id, messages, cut))
+            messages = 0
+    if at != len(body):
+        raise InvalidRequest(f"the parts have {at} bytes, the body has {len(body)}")
+    return pieces
+
+
+def _state_of(state: int) -> TransactionState:
+    try:
+        return TransactionState(state)
+    except ValueError:
+        raise InvalidRequest(f"{state} is no state of a transaction") from None
+
+
+def _check_client(client: str) -> None:
+    if not 1 <= len(client) <= limits.TRANSACTIONAL_ID_CHARS_MAX:
+        raise InvalidRequest(
+            f"transactional id {shown(client)} has {len(client)} characters; 1 to "
+            f"{limits.TRANSACTIONAL_ID_CHARS_MAX} are allowed"
+        )
+
+
+def _response(answer: Answer) -> wire.TransactResponse:
+    return wire.TransactResponse(
+        state=int(answer.state),
+        offsets=list(answer.offsets),
+        by=answer.by,
+        stored=answer.stored,
+    )
+
+
+def _status(each: Entry) -> wire.TransactionStatus:
+    return wire.TransactionStatus(
+        transaction=each.number,
+        state=int(each.state),
+        by=each.by,
+        client=each.client,
+        client_epoch=each.client_epoch,
+        xid=each.xid,
+        begun_ms=each.begun_ms,
+        ends_ms=each.ends_ms,
+        decided_ms=each.decided_ms,
+        parts=[
+            wire.TransactionPartStatus(
+                topic=part.to.topic,
+                partition=part.to.partition,
+                messages=part.messages,
+                size=part.size,
+                stored=part.stored,
+                offset=part.offset,
+            )
+            for part in each.parts
+        ],
+    )

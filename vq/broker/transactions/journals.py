@@ -1,0 +1,137 @@
+"""The journals of a node: one for each partition of the topic of transactions that it leads."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from vq.broker.base.facts import Facts, counter, gauge
+from vq.broker.base.runner import Runner
+from vq.broker.base.session import Session
+from vq.broker.journal.outbox import Outbox
+from vq.broker.journal.readers import Readers
+from vq.broker.logs.partitions import Partitions
+from vq.broker.partition.channel import Channel
+from vq.broker.standing.gate import Gate
+from vq.broker.transactions.journal import Counts, Journal
+from vq.clock import Clock
+from vq.model import TransactionState
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import RequestId
+from vq.reserved import TRANSACTIONS_TOPIC
+
+__all__ = ["Journals"]
+
+#: A range of a partition that was moved away is kept for so long: longer than anyone asks for what
+#: ended there.
+KEPT_MS: Final = 86_400_000
+_WHAT: Final = "transactions"
+
+
+class Journals:
+    """The transactions of a node. Loop-bound.
+
+    Args:
+        partitions: Those of the node.
+        outbox: Delivers what is committed.
+        gate: Says whether anything may be appended.
+        clock, runner: See ``Journal``.
+
+    Attributes:
+        counts: What the journals have done.
+        readers: The journals: a duty of the master.
+    """
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        outbox: Outbox,
+        gate: Gate,
+        *,
+        clock: Clock,
+        runner: Runner,
+    ) -> None:
+        self.counts: Final = Counts()
+        counts = self.counts
+        self.readers: Final = Readers[Journal](
+            TRANSACTIONS_TOPIC,
+            partial(Journal, outbox=outbox, gate=gate, clock=clock, runner=runner, counts=counts),
+            partitions,
+            gate,
+            clock=clock,
+            kept_ms=KEPT_MS,
+        )
+
+    async def transact(
+        self,
+        channel: Channel,
+        _session: Session,
+        _id: RequestId,
+        header: wire.TransactRequest,
+        body: bytes,
+    ) -> wire.TransactResponse:
+        """Carry out a TRANSACT.
+
+        Raises:
+            VqError: See ``Journal.transact``; or this node has no journal for the partition.
+        """
+        return await self.readers.of(channel, header.epoch, _WHAT).transact(header, body)
+
+    async def fence(
+        self, channel: Channel, _session: Session, _id: RequestId, header: wire.FenceRequest
+    ) -> wire.FenceResponse:
+        """Carry out a FENCE.
+
+        Raises:
+            VqError: See ``Journal.fence``; or this node has no journal for the partition.
+        """
+        epoch = await self.readers.of(channel, header.epoch, _WHAT).fence(header.client)
+        return wire.FenceResponse(client_epoch=epoch)
+
+    async def listed(
+        self, channel: Channel, _session: Session, _id: RequestId, header: wire.TransactionsRequest
+    ) -> wire.TransactionsResponse:
+        """Carry out a TRANSACTIONS.
+
+        Raises:
+            VqError: This node has no journal for the partition.
+        """
+        return self.readers.of(channel, header.epoch, _WHAT).listed(header)
+
+    def _count(self, state: TransactionState) -> int:
+        return sum(each.ledger.counts()[state] for each in self.readers.all.values())
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Journals].of(
+            self,
+            gauge(
+                "vq_transactions_open",
+                "Transactions of the journals of this node that are not decided, and end in time.",
+                lambda _: self._count(TransactionState.OPEN),
+            ),
+            gauge(
+                "vq_transactions_prepared",
+                "Transactions of the journals of this node that only a decision ends.",
+                lambda _: self._count(TransactionState.PREPARED),
+            ),
+            gauge(
+                "vq_transactions_unstored",
+                "Transactions that are committed, and not all of them is stored yet.",
+                lambda _: self._count(TransactionState.COMMITTED),
+            ),
+            counter(
+                "vq_transactions_committed",
+                "Transactions that this node has seen committed.",
+                lambda _: self.counts.committed,
+            ),
+            counter(
+                "vq_transactions_rolled_back",
+                "Transactions that this node has seen rolled back.",
+                lambda _: self.counts.rolled_back,
+            ),
+            counter(
+                "vq_transactions_undeliverable",
+                "Parts of transactions whose topic or partition was gone when they were committed.",
+                lambda _: self.counts.undeliverable,
+            ),
+        )

@@ -1,0 +1,431 @@
+"""The transactions of one journal: what each is, and what a request may make of it. Pure.
+
+             ┌──────▶ prepared ─────┐
+    (none) ──┼──▶ open ─────────────┼──▶ committed ──▶ all stored ──▶ remembered ──▶ forgotten
+             └──────────────────────┴──▶ rolled back ───────────────▶ remembered ──▶ forgotten
+
+An open one is rolled back when its time is over, or when somebody else takes its transactional id;
+one that is prepared is ended only by a decision. The first decision counts, and whoever comes later
+is told. One that has ended is remembered for longer than a request for it may be on its way; later
+ones are known by the time that its number has.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from vq import limits
+from vq.broker.journal.notes import UNKNOWN
+from vq.broker.transactions.notes import Client, Piece, Step
+from vq.errors import BatchTooLarge, Busy, InvalidRequest, ProducerFenced, TransactionRefused
+from vq.model import TopicPartition, TransactionState, time_ms_of
+
+__all__ = ["Answer", "Ask", "Entry", "Ledger", "Part", "check_parts"]
+
+OPEN: Final = TransactionState.OPEN
+PREPARED: Final = TransactionState.PREPARED
+COMMITTED: Final = TransactionState.COMMITTED
+ROLLED_BACK: Final = TransactionState.ROLLED_BACK
+_DECIDED: Final = frozenset((COMMITTED, ROLLED_BACK))
+#: The first request of a transaction comes at most so long after its number was made, and the
+#: clocks of producer and master differ by no more.
+BEGUN_WITHIN_MS: Final = 5 * 60_000
+#: So many that have ended are remembered, for so long: a request for it cannot come later, see
+#: ``Ledger._judge_unknown``. Of the last ones all is kept, for operators.
+ENDED_MAX: Final = 200_000
+REMEMBERED_MS: Final = 2 * BEGUN_WITHIN_MS
+TOLD_MAX: Final = 1_000
+#: A transactional id that nobody has used for so long is forgotten.
+CLIENT_KEPT_MS: Final = 7 * 86_400_000
+#: Transactions of one journal that have not ended.
+UNDECIDED_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class Part:
+    """What a transaction has for one partition.
+
+    Attributes:
+        to, topic_id: The partition.
+        messages, size: How much it is.
+        pieces: Where in the journal: offsets and lengths of notes.
+        stored: It is in its partition, or that is gone.
+        offset: Where it is there, or ``UNKNOWN``.
+    """
+
+    to: TopicPartition
+    topic_id: str
+    messages: int = 0
+    size: int = 0
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    stored: bool = False
+    offset: int = UNKNOWN
+
+
+@dataclass(slots=True)
+class Entry:
+    """One transaction.
+
+    Attributes:
+        number: An id as messages have.
+        offset: Of its first note.
+        state: What it is.
+        requests: How many of its producer's were carried out.
+        parts: What it has, for each partition.
+        by: Who decided, if not its producer.
+        client, client_epoch, xid: See ``Step``.
+        begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
+    """
+
+    number: int
+    offset: int
+    state: TransactionState = OPEN
+    requests: int = 0
+    parts: list[Part] = field(default_factory=list)
+    by: str = ""
+    client: str = ""
+    client_epoch: int = 0
+    xid: str = ""
+    begun_ms: int = 0
+    ends_ms: int = 0
+    decided_ms: int = 0
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all its parts are."""
+        return all(each.stored for each in self.parts)
+
+
+class Ask(NamedTuple):
+    """What a request wants of a transaction.
+
+    Attributes:
+        number: Of the transaction.
+        request: Of the request in it, from 0 on.
+        state: What the transaction is to be.
+        has_parts: The request has messages.
+        client, client_epoch: Who asks.
+        by: Whose decision it is, if not its producer's.
+    """
+
+    number: int
+    request: int
+    state: TransactionState
+    has_parts: bool
+    client: str = ""
+    client_epoch: int = 0
+    by: str = ""
+
+
+class Answer(NamedTuple):
+    """What became of a transaction, if nothing is to be noted for a request.
+
+    Attributes:
+        state: What it is.
+        by: Who decided, if not its producer.
+        offsets: Of its parts.
+        stored: It is committed, and all of it is stored, or has no topic any more.
+    """
+
+    state: TransactionState
+    by: str = ""
+    offsets: Sequence[int] = ()
+    stored: bool = False
+
+
+@dataclass(slots=True)
+class _KnownClient:
+    epoch: int
+    offset: int
+    used_ms: int
+
+
+class Ledger:
+    """See the module. Not safe for several threads.
+
+    Attributes:
+        active: Transactions that are not decided, or not stored; in the order of their notes.
+    """
+
+    def __init__(self) -> None:
+        self.active: dict[int, Entry] = {}
+        self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
+        self._told: OrderedDict[int, Entry] = OrderedDict()  # the last ones of these
+        self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
+        self._clients: OrderedDict[str, _KnownClient] = OrderedDict()
+
+    # Notes ----------------------------------------------------------------------------------------
+    def take_piece(self, piece: Piece, offset: int, length: int) -> None:
+        """Take a note that is at an offset of the journal and has so many bytes there."""
+        number = piece.transaction
+        if number in self._ended:
+            return
+        found = self.active.get(number)
+        if found is None:
+            found = self.active[number] = Entry(number, offset)
+        parts = found.parts
+        if piece.part == len(parts):
+            parts.append(Part(piece.to, piece.topic_id))
+        part = parts[piece.part]
+        part.messages += piece.messages
+        part.size += len(piece.data)
+        part.pieces.append((offset, length))
+
+    def take_step(self, step: Step, offset: int) -> Entry | None:
+        """Take a note; return the transaction if it is committed now, and is to be delivered."""
+        number = step.transaction
+        if number in self._ended:
+            return None
+        found = self.active.get(number)
+        if found is None:
+            found = self.active[number] = Entry(number, offset)
+        if not found.begun_ms:
+            found.begun_ms = step.at_ms
+            found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
+            found.client, found.client_epoch = step.client, step.client_epoch
+            found.xid = step.xid
+        client = self._clients.get(step.client)
+        if client is not None:
+            client.used_ms = max(client.used_ms, step.at_ms)
+        if found.state in _DECIDED or (step.is_automatic and found.state is not OPEN):
+            return None  # the first decision counts
+        found.requests, found.state = step.request, step.state
+        if step.state is not OPEN:
+            found.ends_ms = 0
+        if step.state in _DECIDED:
+            found.by, found.decided_ms = step.by, step.at_ms
+        if step.state is ROLLED_BACK or (step.state is COMMITTED and not found.parts):
+            self.end(found)
+            return None
+        return found if step.state is COMMITTED else None
+
+    def take_client(self, note: Client, offset: int) -> None:
+        """Take who has a transactional id."""
+        self._clients[note.id] = _KnownClient(note.epoch, offset, note.at_ms)
+        self._clients.move_to_end(note.id)
+
+    def end(self, transaction: Entry) -> None:
+        """Remember only what became of a transaction: it is stored, or is for nobody."""
+        number = transaction.number
+        del self.active[number]
+        offsets = tuple(each.offset for each in transaction.parts)
+        for part in transaction.parts:
+            part.pieces.clear()
+        stored = transaction.state is COMMITTED
+        answer = Answer(transaction.state, transaction.by, offsets, stored)
+        self._ended[number] = answer, transaction.decided_ms
+        self._told[number] = transaction
+        if len(self._told) > TOLD_MAX:
+            self._told.popitem(last=False)
+        if len(self._ended) > ENDED_MAX:
+            first, _ = self._ended.popitem(last=False)
+            self._floor_ms = max(self._floor_ms, time_ms_of(first))
+
+    def forget(self, now_ms: int) -> None:
+        """Forget what nobody can ask for any more."""
+        ended = self._ended
+        while ended:
+            number, (_, at_ms) = next(iter(ended.items()))
+            if at_ms + REMEMBERED_MS > now_ms:
+                break
+            del ended[number]
+        if self._clients:
+            first_id = next(iter(self._clients))
+            if self._clients[first_id].used_ms + CLIENT_KEPT_MS <= now_ms:
+                del self._clients[first_id]
+
+    # Requests -------------------------------------------------------------------------------------
+    def judge(self, ask: Ask, now_ms: int) -> Answer | None:
+        """Return the answer to a request; None: it is to be carried out.
+
+        Raises:
+            VqError: It is refused, and nothing was changed.
+        """
+        found = self.active.get(ask.number)
+        ended = self._ended.get(ask.number)
+        if ended is not None:
+            return _after_end(ask, ended[0])
+        if found is not None and found.state is COMMITTED:
+            return _after_end(ask, _answer_of(found))
+        if not ask.by:
+            self._check_client(ask, found)
+        if found is None:
+            return self._judge_unknown(ask, now_ms)
+        if ask.state in {found.state, TransactionState.UNKNOWN} and (
+            ask.request < found.requests or ask.state is not OPEN
+        ):
+            return Answer(found.state)
+        if found.state is PREPARED:
+            _judge_prepared(ask)
+        else:
+            _judge_open(ask, found)
+        return None
+
+    def answer(self, number: int) -> Answer:
+        """Return what became of a transaction."""
+        if number in self._ended:
+            return self._ended[number][0]
+        found = self.active.get(number)
+        return Answer(TransactionState.UNKNOWN) if found is None else _answer_of(found)
+
+    def _check_client(self, ask: Ask, found: Entry | None) -> None:
+        if found is not None and ask.state is TransactionState.UNKNOWN:
+            return
+        if found is not None and found.client != ask.client:
+            raise TransactionRefused(
+                f"transaction {ask.number} was begun by {_named(found.client)}, and "
+                f"{_named(ask.client)} asks for it"
+            )
+        if not ask.client:
+            return
+        known = self._clients.get(ask.client)
+        if known is None:
+            raise TransactionRefused(
+                f"transactional id {ask.client!r} is not known here; nobody has used it for "
+                f"{CLIENT_KEPT_MS // 86_400_000} days",
+                hint="make a new producer with that id",
+            )
+        if ask.client_epoch < known.epoch:
+            raise ProducerFenced(
+                f"another producer has taken the transactional id {ask.client!r}: epoch "
+                f"{ask.client_epoch} is over, {known.epoch} holds"
+            )
+
+    def _judge_unknown(self, ask: Ask, now_ms: int) -> Answer | None:
+        number, since_ms = ask.number, now_ms - time_ms_of(ask.number)
+        if ask.state is TransactionState.UNKNOWN:
+            return Answer(TransactionState.UNKNOWN)
+        is_late = since_ms > BEGUN_WITHIN_MS or time_ms_of(number) <= self._floor_ms
+        if is_late and ask.state is ROLLED_BACK:
+            return Answer(ROLLED_BACK)  # nothing of it is here, and nothing is taken any more
+        if is_late or since_ms < -BEGUN_WITHIN_MS:
+            raise TransactionRefused(
+                f"transaction {number} is not known here, and it was begun {since_ms / 1_000:.0f} "
+                f"s ago by this broker's clock; at most {BEGUN_WITHIN_MS // 1_000} s are allowed",
+                hint="it is rolled back, or it ended long ago; or the clocks of producer and "
+                "broker differ",
+            )
+        if ask.state is ROLLED_BACK:
+            return None
+        if ask.request or ask.by:
+            raise TransactionRefused(f"transaction {number} is not known here; it is rolled back")
+        if len(self.active) >= UNDECIDED_MAX:
+            raise Busy(
+                f"{len(self.active)} transactions of this journal have not ended; at most "
+                f"{UNDECIDED_MAX} may be under way"
+            )
+        return None
+
+    # What is due ----------------------------------------------------------------------------------
+    def overdue(self, now_ms: int) -> list[Entry]:
+        """Return the open transactions whose time is over."""
+        return [
+            each
+            for each in self.active.values()
+            if each.state is OPEN and each.ends_ms and each.ends_ms <= now_ms
+        ]
+
+    def of_client(self, client: str) -> tuple[int, list[Entry]]:
+        """Return the epoch of a transactional id, 0 if it is not known, and what is open of it."""
+        known = self._clients.get(client)
+        mine = [e for e in self.active.values() if e.client == client and e.state is OPEN]
+        return 0 if known is None else known.epoch, mine
+
+    def first_client(self) -> tuple[Client, int] | None:
+        """Return the client whose note is the oldest, and the offset of that."""
+        for id, known in self._clients.items():
+            return Client(id, known.epoch, known.used_ms), known.offset
+        return None
+
+    def needs(self) -> list[int]:
+        """Return the offsets from which on the journal is needed."""
+        first = next(iter(self.active.values()), None)
+        client = self.first_client()
+        found = [] if first is None else [first.offset]
+        return found if client is None else [*found, client[1]]
+
+    def listed(self, *, ended: bool) -> Iterator[Entry]:
+        """Yield the transactions that are known, in the order of their numbers."""
+        known = dict(self.active)
+        if ended:
+            known |= self._told
+        for number in sorted(known):
+            yield known[number]
+
+    def counts(self) -> dict[TransactionState, int]:
+        """Return how many transactions have not ended, by what they are."""
+        counts = dict.fromkeys((OPEN, PREPARED, COMMITTED), 0)
+        for each in self.active.values():
+            counts[each.state] += 1
+        return counts
+
+
+def _answer_of(found: Entry) -> Answer:
+    return Answer(found.state, found.by, [each.offset for each in found.parts])
+
+
+def _after_end(ask: Ask, answer: Answer) -> Answer:
+    if ask.state in {answer.state, TransactionState.UNKNOWN}:
+        return answer
+    by = f" by {answer.by}" if answer.by else ""
+    raise TransactionRefused(
+        f"transaction {ask.number} is {answer.state.word}{by}; it cannot be {ask.state.word}",
+        details={"state": int(answer.state)},
+    )
+
+
+def _judge_prepared(ask: Ask) -> None:
+    if ask.has_parts or ask.state is OPEN:
+        raise TransactionRefused(f"transaction {ask.number} is prepared; it takes no messages")
+
+
+def _judge_open(ask: Ask, found: Entry) -> None:
+    if ask.state is ROLLED_BACK:
+        return
+    if ask.by:
+        raise TransactionRefused(
+            f"transaction {ask.number} is open: its producer may still send messages of it. It can "
+            "only be rolled back"
+        )
+    if ask.request != found.requests:
+        raise TransactionRefused(
+            f"transaction {ask.number}: request {ask.request} is not the next one, "
+            f"{found.requests} is"
+        )
+
+
+def _named(client: str) -> str:
+    return f"transactional id {client!r}" if client else "a producer without a transactional id"
+
+
+def check_parts(found: Entry | None, pieces: Sequence[Piece]) -> None:
+    """Return if a transaction may have these pieces, too.
+
+    Raises:
+        InvalidRequest: They do not follow those that it has, or it would have too much.
+    """
+    parts = [] if found is None else [(e.to, e.topic_id, e.messages, e.size) for e in found.parts]
+    for piece in pieces:
+        if piece.part == len(parts) and all(to != piece.to for to, *_ in parts):
+            parts.append((piece.to, piece.topic_id, 0, 0))
+        if not piece.part < len(parts) or parts[piece.part][:2] != (piece.to, piece.topic_id):
+            raise InvalidRequest(
+                f"part {piece.part} is for {piece.to}; the transaction has {len(parts)} parts, and "
+                "each goes to another partition"
+            )
+        to, topic_id, messages, size = parts[piece.part]
+        messages, size = messages + piece.messages, size + len(piece.data)
+        if messages > limits.BATCH_RECORDS_MAX or size > limits.BATCH_BYTES_MAX:
+            raise BatchTooLarge(
+                f"a transaction has {messages} messages of {size} bytes for {to}; what it has for "
+                f"one partition is stored as one batch, of at most {limits.BATCH_RECORDS_MAX} "
+                f"messages and {limits.BATCH_BYTES_MAX} bytes"
+            )
+        parts[piece.part] = to, topic_id, messages, size
+    total = sum(size for *_, size in parts)
+    if len(parts) > limits.TRANSACTION_PARTS_MAX or total > limits.TRANSACTION_BYTES_MAX:
+        raise InvalidRequest(
+            f"a transaction of {len(parts)} parts and {total} bytes; at most "
+            f"{limits.TRANSACTION_PARTS_MAX} and {limits.TRANSACTION_BYTES_MAX} are allowed"
+        )

@@ -1,0 +1,169 @@
+"""What the master of a partition of the journal of transactions notes there. Pure.
+
+    Piece       bytes of messages of a transaction, for one partition: a part, or some of it
+    Step        a transaction begins, goes on, is prepared, committed, or rolled back
+    Client      who has a transactional id: the epochs before this one are over
+    Sent, Done  see ``journal.notes``; an item is a part of a transaction that is committed
+
+The notes of one request are one batch: its pieces, then its step. So all of it is there or nothing.
+"""
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from vq import limits
+from vq.broker.journal import notes
+from vq.broker.journal.notes import Done, Sent
+from vq.model import TopicPartition, TransactionState
+
+__all__ = [
+    "FENCED",
+    "PIECE_BYTES",
+    "TIME_OUT",
+    "Client",
+    "Note",
+    "Piece",
+    "Step",
+    "decode_note",
+    "encode_note",
+]
+__all__ += ["piece_bytes"]
+
+#: Of a part, so much goes into one note: a record has room for it, and for what is before it.
+PIECE_BYTES: Final = limits.MESSAGE_BYTES_MAX - 4 * limits.KIB
+#: Who decides if nobody asks.
+TIME_OUT: Final = "time-out"
+FENCED: Final = "another producer with its transactional id"
+
+
+class Piece(NamedTuple):
+    """Bytes of one part of a transaction.
+
+    Attributes:
+        transaction: Its number.
+        part: Which of its parts, from 0 on.
+        to: Where the part goes.
+        topic_id: Of that topic; another one of its name does not get it.
+        messages: How many begin in the piece.
+        data: Bytes of their records.
+    """
+
+    transaction: int
+    part: int
+    to: TopicPartition
+    topic_id: str
+    messages: int
+    data: bytes
+
+
+class Step(NamedTuple):
+    """What became of a transaction.
+
+    Attributes:
+        transaction: Its number.
+        request: How many requests of its producer were carried out, with this one.
+        state: What it is from now on.
+        by: Who has decided, or "".
+        at_ms: When, by the wall clock of the master.
+        client, client_epoch: Who began it: its transactional id and the epoch of that, or "" and 0.
+        timeout_ms: An open one is rolled back so long after its begin.
+        xid: Its name in other resources, or "".
+    """
+
+    transaction: int
+    request: int
+    state: TransactionState
+    by: str
+    at_ms: int
+    client: str = ""
+    client_epoch: int = 0
+    timeout_ms: int = 0
+    xid: str = ""
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether nobody has asked for it: it counts only if the transaction is still open."""
+        return self.by in {TIME_OUT, FENCED}
+
+
+class Client(NamedTuple):
+    """Who has a transactional id from now on.
+
+    Attributes:
+        id: That.
+        epoch: Counts those who had it.
+        at_ms: Since when, by the wall clock of the master.
+    """
+
+    id: str
+    epoch: int
+    at_ms: int
+
+
+Note: TypeAlias = Piece | Step | Client | Sent | Done
+
+
+def encode_note(note: Note) -> bytes:
+    """Return the record of a note."""
+    if isinstance(note, Piece):
+        head: dict[str, Any] = {
+            "piece": note.transaction,
+            "part": note.part,
+            "to": list(note.to),
+            "topic_id": note.topic_id,
+            "messages": note.messages,
+        }
+        return notes.encode(head, note.data)
+    if isinstance(note, Step):
+        head = {
+            "step": note.transaction,
+            "request": note.request,
+            "state": int(note.state),
+            "at": note.at_ms,
+        }
+        if note.by:
+            head["by"] = note.by
+        if note.client:
+            head["client"], head["epoch"] = note.client, note.client_epoch
+        if note.timeout_ms:
+            head["timeout"] = note.timeout_ms
+        if note.xid:
+            head["xid"] = note.xid
+        return notes.encode(head)
+    if isinstance(note, Client):
+        return notes.encode({"client": note.id, "epoch": note.epoch, "at": note.at_ms})
+    return notes.encode_delivery(note)
+
+
+def decode_note(payload: bytes) -> Note:
+    """Return the note that a record with the tag ``NOTE_TAG`` has.
+
+    Raises:
+        CorruptData: It is none.
+    """
+    return notes.decode(payload, _read)
+
+
+def piece_bytes(payload: bytes) -> bytes:
+    """Return the bytes of messages of a piece, of which the record's payload is given."""
+    return notes.behind(payload)
+
+
+def _read(head: dict[str, Any], behind: bytes) -> Note:
+    if "piece" in head:
+        to = TopicPartition(*head["to"])
+        return Piece(head["piece"], head["part"], to, head["topic_id"], head["messages"], behind)
+    if "step" in head:
+        return Step(
+            head["step"],
+            head["request"],
+            TransactionState(head["state"]),
+            head.get("by", ""),
+            head["at"],
+            head.get("client", ""),
+            head.get("epoch", 0),
+            head.get("timeout", 0),
+            head.get("xid", ""),
+        )
+    if "client" in head:
+        return Client(head["client"], head["epoch"], head["at"])
+    return notes.delivery_in(head, behind)

@@ -1,0 +1,193 @@
+"""The messages of a transaction, by partition, and the requests that take them to the journal."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import google_crc32c
+
+from vq import limits
+from vq.client.future import ANY_PARTITION, SendFuture
+from vq.client.producer.queue.topic_queues import TopicQueues
+from vq.errors import BatchTooLarge, VqError
+from vq.model import SendResult, TopicPartition
+from vq.remoting.wire_pb2 import TransactionPart
+from vq.store.records.codec import encode_records, places
+from vq.store.records.format import RECORD_HEADER_BYTES
+
+__all__ = ["Collected"]
+
+
+@dataclass(slots=True)
+class _Part:
+    """What goes to one partition.
+
+    Attributes:
+        queues: Of its topic.
+        items, ids: The messages.
+        size: Bytes of their records.
+    """
+
+    queues: TopicQueues
+    items: list[SendFuture] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    size: int = 0
+
+
+class Collected:
+    """The messages of one transaction, in the order in which they were added. Not for two threads.
+
+    Attributes:
+        messages: How many there are.
+        size: Bytes of their records.
+    """
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size = 0
+        self._parts: dict[TopicPartition, _Part] = {}
+        self._keyless: dict[str, int] = {}  # by topic: where messages without a key go
+        self._order: list[tuple[TopicPartition, int]] = []
+        self._sizes: dict[TopicPartition, list[int]] = {}
+
+    def add(self, item: SendFuture, id: int, queues: TopicQueues, any_partition: int) -> int:
+        """Add a message; return the partition to which it goes.
+
+        Args:
+            item: Its future.
+            id: Its id.
+            queues: Of its topic.
+            any_partition: Where it goes if it is the first one that may go anywhere.
+
+        Raises:
+            BatchTooLarge: There would be too much; nothing was added.
+        """
+        number = item.partition
+        if number == ANY_PARTITION:
+            number = self._keyless.get(queues.topic, any_partition)
+        to = TopicPartition(queues.topic, number)
+        size = item.size + RECORD_HEADER_BYTES
+        part = self._parts.get(to) or _Part(queues)
+        _check(to, len(part.items) + 1, part.size + size)
+        self._check_all(to, size)
+        if item.partition == ANY_PARTITION:
+            self._keyless[queues.topic] = number
+        self._parts[to] = part
+        self._order.append((to, len(part.items)))
+        part.items.append(item)
+        part.ids.append(id)
+        part.size += size
+        self.messages += 1
+        self.size += size
+        return number
+
+    def place_of(self, item: SendFuture) -> SendResult:
+        """Return what is known of the place of a message: all but its offset, which is -1."""
+        for to, index in reversed(self._order):  # mostly it is the last one
+            part = self._parts[to]
+            if part.items[index] is item:
+                return SendResult(to.partition, -1, part.ids[index])
+        raise AssertionError("it is no message of this transaction")
+
+    def _check_all(self, to: TopicPartition, size: int) -> None:
+        parts = len(self._parts) + (to not in self._parts)
+        if parts > limits.TRANSACTION_PARTS_MAX or self.size + size > limits.TRANSACTION_BYTES_MAX:
+            raise BatchTooLarge(
+                f"a transaction of {parts} partitions and {self.size + size} bytes; at most "
+                f"{limits.TRANSACTION_PARTS_MAX} and {limits.TRANSACTION_BYTES_MAX} are allowed",
+                hint="commit it, and begin another one",
+            )
+
+    @property
+    def first(self) -> TopicPartition | None:
+        """The partition of the first message."""
+        return self._order[0][0] if self._order else None
+
+    def requests(self) -> list[tuple[list[TransactionPart], bytes]]:
+        """Return the parts and the bodies of as many requests as are needed, at least one."""
+        requests: list[tuple[list[TransactionPart], bytes]] = []
+        parts: list[TransactionPart] = []
+        bodies: list[bytes] = []
+        room = limits.TRANSACT_BYTES_MAX
+        for index, (to, part) in enumerate(self._parts.items()):
+            body, sizes = encode_records(
+                [each.content for each in part.items], [each.head for each in part.items], part.ids
+            )
+            self._sizes[to] = sizes
+            begin, first = 0, 0
+            while first < len(sizes):
+                end, last = begin, first
+                while last < len(sizes) and end + sizes[last] - begin <= room:
+                    end += sizes[last]
+                    last += 1
+                if last == first:  # the next one has no room in this request
+                    requests.append((parts, b"".join(bodies)))
+                    parts, bodies, room = [], [], limits.TRANSACT_BYTES_MAX
+                    continue
+                data = body[begin:end]
+                parts.append(_part_of(to, part, index, last - first, data))
+                bodies.append(data)
+                room -= len(data)
+                begin, first = end, last
+        requests.append((parts, b"".join(bodies)))
+        return requests
+
+    def results(self, offsets: Sequence[int]) -> list[SendResult]:
+        """Return where the messages are, in the order in which they were added.
+
+        Args:
+            offsets: Of the first message of each partition; -1, or missing: it is not known.
+        """
+        found: dict[TopicPartition, list[SendResult]] = {}
+        known = [*offsets, *[-1] * (len(self._parts) - len(offsets))]
+        for (to, part), offset in zip(self._parts.items(), known, strict=True):
+            if offset < 0:
+                found[to] = [SendResult(to.partition, -1, id) for id in part.ids]
+            else:
+                found[to] = places(to.partition, offset, self._sizes[to], part.ids)
+        return [found[to][index] for to, index in self._order]
+
+    def succeed(self, results: Sequence[SendResult]) -> None:
+        """Give each message its place."""
+        for (to, index), result in zip(self._order, results, strict=True):
+            item = self._parts[to].items[index]
+            if item.outcome is None:
+                item.succeed(result)
+        for part in self._parts.values():
+            since = part.items[0].appended_at
+            part.queues.meter.stored(len(part.items), part.size, since)
+
+    def fail(self, error: VqError) -> None:
+        """Give each message an error."""
+        for item in self._items():
+            if item.outcome is None:
+                item.fail(error)
+        for part in self._parts.values():
+            part.queues.meter.failed(len(part.items), part.size, error)
+
+    def _items(self) -> Iterator[SendFuture]:
+        for to, index in self._order:
+            yield self._parts[to].items[index]
+
+
+def _check(to: TopicPartition, messages: int, size: int) -> None:
+    if messages > limits.BATCH_RECORDS_MAX or size > limits.BATCH_BYTES_MAX:
+        raise BatchTooLarge(
+            f"a transaction has {messages} messages of {size} bytes for {to}; what it has for one "
+            f"partition is stored as one batch, of at most {limits.BATCH_RECORDS_MAX} messages and "
+            f"{limits.BATCH_BYTES_MAX} bytes",
+            hint="commit it, and begin another one; or use more partitions",
+        )
+
+
+def _part_of(
+    to: TopicPartition, part: _Part, index: int, messages: int, data: bytes
+) -> TransactionPart:
+    return TransactionPart(
+        topic=to.topic,
+        partition=to.partition,
+        topic_id=part.queues.topic_id,
+        record_count=messages,
+        size=len(data),
+        crc=google_crc32c.value(data),
+        index=index,
+    )

@@ -1,0 +1,438 @@
+"""One transaction of a producer, and the producer's transactional id.
+
+    open ──▶ ending ──┬──▶ committed
+     │                ├──▶ rolled back
+     │                └──▶ in doubt ──▶ ending again
+     └──▶ rolled back
+
+Messages are kept here until the transaction is committed: the broker knows nothing of it before,
+and to roll it back costs nothing. A commit takes them to a journal in one request, mostly, and is
+decided there.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from enum import Enum
+from typing import Final
+
+from vq.client.asking import ask_master
+from vq.client.cluster import ClusterClient
+from vq.client.config import ProducerConfig
+from vq.client.future import SendCallback, SendFuture
+from vq.client.producer.intake.accumulator import Accumulator
+from vq.client.producer.spread.partitioner import key_partition
+from vq.client.producer.transaction.collected import Collected
+from vq.errors import (
+    InvalidState,
+    NotSent,
+    OutcomeUnknown,
+    ProducerFenced,
+    Refused,
+    TransactionInDoubt,
+    TransactionRefused,
+    VqError,
+)
+from vq.model import Message, SendResult, TopicPartition, TransactionState
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import FenceRequest, TransactRequest, TransactResponse
+from vq.reserved import TRANSACTIONS_TOPIC
+
+__all__ = ["TransactionCore", "Transactions"]
+
+#: Of the time for a try, a broker may wait so much until all is stored.
+_WAIT_SHARE: Final = 0.8
+
+
+class _Stage(Enum):
+    """How far a transaction is."""
+
+    OPEN = "open"
+    ENDING = "being ended"
+    IN_DOUBT = "in doubt"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+
+
+class Transactions:
+    """The transactions of one producer.
+
+    Attributes:
+        open: How many are open. Any thread reads it.
+        accumulator, cluster, config: Those of the producer.
+    """
+
+    def __init__(
+        self, cluster: ClusterClient, accumulator: Accumulator, config: ProducerConfig
+    ) -> None:
+        self.cluster = cluster
+        self.accumulator = accumulator
+        self.config = config
+        self.open = 0
+        self._lock = threading.Lock()
+        self._fenced: ProducerFenced | None = None
+        self.epoch = 0  # of the transactional id; 0: it was not taken yet
+
+    def current(self) -> "TransactionCore | None":
+        """Return the transaction to which this thread, or this task, sends."""
+        for each in _CURRENT.get():
+            if each.producer is self and each.is_open:
+                return each
+        return None
+
+    def begin(self) -> "TransactionCore":
+        """Begin one for this thread, or this task, and those that it begins.
+
+        Raises:
+            InvalidState: It has one already, or the producer is closed.
+            ProducerFenced: Another producer has its transactional id.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        if self.accumulator.closed:
+            raise InvalidState(self.accumulator.closed)
+        if self.config.identity is not None:
+            raise InvalidState(
+                "a producer with an identity has no transactions: give it a transactional_id"
+            )
+        found = self.current()
+        if found is not None:
+            raise InvalidState(
+                "this thread, or task, has a transaction of this producer already; commit it or "
+                "roll it back first"
+            )
+        begun = TransactionCore(self)
+        _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
+        with self._lock:
+            self.open += 1
+        return begun
+
+    def ended(self) -> None:
+        """Note that a transaction takes no messages any more."""
+        with self._lock:
+            self.open -= 1
+
+    def take_id_needed(self) -> bool:
+        """Whether the transactional id is to be taken before the first transaction."""
+        return self.config.transactional_id is not None and not self.epoch
+
+    async def take_id(self) -> None:
+        """Take the transactional id; whoever had it loses it.
+
+        Raises:
+            VqError: That cannot be done now.
+        """
+        client = self.config.transactional_id
+        assert client is not None
+        await self.cluster.lease_slot()
+        partition = await self.journal_of(None)
+        request = FenceRequest(topic=partition.topic, partition=partition.partition, client=client)
+        answer = await ask_master(
+            self.cluster,
+            partition,
+            Command.FENCE,
+            request,
+            deadline=self.cluster.clock.monotonic() + self.config.send_timeout_s,
+            what="whether the transactional id was taken",
+        )
+        self.epoch = answer.client_epoch
+
+    def fenced(self, error: ProducerFenced) -> None:
+        """Refuse all further transactions."""
+        self._fenced = error
+
+    async def journal_of(self, first: TopicPartition | None) -> TopicPartition:
+        """Return the partition of the journal in which a transaction is decided.
+
+        A transactional id has one for ever. Other transactions have one in the broker group of
+        their first message, if there is one: its decision and its messages need no other group.
+
+        Raises:
+            VqError: The topic cannot be read, or made.
+        """
+        cluster = self.cluster
+        routes = await cluster.track_internal(TRANSACTIONS_TOPIC)
+        count = len(routes.topic(TRANSACTIONS_TOPIC).partitions)
+        if self.config.transactional_id is not None:
+            number = key_partition(self.config.transactional_id, count)
+            return TopicPartition(TRANSACTIONS_TOPIC, number)
+        numbers = [TopicPartition(TRANSACTIONS_TOPIC, each) for each in range(count)]
+        led = [e for e in numbers if _group_of(cluster, e) is not None] or numbers
+        near = []
+        if first is not None and first.topic in routes.topics:
+            group = _group_of(cluster, first)
+            near = [e for e in led if group is not None and _group_of(cluster, e) == group]
+        among = near or led
+        return among[cluster.rng.randrange(len(among))]
+
+
+class TransactionCore:
+    """See the module. ``add`` is for one thread or task at a time; all others are loop-bound.
+
+    Attributes:
+        producer: Whose it is.
+        number: Known to brokers; 0 before they have heard of it.
+    """
+
+    def __init__(self, producer: Transactions) -> None:
+        self.producer = producer
+        self.number = 0
+        self._collected = Collected()
+        self._lock = threading.Lock()
+        self._stage = _Stage.OPEN
+        self._ends_at = producer.cluster.clock.monotonic() + producer.config.transaction_timeout_s
+        self._journal: TopicPartition | None = None
+        self._requests: list[TransactRequest] = []
+        self._bodies: list[bytes] = []
+        self._sent = 0  # requests that were answered
+        self._results: list[SendResult] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes messages."""
+        return self._stage is _Stage.OPEN
+
+    # Messages -------------------------------------------------------------------------------------
+    def add(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+        *,
+        block: bool = True,
+    ) -> SendFuture:
+        """Add a message; its future ends with the transaction.
+
+        Raises:
+            NotPublished: The producer has not published the topic.
+            BatchTooLarge: The transaction would be too large.
+            VqError: The message is refused, or the transaction takes no messages any more.
+        """
+        producer = self.producer
+        with self._lock:
+            self._check_open()
+            future, queues = producer.accumulator.prepare_any(message, callback)
+            (id,) = producer.cluster.take_ids(1)
+            with producer.accumulator.lock:
+                anywhere = queues.next_partition()
+            future.partition = self._collected.add(future, id, queues, anywhere)
+            return future
+
+    def place_of(self, future: SendFuture) -> SendResult:
+        """Return what is known of the place of a message that was added: all but its offset."""
+        return self._collected.place_of(future)
+
+    def _check_open(self) -> None:
+        if self._stage is not _Stage.OPEN:
+            raise InvalidState(f"the transaction is {self._stage.value}; it takes no messages")
+        if self.producer.cluster.clock.monotonic() >= self._ends_at:
+            raise TransactionRefused(self._late())
+
+    def _late(self) -> str:
+        return (
+            "the transaction is open for longer than transaction_timeout_s of its producer, "
+            f"{self.producer.config.transaction_timeout_s:g} s; it is rolled back"
+        )
+
+    # The end --------------------------------------------------------------------------------------
+    def leave(self) -> None:
+        """Have this thread, or this task, keep nothing of it; it has ended."""
+        _CURRENT.set(tuple(each for each in _CURRENT.get() if each is not self))
+
+    async def commit(self, timeout_s: float) -> list[SendResult]:
+        """Have all messages stored; return their places, in the order in which they were added.
+
+        A place whose offset is -1 is not known yet: that message is stored soon. May be called
+        again after ``TransactionInDoubt``.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it is committed.
+            VqError: It is rolled back.
+        """
+        if self._stage is _Stage.COMMITTED:
+            return self._results
+        with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
+            return await self._commit(self.producer.cluster.clock.monotonic() + timeout_s)
+
+    async def rollback(self, timeout_s: float) -> None:
+        """Have no message stored. May be called again.
+
+        Raises:
+            TransactionRefused: It is committed.
+            TransactionInDoubt: The broker could not be asked, and it may be committed.
+        """
+        if self._stage is _Stage.ROLLED_BACK:
+            return
+        with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
+            if self._requests:
+                deadline = self.producer.cluster.clock.monotonic() + timeout_s
+                request = self._request(TransactionState.ROLLED_BACK, self._sent)
+                await self._decide(request, b"", deadline)
+            self._roll_back(NotSent("its transaction was rolled back"))
+
+    async def outcome(self, timeout_s: float) -> TransactionState:
+        """Return what became of it, as its journal knows.
+
+        Raises:
+            VqError: That cannot be told now.
+        """
+        if self._stage is _Stage.COMMITTED:
+            return TransactionState.COMMITTED
+        if self._stage is _Stage.ROLLED_BACK:
+            return TransactionState.ROLLED_BACK
+        if not self._requests:
+            return TransactionState.OPEN
+        request = self._request(TransactionState.UNKNOWN, self._sent)
+        deadline = self.producer.cluster.clock.monotonic() + timeout_s
+        answer = await self._ask(request, b"", deadline)
+        return TransactionState(answer.state)
+
+    @contextlib.contextmanager
+    def _ending(self, *stages: _Stage) -> Iterator[None]:
+        """End it, from one of some stages; if that is interrupted it is in doubt.
+
+        Raises:
+            InvalidState: It is not in one of these.
+        """
+        with self._lock:
+            before = self._stage
+            if before not in stages:
+                kind = TransactionRefused if before is _Stage.COMMITTED else InvalidState
+                raise kind(f"the transaction is {before.value}")
+            self._stage = _Stage.ENDING
+        if before is _Stage.OPEN:
+            self.producer.ended()
+        try:
+            yield
+        finally:
+            if self._stage is _Stage.ENDING:
+                self._stage = _Stage.IN_DOUBT
+
+    async def _commit(self, deadline: float) -> list[SendResult]:
+        clock = self.producer.cluster.clock
+        if not self._requests:
+            if not self._collected.messages:
+                self._stage = _Stage.COMMITTED
+                return []
+            if clock.monotonic() >= self._ends_at:
+                error = TransactionRefused(self._late())
+                self._roll_back(error)
+                raise error
+            await self._make_requests()
+        try:
+            while self._sent < len(self._requests) - 1:
+                await self._ask(self._requests[self._sent], self._bodies[self._sent], deadline)
+                self._sent += 1
+        except VqError as error:  # nothing was decided, and nobody will decide but the time-out
+            refused = error
+            if isinstance(error, OutcomeUnknown):
+                refused = NotSent(f"the transaction could not be committed: {error}")
+                refused.__cause__ = error
+            self._roll_back(refused)
+            raise refused from None
+        answer = await self._decide(self._requests[-1], self._bodies[-1], deadline)
+        while not answer.stored and clock.monotonic() + 1 < deadline:
+            try:
+                request = self._request(TransactionState.COMMITTED, self._sent)
+                answer = await self._ask(request, b"", deadline)
+            except VqError:
+                break  # it is committed: where its messages are is not known
+        self._results = self._collected.results(list(answer.offsets))
+        self._stage = _Stage.COMMITTED
+        self._collected.succeed(self._results)
+        return self._results
+
+    async def _make_requests(self) -> None:
+        """Give it a number and a journal, and make its requests.
+
+        Raises:
+            VqError: That cannot be done; the transaction is rolled back.
+        """
+        try:
+            if self._journal is None:
+                self._journal = await self.producer.journal_of(self._collected.first)
+            (self.number,) = self.producer.cluster.take_ids(1)
+        except VqError as error:
+            self._roll_back(error)
+            raise
+        requests = self._collected.requests()
+        for number, (parts, body) in enumerate(requests):
+            is_last = number == len(requests) - 1
+            state = TransactionState.COMMITTED if is_last else TransactionState.OPEN
+            request = self._request(state, number)
+            request.parts.extend(parts)
+            self._requests.append(request)
+            self._bodies.append(body)
+
+    def _request(self, state: TransactionState, number: int) -> TransactRequest:
+        producer, journal = self.producer, self._journal
+        assert journal is not None
+        config = producer.config
+        return TransactRequest(
+            topic=journal.topic,
+            partition=journal.partition,
+            transaction=self.number,
+            number=number,
+            state=int(state),
+            client=config.transactional_id or "",
+            client_epoch=producer.epoch,
+            timeout_ms=int(config.transaction_timeout_s * 1_000),
+            max_wait_ms=int(producer.cluster.config.request_timeout_s * 1_000 * _WAIT_SHARE),
+        )
+
+    async def _ask(
+        self, request: TransactRequest, body: bytes, deadline: float
+    ) -> TransactResponse:
+        assert self._journal is not None
+        answer: TransactResponse = await ask_master(
+            self.producer.cluster,
+            self._journal,
+            Command.TRANSACT,
+            request,
+            body,
+            deadline=deadline,
+            what=f"what became of transaction {self.number}",
+        )
+        return answer
+
+    async def _decide(
+        self, request: TransactRequest, body: bytes, deadline: float
+    ) -> TransactResponse:
+        """Send a request that decides.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it was carried out.
+            VqError: It was not; the transaction is rolled back, or committed if it should be not.
+        """
+        try:
+            return await self._ask(request, body, deadline)
+        except OutcomeUnknown as error:
+            self._stage = _Stage.IN_DOUBT
+            doubt = TransactionInDoubt(
+                f"it is unknown whether transaction {self.number} is committed: {error}",
+                details={"transaction": self.number},
+            )
+            self._collected.fail(doubt)
+            raise doubt from error
+        except VqError as error:
+            if isinstance(error, ProducerFenced):
+                self.producer.fenced(error)
+            if error.details.get("state") == TransactionState.COMMITTED:
+                self._stage = _Stage.COMMITTED
+                raise
+            self._roll_back(error)
+            raise
+
+    def _roll_back(self, error: VqError) -> None:
+        self._stage = _Stage.ROLLED_BACK
+        self._collected.fail(error if isinstance(error, Refused) else NotSent(str(error)))
+
+
+def _group_of(cluster: ClusterClient, partition: TopicPartition) -> str | None:
+    """Return the group that takes appends of a partition now, if it has a master."""
+    group = cluster.routes.placement(partition).writer_group
+    return group if group is not None and cluster.routes.master(group) is not None else None
+
+
+_CURRENT: ContextVar[tuple[TransactionCore, ...]] = ContextVar("vq_transactions", default=())
