@@ -49,21 +49,22 @@ class Collected:
         self._order: list[tuple[TopicPartition, int]] = []
         self._sizes: dict[TopicPartition, list[int]] = {}
 
-    def add(self, item: SendFuture, id: int, queues: TopicQueues, any_partition: int) -> int:
+    def add(self, item: SendFuture, id: int, queues: TopicQueues) -> int:
         """Add a message; return the partition to which it goes.
 
         Args:
             item: Its future.
             id: Its id.
             queues: Of its topic.
-            any_partition: Where it goes if it is the first one that may go anywhere.
 
         Raises:
             BatchTooLarge: There would be too much; nothing was added.
         """
         number = item.partition
         if number == ANY_PARTITION:
-            number = self._keyless.get(queues.topic, any_partition)
+            number = self._keyless.get(queues.topic, ANY_PARTITION)
+            if number == ANY_PARTITION:
+                number = queues.next_partition()
         to = TopicPartition(queues.topic, number)
         size = item.size + RECORD_HEADER_BYTES
         part = self._parts.get(to) or _Part(queues)

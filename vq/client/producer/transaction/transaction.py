@@ -44,6 +44,8 @@ __all__ = ["TransactionCore", "Transactions"]
 
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
+#: Ids of messages are taken so many at a time.
+_IDS_MAX: Final = 100
 
 
 class _Stage(Enum):
@@ -183,6 +185,7 @@ class TransactionCore:
         self.producer = producer
         self.number = 0
         self._collected = Collected()
+        self._ids: list[int] = []  # for the next messages, the last one first
         self._lock = threading.Lock()
         self._stage = _Stage.OPEN
         self._ends_at = producer.cluster.clock.monotonic() + producer.config.transaction_timeout_s
@@ -218,10 +221,12 @@ class TransactionCore:
         with self._lock:
             self._check_open()
             future, queues = producer.accumulator.prepare_any(message, callback)
-            (id,) = producer.cluster.take_ids(1)
+            if not self._ids:  # twice as many as before: most transactions have few messages
+                count = min(self._collected.messages or 1, _IDS_MAX)
+                self._ids = producer.cluster.take_ids(count)[::-1]
+            id = self._ids.pop()
             with producer.accumulator.lock:
-                anywhere = queues.next_partition()
-            future.partition = self._collected.add(future, id, queues, anywhere)
+                future.partition = self._collected.add(future, id, queues)
             return future
 
     def place_of(self, future: SendFuture) -> SendResult:
