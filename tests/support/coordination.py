@@ -8,7 +8,7 @@ from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
 from vq.coordination.brokers.fitness import Fitness
-from vq.coordination.brokers.leadership import Leadership, Registered, Standing
+from vq.coordination.brokers.leadership import Leadership, Leading, Standing
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.offset_store import OffsetStore
@@ -49,10 +49,10 @@ class LeadingBroker:
         directory: str = "",
         accept_data_loss: bool = False,
         fitness: Fitness | None = None,
-        on_change: Callable[[Registered | None], None] = lambda registered: None,
+        on_change: Callable[[Leading | None], None] = lambda registered: None,
         **options: Any,
     ) -> None:
-        self.registered: Registered | None = None
+        self.registered: Leading | None = None
         self.standings: list[Standing] = []
         self._on_change = on_change
         self.leadership = Leadership(
@@ -99,9 +99,9 @@ class LeadingBroker:
 
     def _stands(self, standing: Standing) -> None:
         self.standings.append(standing)
-        self._leads(standing if isinstance(standing, Registered) else None)
+        self._leads(standing if isinstance(standing, Leading) else None)
 
-    def _leads(self, registered: Registered | None) -> None:
+    def _leads(self, registered: Leading | None) -> None:
         self.registered = registered
         self._on_change(registered)
 
