@@ -11,7 +11,7 @@ from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.leadership import Leadership, Leading, Standing
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.groups.claims import Claim
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.leases.slots import IdMaker
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -131,7 +131,7 @@ def at(offset: int, member: str = "m1") -> CommittedOffset:
 
 async def known(client: Coordinator, claimed: Claim) -> Claim:
     """A claim with what is committed in its partition."""
-    found = (await OffsetStore(client).known([claimed]))[claimed.partition]
+    found = (await ZooKeeperOffsets(client).known([claimed]))[claimed.partition]
     assert isinstance(found, Claim)
     return found
 
