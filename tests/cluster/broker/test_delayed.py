@@ -99,6 +99,28 @@ async def test_a_cancelled_message_is_never_delivered(factory: aio.MessageFactor
     assert await producer.cancel(second) is Cancellation.DELIVERED
 
 
+async def test_one_that_is_due_and_waits_for_the_batch_before_it_can_be_cancelled(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """It was alone there: nothing is sent in its place, and what comes later is delivered."""
+    first, second, _ = await delayed(factory, 1, 1.5, 10)
+    flusher = cluster.flushers["b1"]
+    flusher.held = True
+    await until(lambda: bool(flusher._submitted))
+    flusher.release_one()  # the note of the first one; its batch is not stored
+    await asyncio.sleep(1)
+    producer = await factory.create_producer()
+    cancelling = asyncio.ensure_future(producer.cancel(second))
+    await asyncio.sleep(0.1)
+    flusher.held = False
+    flusher.release()
+    assert await cancelling is Cancellation.CANCELLED
+    assert await producer.cancel(first) is Cancellation.DELIVERED
+    await asyncio.sleep(15)
+    assert await stored(cluster) == [b"1", b"10"]
+    assert cluster.nodes["b1"].parts.timers.told_problems() == []
+
+
 async def test_what_cannot_be_delayed_is_refused(factory: aio.MessageFactory) -> None:
     """With the value, the bound, and what to give instead; nothing is stored."""
     producer = await factory.create_producer()

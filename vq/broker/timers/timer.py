@@ -294,7 +294,7 @@ class Timer:
         for each in known:
             if each.offset not in again:
                 self._pending.remove(each.due_ms, each.offset)
-        if len(known) == len(note.messages):
+        if known and len(known) == len(note.messages):
             self._batches[note.to] = _Batch(note)
         else:  # it is stored: otherwise all of it would still be there
             for each in known:
@@ -567,13 +567,17 @@ class Timer:
         if self._pending.holds(delayed.due_ms, delayed.offset):
             self._pending.remove(delayed.due_ms, delayed.offset)
             return True
-        room = self._ready.get(self._targets[delayed.target], bytearray())
+        to = self._targets[delayed.target]
+        room = self._ready.get(to, bytearray())
         at = room.find(packed((delayed,)))
         while at >= 0 and at % PACKED_BYTES:
             at = room.find(packed((delayed,)), at + 1)
-        if at >= 0:
-            del room[at : at + PACKED_BYTES]
-        return at >= 0
+        if at < 0:
+            return False
+        del room[at : at + PACKED_BYTES]
+        if not room:  # else a batch of nothing would be noted, which no broker takes
+            del self._ready[to]
+        return True
 
 
 def _producer_of(channel: Channel, position: int) -> int:
