@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
@@ -19,7 +20,7 @@ from vq.broker.timers.notes import NOTE_TAG, Sent, encode_note
 from vq.broker.timers.pending import Delayed
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
-from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, VqError
+from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, Unreachable, VqError
 from vq.limits import DELAY_S_MAX, MIB
 from vq.model import (
     Cancellation,
@@ -123,6 +124,38 @@ async def test_one_that_is_due_and_waits_for_the_batch_before_it_can_be_cancelle
     await asyncio.sleep(15)
     assert await stored(cluster) == [b"1", b"10"]
     assert cluster.nodes["b1"].parts.timers.told_problems() == []
+
+
+async def test_a_cancellation_that_the_next_master_may_carry_out_is_unknown(
+    cluster: MemoryCluster,
+) -> None:
+    """Its note is on both nodes and not committed when the first one leads no more."""
+    await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await cluster.start(node="n2")
+    await cluster.until_in_sync("n1", "n2")
+    async with factory_of(cluster) as factory:
+        (waits,) = await delayed(factory, 60)
+        client = factory.admin.cluster
+        plain, first = client.request, cluster.nodes["b1"].address
+
+        async def request(address: Any, *rest: Any, **named: Any) -> Any:
+            if address != first:
+                raise Unreachable("it is not reached in time")
+            return await plain(address, *rest, **named)
+
+        client.request = request  # type: ignore[method-assign]
+        producer = await factory.create_producer()
+        cluster.flushers["b1"].held = True
+        cancelling = asyncio.ensure_future(producer.cancel(waits, 3.0))
+        await asyncio.sleep(0.5)
+        cluster.ensemble.expire(cluster.coordinators["b1"])
+        assert await cancelling is Cancellation.UNKNOWN
+        cluster.flushers["b1"].release()
+        client.request = plain  # type: ignore[method-assign]
+        assert await producer.cancel(waits) is Cancellation.CANCELLED
+        await asyncio.sleep(60)
+    assert await stored(cluster) == []
 
 
 async def test_what_cannot_be_delayed_is_refused(factory: aio.MessageFactory) -> None:

@@ -164,7 +164,7 @@ class Timer:
         finally:
             self.channel.parked.pop(self, None)
             for committed in self._cancels.values():
-                committed.set_exception(Busy(f"{self.channel} is led by another node now"))
+                committed.set_exception(self.channel.acks.mastership_lost())
                 committed.exception()  # perhaps nobody waits any more
             await self._tasks.close()
 
