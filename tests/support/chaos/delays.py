@@ -29,6 +29,7 @@ RATE: Final = 30.0
 #: The share of messages that are cancelled, at some time until they are due or a little later.
 _CANCELLED: Final = 0.3
 _CANCEL_S: Final = 3.0
+_TOO_LATE_S: Final = 0.2
 _TICK_S: Final = 0.01
 #: From when the last message is due until it and what is behind it have come, at most.
 _LATE_S: Final = 20.0
@@ -55,7 +56,8 @@ class Delayer(threading.Thread):
         self._delays_s = delays_s
         self._stop_asked = threading.Event()
         self._lock = threading.Lock()
-        self._waiting: list[tuple[float, str, vq.SendResult]] = []  # to be cancelled, and when
+        # To be cancelled: when, when it is due, its value, and where it waits.
+        self._waiting: list[tuple[float, float, str, vq.SendResult]] = []
         self._last_due = 0.0
 
     def run(self) -> None:
@@ -76,7 +78,8 @@ class Delayer(threading.Thread):
         content = f"{self._client}-{number:07d}-".encode()
         value = name_of(content)
         self._history.note("delay", value=value, delay_s=delay_s)
-        self._last_due = max(self._last_due, time.monotonic() + delay_s)
+        due = time.monotonic() + delay_s
+        self._last_due = max(self._last_due, due)
 
         def ended(result: vq.SendResult | None, error: vq.VqError | None) -> None:
             if result is None:
@@ -86,20 +89,29 @@ class Delayer(threading.Thread):
             self._history.note("waits", value=value)
             if cancel_s is not None:
                 with self._lock:
-                    heapq.heappush(self._waiting, (time.monotonic() + cancel_s, value, result))
+                    at = time.monotonic() + cancel_s
+                    heapq.heappush(self._waiting, (at, due, value, result))
 
         try:
             self._producer.send_async(vq.Message(self._topic, content, delay_s=delay_s), ended)
         except vq.VqError as error:
             self._history.failed(value, error)
 
-    def _cancel_due(self) -> None:
+    def _next_cancelled(self) -> tuple[str, vq.SendResult] | None:
+        """Return the next message to cancel; a fault may have kept it until long after its time."""
+        now = time.monotonic()
         with self._lock:
-            due = bool(self._waiting) and self._waiting[0][0] <= time.monotonic()
-            item = heapq.heappop(self._waiting) if due else None
+            while self._waiting and self._waiting[0][0] <= now:
+                _, due, value, result = heapq.heappop(self._waiting)
+                if due > now - _TOO_LATE_S:
+                    return value, result
+        return None
+
+    def _cancel_due(self) -> None:
+        item = self._next_cancelled()
         if item is None:
             return
-        _, value, result = item
+        value, result = item
         self._history.note("cancel", value=value)
         try:
             outcome = self._producer.cancel(result, _CANCEL_S).name
