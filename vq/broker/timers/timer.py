@@ -99,7 +99,7 @@ class Timer(Reader):
     def ended(self) -> None:
         """See ``Reader``."""
         for committed in self._cancels.values():
-            committed.set_exception(Busy(f"{self.channel} is led by another node now"))
+            committed.set_exception(self.channel.acks.mastership_lost())
             committed.exception()  # perhaps nobody waits any more
 
     def take(self, record: Record) -> None:
@@ -154,7 +154,7 @@ class Timer(Reader):
             if each.offset >= self._log.begin:
                 self._pending.remove(each.key, each.offset)
         known = [each for each in sent.items if each.offset >= self._log.begin]
-        if len(known) == len(sent.items):
+        if known and len(known) == len(sent.items):
             return True
         for each in known:  # it is stored: otherwise all of it would still be there
             self._pending.free(each.offset)

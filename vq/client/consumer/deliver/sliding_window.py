@@ -3,8 +3,9 @@
     finished ──▶│ the lowest unfinished one … finished and unfinished ones … │◀── the end
              place (what is committed)              at most so many, and so many bytes
 
-What is redelivered after a crash is at most what lies in the window. A result for a message that is
-not in it, such as one of an earlier lifetime of the partition, changes nothing.
+What is redelivered after a crash is at most what lies in the window, and what left it since the
+last commit. A result for a message that is not in it, such as one of an earlier lifetime of the
+partition, changes nothing.
 """
 
 from collections import deque
