@@ -215,14 +215,33 @@ class Timer:
         """
         log = self._log
         while log.has_more:
-            for record in await log.next_records():
-                self._take(record)
+            self._take_all(await log.next_records())
             await asyncio.sleep(0)
         if log.unread and self._clock.monotonic() >= self._read_again_at:
             self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
             for record in await log.read_again():
                 self._take_late(record)
         self._tell("records", log.problem)
+
+    def _take_all(self, records: Sequence[Record]) -> None:
+        """Take the next records of the log; a broker that starts takes a million."""
+        own, numbers = self.channel.partition.topic, self._numbers
+        waiting: list[Delayed | tuple[int, int, int, int]] = []
+        for record in records:
+            offset, following, _, _, tag, properties, _ = record
+            if properties is not None and tag != NOTE_TAG:
+                delivery = read_delivery(properties)
+                if delivery is not None and delivery[1].topic != own:
+                    due_ms, to = delivery
+                    number = numbers.get(to)
+                    if number is None:
+                        number = self._number(to)
+                    waiting.append((due_ms, offset, following - offset, number))
+                    continue
+            self._pending.add_all(waiting)  # a note may be about these
+            waiting.clear()
+            self._take(record)
+        self._pending.add_all(waiting)
 
     def _take(self, record: Record) -> None:
         """Take the next record of the log."""
