@@ -112,8 +112,9 @@ def failing(workers: Workers, mode: str) -> Partition:
 
 
 @pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
-def test_what_waits_for_its_next_try_is_not_kept(workers: Workers, mode: str) -> None:
+def test_what_waits_for_its_next_try_is_not_kept(mode: str) -> None:
     """The pause of a message of a partition that is another member's by then may be of days."""
+    workers = Workers(1, name="test")
 
     def stopped() -> weakref.ref[Any]:
         partition = failing(workers, mode)
@@ -128,6 +129,7 @@ def test_what_waits_for_its_next_try_is_not_kept(workers: Workers, mode: str) ->
         return delivery() is None
 
     block_until(is_gone)
+    assert workers.close(WAIT_S)
 
 
 def test_stops_that_race_with_deliveries_are_always_told() -> None:
