@@ -629,3 +629,21 @@ async def test_what_became_due_while_nothing_could_be_noted_is_delivered(
         await cluster.until_in_sync("n1", "n2")
         await asyncio.sleep(10)
         assert waiting(cluster.nodes["b1"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["zlib", "zstd", "lz4"])
+async def test_a_compressed_message_is_delivered_as_any_other(
+    cluster: MemoryCluster, factory: aio.MessageFactory, kind: Any
+) -> None:
+    """Alone, and in one batch with others; no node takes what it does not decompress for damage."""
+    large = b"text " * 1_000
+    config = ProducerConfig(compression=kind, compression_threshold=1_000)
+    async with await factory.create_producer(config) as producer:
+        for content in (b"1", large, b"2", large):
+            await producer.send(Message("t", content, key="k", delay_s=5.0))
+        await asyncio.sleep(8.0)
+        assert await stored(cluster) == [b"1", large, b"2", large]
+        await producer.send(Message("t", large, key="k", delay_s=5.0))
+        await asyncio.sleep(8.0)
+    assert (await stored(cluster))[4:] == [large]
+    assert cluster.nodes["b1"].parts.timers.told_problems() == []

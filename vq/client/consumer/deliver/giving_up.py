@@ -65,8 +65,8 @@ class Called(NamedTuple):
     giving_up: Any
 
 
-Copy = Callable[[Spent], Awaitable[None]]
-"""Returns once a copy is stored; raises what it is not, or may not be, stored for."""
+Copied = tuple[int, Exception | None]
+"""Of so many messages, from the first one on, the copies are stored; why the next one is not."""
 
 
 class FailedTries:
@@ -196,31 +196,28 @@ class _Try:
         self.spent = self._failing.failed(self._messages[self._done :], result)
         return not self.spent
 
-    def copied(self, message: Message) -> None:
-        """The copy of a message is stored."""
-        self._done += 1
-        self._failing.over((message,))
-
-    def not_copied(self, error: Exception, message: Message) -> Retry:
-        """Return the answer: what is copied before it is done.
+    def copied(self, copied: Copied) -> Retry | None:
+        """Return the answer: what is handled and copied is done; None: that is all.
 
         Raises:
             NotCopied: Nothing is.
         """
-        _not_copied(error, message)
+        count, error = copied
+        self._done += count
+        if error is None:
+            self._failing.over(self._messages)
+            return None
+        self._failing.over([each.message for each in self.spent[:count]])
+        _not_copied(error, self.spent[count].message)
         if not self._done:
             raise NotCopied(f"its copy is not stored: {error}") from error
         return Retry(done=self._done)
-
-    def over(self) -> None:
-        """All is handled or copied."""
-        self._failing.over(self._messages)
 
 
 def calling(
     listener: Callable[[Any], Any],
     failing: FailedTries,
-    copy: Callable[[Spent], None],
+    copy: Callable[[Sequence[Spent]], Copied],
 ) -> Callable[[Any], Any]:
     """Return a listener that gives up what has used up its attempts; ``copy`` waits in its thread.
 
@@ -238,20 +235,15 @@ def calling(
             else:
                 if this.is_answer(result):
                     return result
-        for each in this.spent:
-            try:
-                copy(each)
-            except Exception as error:  # noqa: BLE001 - ``not_copied`` raises it on, or answers
-                return this.not_copied(error, each.message)
-            this.copied(each.message)
-        this.over()
-        return None
+        return this.copied(copy(this.spent))
 
     return call
 
 
 def awaiting(
-    listener: Callable[[Any], Awaitable[Any]], failing: FailedTries, copy: Copy
+    listener: Callable[[Any], Awaitable[Any]],
+    failing: FailedTries,
+    copy: Callable[[Sequence[Spent]], Awaitable[Copied]],
 ) -> Callable[[Any], Awaitable[Any]]:
     """Return what ``calling`` does, for a coroutine function."""
 
@@ -267,13 +259,6 @@ def awaiting(
             else:
                 if this.is_answer(result):
                     return result
-        for each in this.spent:
-            try:
-                await copy(each)
-            except Exception as error:  # noqa: BLE001 - ``not_copied`` raises it on, or answers
-                return this.not_copied(error, each.message)
-            this.copied(each.message)
-        this.over()
-        return None
+        return this.copied(await copy(this.spent))
 
     return call

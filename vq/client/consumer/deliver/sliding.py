@@ -23,6 +23,7 @@ from vq.client.consumer.deliver.sliding_window import SlidingWindow
 from vq.client.consumer.deliver.tries import Retry, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
+from vq.coordination.tree.values.consumers import BAD_RECORD_ID
 from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.errors import FilterFailed, ListenerFailed, VqError
 from vq.message_filter import ALL, Filter
@@ -115,6 +116,10 @@ class Sliding(Delivery):
         with self._lock:
             self._settle()
             return (*self.window.ahead(), *sorted(self._handled.items()))
+
+    def has_passed(self, offset: int) -> bool:
+        """See ``Delivery``."""
+        return self._handled.get(offset) == BAD_RECORD_ID
 
     def forsake(self) -> None:
         """See ``Delivery.forsake``."""
@@ -332,8 +337,9 @@ class Sliding(Delivery):
         self.lanes.clear()
         self._decoded, self._admitted = (), 0
 
-    def _passed_over(self, offset: int) -> None:
-        self.window.pass_over(offset)
+    def _passed_over(self, bad: int, following: int) -> None:
+        self.window.pass_over(bad, following)
+        self._handled.pop(bad, None)
         self._is_damaged = False
 
     def _forget_fetched(self) -> int:

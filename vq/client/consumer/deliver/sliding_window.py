@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from vq.client.consumer.deliver.progress import Progress
+from vq.coordination.tree.values.consumers import BAD_RECORD_ID
 from vq.model import Message
 
 
@@ -30,6 +31,7 @@ class SlidingWindow:
     """
 
     __slots__ = (
+        "_bad",
         "_begin",
         "_bytes",
         "_finished",
@@ -49,6 +51,7 @@ class SlidingWindow:
         self._begin = Progress(position)
         self._messages: deque[Message] = deque()  # from the lowest unfinished one on
         self._finished: set[int] = set()  # offsets of those of them that are finished
+        self._bad: deque[int] = deque()  # offsets behind them that were passed over
         self._bytes = 0
         self._is_cut = False  # something was passed over behind the last message
 
@@ -67,11 +70,15 @@ class SlidingWindow:
         return self._begin
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
-        """Return the offset and the id of each finished message behind an unfinished one."""
-        finished = self._finished
+        """Return the offset and the id of each finished message behind an unfinished one.
+
+        First those of what was passed over there.
+        """
+        bad, finished = tuple((each, BAD_RECORD_ID) for each in self._bad), self._finished
         if not finished:
-            return ()
-        return tuple((each.offset, each.id) for each in self._messages if each.offset in finished)
+            return bad
+        handled = ((each.offset, each.id) for each in self._messages if each.offset in finished)
+        return (*bad, *handled)
 
     def admit(self, messages: Sequence[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
@@ -94,11 +101,13 @@ class SlidingWindow:
         if not self._messages:
             self._begin = Progress(position, self._begin.message_id)
 
-    def pass_over(self, position: int) -> None:
-        """Note that something is before ``position`` that is no message: see ``Window``."""
+    def pass_over(self, bad: int, position: int) -> None:
+        """Note that from ``bad`` to ``position`` there is no message: see ``Window``."""
         self.end = position
         self._is_cut = True
-        if not self._messages:
+        if self._messages:
+            self._bad.append(bad)
+        else:
             self._begin = Progress(position)
 
     def finish(self, offsets: Iterable[int]) -> None:
@@ -118,5 +127,7 @@ class SlidingWindow:
             is_end = not messages
             known = None if is_end and self._is_cut else last.id
             self._begin = Progress(self.end if is_end else last.next_offset, known)
+            while self._bad and self._bad[0] < self._begin.position:
+                self._bad.popleft()
         if not messages:
             finished.clear()  # of what begins no message

@@ -82,6 +82,8 @@ def test_a_retry_that_is_due_before_anybody_waits_for_it_comes(
     done = threading.Event()
 
     class Again:
+        is_stopped = False
+
         def enter(self) -> bool:
             if next(left, None) is None:
                 done.set()
