@@ -7,7 +7,7 @@ each first try of a message, with a back-off of 1 s; the rate is that of the oth
 
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import vq
 from bench.cluster import Cluster
@@ -44,22 +44,31 @@ def modes(context: Context) -> Rounds:
         cluster.run("send_keyed", topic=topic, count=count)
         _received(cluster, topic, count, ORDERLY, "warm-up")
         for round_ in range(context.rounds):
-            rates = {
+            got = {
                 row: _received(cluster, topic, count, row, f"{round_}-{number}")
                 for number, row in enumerate(ROWS)
             }
+            baselines = {row: UNDISTURBED if row == DISTURBED else ORDERLY for row in ROWS}
             yield [
-                Figure(row, rate, "msg/s", rates[UNDISTURBED if row == DISTURBED else ORDERLY])
-                for row, rate in rates.items()
+                Figure(row, got[row].rate, "msg/s", got[baselines[row]].rate) for row in ROWS
+            ] + [
+                Figure(f"{row}, processor", got[row].each_us, "µs", got[baselines[row]].each_us)
+                for row in ROWS
             ]
 
 
-def _received(cluster: Cluster, topic: str, count: int, row: str, group: str) -> float:
+class _Received(NamedTuple):
+    rate: float  # a second
+    each_us: float  # processor time of the client for each message
+
+
+def _received(cluster: Cluster, topic: str, count: int, row: str, group: str) -> _Received:
     settings, fails = ROWS[row]
     got = cluster.run(
         "consume_in", topic=topic, group=group, count=count, settings=settings, fails=fails
     )
-    return float(got["messages"] / got["seconds"])
+    messages = got["messages"]
+    return _Received(messages / got["seconds"], got["processor_s"] / messages * 1e6)
 
 
 def send_keyed(ready: Ready, *, client: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
@@ -90,7 +99,7 @@ def consume_in(
     The window holds what arrives during a back-off: it is no part of what is measured.
     """
     left = sum(1 for number in range(count) if not fails or number % KEYS % FAILING)
-    expected, marks, ended = left, [0.0, 0.0], threading.Event()
+    expected, marks, ended = left, [(0.0, 0.0)] * 2, threading.Event()
     numbers = iter(range(left))  # one step for each message, whichever thread takes it
     last = left - 1
 
@@ -101,9 +110,9 @@ def consume_in(
             return
         number = next(numbers)
         if not number:
-            marks[0] = time.perf_counter()
+            marks[0] = time.perf_counter(), time.process_time()
         elif number == last:
-            marks[1] = time.perf_counter()
+            marks[1] = time.perf_counter(), time.process_time()
             ended.set()
 
     def many(messages: list[vq.Message]) -> None:
@@ -124,7 +133,12 @@ def consume_in(
         consumer.start()
         if not ended.wait(_WAIT_S):
             raise WorkFailed(f"not all of {expected} messages arrived in time")
-    return {"messages": expected - 1, "seconds": max(marks[1] - marks[0], 1e-9)}
+    (began, began_cpu), (end, end_cpu) = marks
+    return {
+        "messages": expected - 1,
+        "seconds": max(end - began, 1e-9),
+        "processor_s": end_cpu - began_cpu,
+    }
 
 
 WORKS: Final = {each.__name__: each for each in (send_keyed, consume_in)}

@@ -17,6 +17,9 @@ from bench.context import Context, Rounds
 from bench.delays import delays
 from bench.features import features
 from bench.figures import Figure, Target
+from bench.filters import filters
+from bench.groups import TARGETS as GROUP_TARGETS
+from bench.groups import groups
 from bench.history import history
 from bench.metadata import METADATA_PARTITIONS, metadata
 from bench.modes import DISTURBED, modes
@@ -506,6 +509,8 @@ SCENARIOS: Final = (
         modes,
         {"concurrent, 1 worker": Target(ratio_min=0.5), DISTURBED: Target(ratio_min=0.95)},
     ),
+    Scenario("filters", "filters on the broker, by processor time", filters),
+    Scenario("groups", "groups whose members change", groups, GROUP_TARGETS),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),
     Scenario("replication", "a broker group with copies", replication, REPLICATION_TARGETS),
