@@ -22,7 +22,7 @@ from bench.groups import TARGETS as GROUP_TARGETS
 from bench.groups import groups
 from bench.history import history
 from bench.metadata import METADATA_PARTITIONS, metadata
-from bench.modes import DISTURBED, modes
+from bench.modes import DISTURBED, WORKING_DISTURBED, modes
 from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
@@ -507,7 +507,11 @@ SCENARIOS: Final = (
         "modes",
         "one working mode of a consumer after the other",
         modes,
-        {"concurrent, 1 worker": Target(ratio_min=0.5), DISTURBED: Target(ratio_min=0.95)},
+        {
+            "concurrent, 1 worker": Target(ratio_min=0.5),
+            DISTURBED: Target(ratio_min=0.95),
+            WORKING_DISTURBED: Target(ratio_min=0.95),
+        },
     ),
     Scenario("filters", "filters on the broker, by processor time", filters),
     Scenario("groups", "groups whose members change", groups, GROUP_TARGETS),
