@@ -80,8 +80,10 @@ class Workers(Executor):
         """Have a partition handled after a pause; with a message of it that is ready then."""
         with self._wake:
             due = time.monotonic() + pause_s
-            heapq.heappush(self._later, (due, next(self._numbers), delivery, message))
-            self._wake.notify()  # whoever waits looks again for how long
+            later = due, next(self._numbers), delivery, message
+            heapq.heappush(self._later, later)
+            if self._later[0] is later:
+                self._wake.notify()  # whoever waits looks again for how long
 
     def end_pauses(self) -> None:
         """See ``Executor.end_pauses``."""
