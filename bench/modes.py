@@ -29,8 +29,8 @@ WORKING: Final = "keyed, 4 workers, a listener that parses JSON"
 WORKING_DISTURBED: Final = "keyed, 4 workers, a listener that parses JSON, 1 % of keys fail"
 
 
-class Row(NamedTuple):
-    """What one row receives with.
+class Mode(NamedTuple):
+    """What the consumer of one row is like.
 
     Attributes:
         settings: Of the consumer.
@@ -47,15 +47,15 @@ class Row(NamedTuple):
 
 _FOUR_KEYED: Final = {"mode": "keyed", "workers": 4}
 ROWS: Final = {
-    ORDERLY: Row({}),
-    "concurrent, 1 worker": Row({"mode": "concurrent"}),
-    "concurrent, 4 workers": Row({"mode": "concurrent", "workers": 4}),
-    "concurrent, lists of 100": Row({"mode": "concurrent", "batch_size": 100}),
-    "keyed, 1 worker": Row({"mode": "keyed"}),
-    UNDISTURBED: Row(_FOUR_KEYED),
-    DISTURBED: Row(_FOUR_KEYED, fails=True, baseline=UNDISTURBED),
-    WORKING: Row(_FOUR_KEYED, works=True),
-    WORKING_DISTURBED: Row(_FOUR_KEYED, fails=True, works=True, baseline=WORKING),
+    ORDERLY: Mode({}),
+    "concurrent, 1 worker": Mode({"mode": "concurrent"}),
+    "concurrent, 4 workers": Mode({"mode": "concurrent", "workers": 4}),
+    "concurrent, lists of 100": Mode({"mode": "concurrent", "batch_size": 100}),
+    "keyed, 1 worker": Mode({"mode": "keyed"}),
+    UNDISTURBED: Mode(_FOUR_KEYED),
+    DISTURBED: Mode(_FOUR_KEYED, fails=True, baseline=UNDISTURBED),
+    WORKING: Mode(_FOUR_KEYED, works=True),
+    WORKING_DISTURBED: Mode(_FOUR_KEYED, fails=True, works=True, baseline=WORKING),
 }
 _DOCUMENT: Final = json.dumps(
     {
