@@ -125,7 +125,7 @@ async def test_one_that_is_due_and_waits_for_the_batch_before_it_can_be_cancelle
     assert await producer.cancel(first) is Cancellation.DELIVERED
     await asyncio.sleep(15)
     assert await stored(cluster) == [b"1", b"10"]
-    assert cluster.nodes["b1"].parts.timers.told_problems() == []
+    assert cluster.nodes["b1"].parts.timers.readers.problems() == []
 
 
 async def test_a_cancellation_that_the_next_master_may_carry_out_is_unknown(
@@ -646,4 +646,4 @@ async def test_a_compressed_message_is_delivered_as_any_other(
         await producer.send(Message("t", large, key="k", delay_s=5.0))
         await asyncio.sleep(8.0)
     assert (await stored(cluster))[4:] == [large]
-    assert cluster.nodes["b1"].parts.timers.told_problems() == []
+    assert cluster.nodes["b1"].parts.timers.readers.problems() == []

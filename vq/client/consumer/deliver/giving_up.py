@@ -11,6 +11,7 @@ committed only then, and it holds up what must follow it until then.
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
@@ -78,18 +79,26 @@ class FailedTries:
     Args:
         policy: After how many tries a message is copied; or at once, because nothing can read it.
         now_ms: The time.
+
+    Attributes:
+        remembered: Since when messages fail, and why they did last, by their places.
     """
 
     def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
         self._policy = policy
         self._now_ms = now_ms
-        self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self.remembered: Final[dict[tuple[str, int, int], tuple[int, str]]] = {}
         self._spent: dict[tuple[str, int, int], tuple[FailurePolicy, Spent]] = {}
 
     def _most(self) -> float:
         """Return after how many failed tries a message is copied; infinite: never."""
         policy = self._policy.now
         return policy.max_attempts if policy.on_failure in COPIED else math.inf
+
+    def knows(self, given: Any) -> bool:
+        """Whether a message failed before, or one of a list."""
+        messages = given if isinstance(given, list) else (given,)
+        return not self.remembered.keys().isdisjoint(map(_place, messages))
 
     def used_up(self, messages: Sequence[Message]) -> list[Spent]:
         """Return messages of which only the copy is missing, with why; none: call the listener.
@@ -130,29 +139,30 @@ class FailedTries:
         is_over = is_bad or is_long or passes_on
         for message in messages:
             place = _place(message)
-            since, why_before = self._since.get(place, (self._now_ms(), ""))
-            self._since[place] = since, why
+            since, why_before = self.remembered.get(place, (self._now_ms(), ""))
+            self.remembered[place] = since, why
             if is_over or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
                 error = None if isinstance(result, Retry) or why == why_before else result
                 spent = Spent(_NO_MESSAGE, failure, after_s, is_bad, passes_on)
                 self._spent[place] = policy, spent
                 found.append(spent._replace(message=message, error=error))
-        while len(self._since) > _REMEMBERED:
-            oldest = next(iter(self._since))
-            self._since.pop(oldest, None)
+        while len(self.remembered) > _REMEMBERED:
+            oldest = next(iter(self.remembered))
+            self.remembered.pop(oldest, None)
             self._spent.pop(oldest, None)
         return found
 
     def over(self, messages: Sequence[Message]) -> None:
         """Forget messages that are handled, or copied."""
-        for message in messages if self._since else ():
-            self._since.pop(_place(message), None)
+        for message in messages if self.remembered else ():
+            self.remembered.pop(_place(message), None)
             self._spent.pop(_place(message), None)
 
 
-def _place(message: Message) -> tuple[str, int, int]:
-    return message.topic, message.partition, message.offset
+_place: Final[Callable[[Message], tuple[str, int, int]]] = itemgetter(
+    *(Message._fields.index(each) for each in ("topic", "partition", "offset"))
+)
 
 
 def _not_copied(error: Exception, message: Message) -> None:
@@ -168,6 +178,8 @@ def _not_copied(error: Exception, message: Message) -> None:
 class _Try:
     """One call of a listener: of its messages, which are copied instead, and what that makes of it.
 
+    Nothing is made of a call that goes well, for messages that have not failed before.
+
     Args:
         failing: What the listener made of them before.
         given: A message, or a list.
@@ -175,6 +187,8 @@ class _Try:
     Attributes:
         spent: Messages to copy now. Some before the call: the listener is not called.
     """
+
+    __slots__ = ("_done", "_failing", "_messages", "spent")
 
     def __init__(self, failing: FailedTries, given: Any) -> None:
         self._failing = failing
@@ -224,15 +238,21 @@ def calling(
     It takes a message, or a list, as ``listener`` does.
     """
 
+    remembered = failing.remembered
+
     def call(given: Any) -> Any:
-        this = _Try(failing, given)
-        if not this.spent:
+        this = _Try(failing, given) if remembered and failing.knows(given) else None
+        if this is None or not this.spent:
             try:
                 result = listener(given)
             except BaseException as error:
+                this = this or _Try(failing, given)
                 if this.is_raised(error):
                     raise
             else:
+                if this is None and not isinstance(result, Retry):
+                    return result
+                this = this or _Try(failing, given)
                 if this.is_answer(result):
                     return result
         return this.copied(copy(this.spent))
@@ -247,16 +267,24 @@ def awaiting(
 ) -> Callable[[Any], Awaitable[Any]]:
     """Return what ``calling`` does, for a coroutine function."""
 
+    remembered = failing.remembered
+
     async def call(given: Any) -> Any:
-        this = _Try(failing, given)
-        if not this.spent:
+        this = _Try(failing, given) if remembered and failing.knows(given) else None
+        if this is None or not this.spent:
             try:
                 result = await listener(given)
             except BaseException as error:
                 # If it was cancelled, the listener has not failed.
-                if cancellation_of(error) is not None or this.is_raised(error):
+                if cancellation_of(error) is not None:
+                    raise
+                this = this or _Try(failing, given)
+                if this.is_raised(error):
                     raise
             else:
+                if this is None and not isinstance(result, Retry):
+                    return result
+                this = this or _Try(failing, given)
                 if this.is_answer(result):
                     return result
         return this.copied(await copy(this.spent))

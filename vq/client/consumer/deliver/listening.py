@@ -197,7 +197,7 @@ class Listening(Executor):
     async def _pass(self, delivery: Sliding) -> float | None:
         """Do what its namesake in ``workers`` does, with a coroutine function."""
         now = delivery.permit.now
-        ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
+        ready, done, waiting = delivery.ready, delivery.done, delivery.waiting
         slice_end = now() + SLICE_S
         while delivery.more():
             call = delivery.listener
@@ -218,7 +218,7 @@ class Listening(Executor):
                     self._try_later(delivery, [message], result)
                     continue
                 done.append(message)
-                if lanes and lanes.get(message.key) and delivery.settle():
+                if waiting and message.key in waiting and delivery.settle():
                     self.put(delivery)
         return None
 
@@ -245,7 +245,7 @@ class Listening(Executor):
             if isinstance(result, Retry):
                 self._try_later(delivery, messages, result)
             else:
-                delivery.finished(messages)
+                delivery.done.extend(messages)
         return None
 
     def _try_later(

@@ -85,8 +85,10 @@ class Workers(Executor):
             if delivery.is_stopped:  # before ``forget``, which takes this lock, too
                 return
             due = time.monotonic() + pause_s
-            heapq.heappush(self._later, (due, next(self._numbers), delivery, message))
-            self._wake.notify()  # whoever waits looks again for how long
+            later = due, next(self._numbers), delivery, message
+            heapq.heappush(self._later, later)
+            if self._later[0] is later:
+                self._wake.notify()  # whoever waits looks again for how long
 
     def end_pauses(self) -> None:
         """See ``Executor.end_pauses``."""
@@ -154,10 +156,10 @@ class Workers(Executor):
     def _pass(self, delivery: Sliding) -> float | None:
         """Call the listener for what is ready; return a pause before coming back, None: need not.
 
-        Other threads do the same with the same two deques, whose ends are theirs one at a time.
+        Other threads do the same with the same two queues, whose ends are theirs one at a time.
         """
         now = delivery.permit.now
-        ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
+        ready, done, waiting = delivery.ready, delivery.done, delivery.waiting
         message = result = None
         until = -math.inf
         slice_end = now() + SLICE_S
@@ -188,7 +190,7 @@ class Workers(Executor):
                         self._try_later(delivery, [message], result)
                         continue
                     done.append(message)
-                    if lanes and lanes.get(message.key) and delivery.settle():
+                    if waiting and message.key in waiting and delivery.settle():
                         self.put(delivery)
         finally:
             message = result = None  # an error that is kept refers to this call
@@ -220,7 +222,7 @@ class Workers(Executor):
                 if isinstance(result, Retry):
                     self._try_later(delivery, messages, result)
                 else:
-                    delivery.finished(messages)
+                    delivery.done.extend(messages)
         finally:
             messages, result = [], None  # as in ``_pass``
         return None
