@@ -189,8 +189,8 @@ class Hold:
         committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
             return progress
-        if ahead and ahead != committed.ahead:
-            return progress
+        if ahead != committed.ahead and (ahead or self.has_sought):
+            return progress  # after a seek, what was handled behind that place counts no more
         return progress if self.stopped and not committed.stopped else None
 
 
