@@ -24,6 +24,7 @@ from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
+from bench.transactions import transactions
 from vq.cli.bench.worker import on_schedule
 from vq.client.producer.intake import appender
 
@@ -496,6 +497,16 @@ SCENARIOS: Final = (
             "5 000/s, late by, p99": Target(value_max=250.0),
             "1000000 that wait, memory": Target(value_max=64.0),
             "1000000 that wait, restart": Target(value_max=5.0),
+        },
+    ),
+    Scenario(
+        "transactions",
+        "a transaction, beside a plain send of its messages",
+        transactions,
+        {
+            "of one message": Target(ratio_max=3.0),
+            "of 100 messages": Target(ratio_max=1.3),
+            "of two messages to two topics": Target(ratio_max=3.0),
         },
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),

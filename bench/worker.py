@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import modes, read_loads, replicated_loads, send_loads, sends
+from bench import modes, read_loads, replicated_loads, send_loads, sends, transactions
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli.bench import worker, workload
 
@@ -14,6 +14,7 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **read_loads.WORKS,
     **modes.WORKS,
     **sends.WORKS,
+    **transactions.WORKS,
     **replicated_loads.WORKS,
     **PEER_WORKS,
 }

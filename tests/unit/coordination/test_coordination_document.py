@@ -18,8 +18,8 @@ from vq.client.ids import EPOCH_MS, IdGenerator
 from vq.clock import ManualClock
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
-from vq.coordination.groups.offset_store import COMMITS_PER_MULTI, OffsetStore
 from vq.coordination.groups.rebalance import STRATEGIES, GroupBalance, sticky
+from vq.coordination.groups.zookeeper_offsets import COMMITS_PER_MULTI, ZooKeeperOffsets
 from vq.coordination.leases import slots
 from vq.coordination.leases.slots import SlotLease
 from vq.coordination.leases.writes import WriteTask, WriteTopic
@@ -195,10 +195,10 @@ async def test_claims_and_releases_of_many_send_what_the_page_says(client, recor
 async def test_commits_and_the_release_send_what_the_page_says(client, recorder) -> None:
     """From the first commit to the end."""
     claim = await claimed(client)
-    result = await OffsetStore(client).commit([(claim, progress(0, None, NOW_MS))])
+    result = await ZooKeeperOffsets(client).commit([(claim, progress(0, None, NOW_MS))])
     assert recorder.told() == block("multi: first commit")
     handled = replace(progress(118, 235807126323205120, NOW_MS + 5_000), epoch=3)
-    result = await OffsetStore(client).commit([(result.done[WHERE], handled)])
+    result = await ZooKeeperOffsets(client).commit([(result.done[WHERE], handled)])
     assert recorder.told() == block("multi: commit")
     await claims.release(client, result.done[WHERE])
     assert recorder.told() == block("multi: release")
@@ -210,7 +210,7 @@ async def test_a_reset_sends_what_the_page_says(client, recorder) -> None:
     path = CommittedOffset.path("billing", *WHERE)
     await set_to_version(client, path, progress(118, 1, NOW_MS), 1)
     target = CommittedOffset(offset=88, time_ms=NOW_MS + 120_000)
-    await OffsetStore(client).reset("billing", WHERE, target)
+    await ZooKeeperOffsets(client).reset("billing", WHERE, target)
     assert recorder.told() == block("multi: reset")
 
 

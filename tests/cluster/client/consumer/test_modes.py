@@ -14,7 +14,7 @@ from support.waiting import until
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.tries import RETRY, Retry
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, ListenerFailed
 from vq.model import Message, TopicPartition
@@ -230,7 +230,7 @@ async def test_the_group_stops_at_a_message_until_it_is_reset(
         await until(lambda: b"9" in got)
         await consumer.close()
     async with cluster.admin() as coordinator:
-        await OffsetStore(coordinator).reset("g", T0, CommittedOffset(offset=sent[2].offset))
+        await ZooKeeperOffsets(coordinator).reset("g", T0, CommittedOffset(offset=sent[2].offset))
     async with await factory.create_consumer(config) as consumer:
         await consumer.subscribe("t", listener=listener).start()
         await until(lambda: b"2" in got)

@@ -1,7 +1,8 @@
 """What becomes of a message whose listener failed: tried again, held, skipped, or the group stops.
 
 In here: the decision, from the settings and the number of tries, and its log lines. Not in here:
-who waits and for how long (the delivery and its executor).
+who waits and for how long (the delivery and its executor), and copies (``giving_up``). That one is
+called first: a message whose copy is stored was handled, and is not decided here.
 """
 
 import enum
