@@ -27,7 +27,6 @@ OPEN, PREPARED, COMMITTED, ROLLED_BACK = list(TransactionState)[1:]
 
 
 async def ask(client: ClusterClient, command: Command, request: Any, body: bytes = b"") -> Any:
-    await client.lease_slot()
     await client.track_internal(TRANSACTIONS_TOPIC)
     request.topic, request.partition = JOURNAL
     deadline = client.clock.monotonic() + 10
@@ -35,10 +34,11 @@ async def ask(client: ClusterClient, command: Command, request: Any, body: bytes
 
 
 async def transact(
-    client: ClusterClient, state: TransactionState, *to: TopicPartition, **fields: Any
+    core: ClusterClient, state: TransactionState, *to: TopicPartition, **fields: Any
 ) -> int:
     """Begin a transaction with a message for each of some partitions; return its number."""
-    (number,) = client.take_ids(1)
+    await core.lease_slot()
+    (number,) = core.take_ids(1)
     record = encode_record(number, b"%d" % number)
     parts = [
         TransactionPart(
@@ -52,7 +52,7 @@ async def transact(
         for index, each in enumerate(to)
     ]
     request = TransactRequest(transaction=number, state=int(state), parts=parts, **fields)
-    await ask(client, Command.TRANSACT, request, record * len(parts))
+    await ask(core, Command.TRANSACT, request, record * len(parts))
     return number
 
 
