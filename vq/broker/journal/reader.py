@@ -143,12 +143,7 @@ class Reader(Source, ABC):
         """
         log = self._log
         while log.has_more:
-            for record in await log.next_records():
-                try:
-                    self.take(record)
-                except BaseException:
-                    log.position = record.offset  # it is not passed by
-                    raise
+            self.take_all(await log.next_records())
             await asyncio.sleep(0)
         if log.unread and self._clock.monotonic() >= self._read_again_at:
             self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
@@ -169,6 +164,15 @@ class Reader(Source, ABC):
         return why
 
     # What the log is about ------------------------------------------------------------------------
+    def take_all(self, records: Sequence[Record]) -> None:
+        """Take the next records of the log."""
+        for record in records:
+            try:
+                self.take(record)
+            except BaseException:
+                self._log.position = record.offset  # it is not passed by
+                raise
+
     @abstractmethod
     def take(self, record: Record) -> None:
         """Take the next record of the log."""
