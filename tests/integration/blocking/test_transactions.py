@@ -83,16 +83,20 @@ def test_a_transaction_that_hangs_is_seen_and_decided_on_the_command_line(
 ) -> None:
     """The plan changes nothing; a decision is made once, and told to whoever decides otherwise."""
     producer = factory.create_producer()
-    with producer.transaction() as committed:
-        producer.send_sync(vq.Message(topic, b"1"))
+    with producer.transaction() as committed:  # with one partition it would need no journal
+        for key in (0, 1):
+            producer.send_sync(vq.Message(topic, b"1", key=key))
     number = str(_prepared(producer, factory))
     assert [each["transaction"] for each in cluster.vq_json("tx", "list")] == [number]
     assert cluster.vq_json("tx", "list", "--older-than", "600") == []
     ended = {each["transaction"] for each in cluster.vq_json("tx", "list", "--ended")}
     assert {number, str(committed.number)} <= ended
     shown = cluster.vq_json("tx", "show", str(committed.number))
-    assert (shown["state"], shown["stored"], shown["messages"]) == ("committed", True, 1)
-    assert [(e["topic"], e["stored"]) for e in shown["parts"]] == [(topic, True)]
+    assert (shown["state"], shown["stored"], shown["messages"]) == ("committed", True, 2)
+    assert [(e["topic"], e["partition"], e["stored"]) for e in shown["parts"]] == [
+        (topic, 0, True),
+        (topic, 1, True),
+    ]
     plan = cluster.vq_json("tx", "rollback", number)
     assert (plan["done"], plan["state"]) == (False, "prepared")
     done = cluster.vq_json("tx", "rollback", number, "--yes")
