@@ -20,7 +20,7 @@ from vq.broker.journal.own_writes import append_notes
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
-from vq.errors import VqError
+from vq.errors import NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.store.records.record import Record
 
@@ -98,6 +98,7 @@ class Reader(Source, ABC):
                 await self._wait(self.pause_s() if self.is_live else LOOK_S)
         finally:
             self.channel.parked.pop(self, None)
+            self.is_live = False
             self.ended()
             await self._deliveries.close()
 
@@ -142,7 +143,11 @@ class Reader(Source, ABC):
         log = self._log
         while log.has_more:
             for record in await log.next_records():
-                self.take(record)
+                try:
+                    self.take(record)
+                except VqError:
+                    log.position = record.offset  # it is not passed by, nor what is behind it
+                    raise
             await asyncio.sleep(0)
         if log.unread and self._clock.monotonic() >= self._read_again_at:
             self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
@@ -152,6 +157,8 @@ class Reader(Source, ABC):
 
     def append(self, notes: Sequence[bytes]) -> VqError | None:
         """Append notes to the log as one batch; return why they cannot be committed, or None."""
+        if not self.is_live:  # it has ended: nobody would see that they are committed
+            return NotMaster(f"this node does not lead {self.channel} any more")
         why = append_notes(self.channel, self._gate, notes)
         if why is None:
             self.tell("writing", "")
