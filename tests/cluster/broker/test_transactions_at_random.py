@@ -33,7 +33,7 @@ STATES += [TransactionState.COMMITTED, TransactionState.ROLLED_BACK] * 2
 
 
 async def journal(cluster: MemoryCluster) -> tuple[Client, int]:
-    """Start a node with topic ``t`` and a journal; return a connection, and a number that is new."""
+    """Start a node with topic ``t`` and a journal; return a connection and a new number."""
     node = await cluster.start()
     await cluster.create_topic("t", partitions=3)
     async with cluster.admin() as coordinator:
@@ -204,7 +204,7 @@ async def test_what_no_producer_sends_is_refused(cluster: MemoryCluster) -> None
 
 
 async def test_a_stale_topic_takes_no_others_with_it(cluster: MemoryCluster) -> None:
-    """Parts for a topic that is gone are for nobody; those for the one of its name now are stored."""
+    """Parts for a topic that is gone are for nobody; those for the one of its name now come."""
     client, first = await journal(cluster)
     flusher = cluster.flushers["b1"]
     flusher.held = True
