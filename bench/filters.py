@@ -1,22 +1,20 @@
 """What a filter costs a broker for each message, and how many bytes it keeps from being sent.
 
-    python -m bench.filters [--rounds 5] [--messages 20000] [--size 1000]
-
 It runs the loop that a broker runs over log bytes (``store.records.record_filter``), in steps as a
 broker does, over batches of 50 messages of which 1 in 100 passes, in turns with the one thing that
 every filter does: the check of all checksums. *each* is the processor time per message in
-microseconds, *sent* the share of the bytes that would be sent. The last rows are of ranges in which
-nothing passes: *spread* filters whose bytes are in other messages, and *absent* ones.
+microseconds, *not sent* the share of the bytes that need not be sent. The last rows are of ranges
+in which nothing passes: *spread* filters whose bytes are in other messages, and *absent* ones.
 
 docs/decisions/0130-expressions.md has the figures of the decision.
 """
 
-import argparse
-import statistics
 import time
 from collections.abc import Callable
 from typing import Final
 
+from bench.context import Context, Rounds
+from bench.figures import Figure
 from vq.broker.serving.reading import FILTER_SCAN_BYTES
 from vq.message_filter import Filter
 from vq.store.records.codec import intact
@@ -25,6 +23,8 @@ from vq.store.records.record import Properties, encode_properties, encode_record
 from vq.store.records.record_filter import filter_records
 
 BATCH: Final = 50
+SIZE: Final = 1_000
+_MESSAGES: Final = 20_000
 FILTERS: Final = {
     "tag, 1 %": Filter(("t7",)),
     "text, 1 %": Filter.of_request((), "trace = 'order-7'"),
@@ -85,31 +85,24 @@ def checked(data: bytes) -> int:
     return len(data)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--messages", type=int, default=20_000)
-    parser.add_argument("--size", type=int, default=1_000)
-    given = parser.parse_args()
-    data = log_bytes(given.messages, given.size)
-    runs: dict[str, Callable[[], int]] = {"checksums alone": lambda: checked(data)}
-    runs |= {
-        name: lambda wanted=wanted: filtered(data, wanted)  # type: ignore[misc]
-        for name, wanted in FILTERS.items()
-    }
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    sent: dict[str, int] = {}
-    for _ in range(given.rounds):
-        for name, run in runs.items():
-            begin = time.process_time()
-            sent[name] = run()
-            times[name].append((time.process_time() - begin) / given.messages * 1e6)
-    print(f"{given.messages} messages of {given.size} bytes, {len(data)} bytes")
-    for name, values in times.items():
-        each, share = statistics.median(values), sent[name] / len(data)
-        print(f"{name:28} {each:6.2f} µs each   {share:7.2%} sent")
+def filters(context: Context) -> Rounds:
+    """Filter the same bytes with one filter after the other. There is no broker: only its loop."""
+    count = context.pick(_MESSAGES, 1_000)
+    data = log_bytes(count, SIZE)
+    for _ in range(context.rounds):
+        checksums_us, _all = _run(lambda: checked(data), count)
+        figures = [Figure("checksums alone, each", checksums_us, "µs")]
+        for name, wanted in FILTERS.items():
+            each_us, sent = _run(lambda wanted=wanted: filtered(data, wanted), count)  # type: ignore[misc]
+            figures += [
+                Figure(f"{name}, each", each_us, "µs", checksums_us),
+                Figure(f"{name}, not sent", 100 - 100 * sent / len(data), "%"),
+            ]
+        yield figures
 
 
-if __name__ == "__main__":
-    main()
+def _run(run: Callable[[], int], count: int) -> tuple[float, int]:
+    """Return the processor time for each message in microseconds, and what was returned."""
+    begin = time.process_time()
+    found = run()
+    return (time.process_time() - begin) / count * 1e6, found

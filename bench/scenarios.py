@@ -17,13 +17,17 @@ from bench.context import Context, Rounds
 from bench.delays import delays
 from bench.features import features
 from bench.figures import Figure, Target
+from bench.filters import filters
+from bench.groups import TARGETS as GROUP_TARGETS
+from bench.groups import groups
 from bench.history import history
 from bench.metadata import METADATA_PARTITIONS, metadata
-from bench.modes import DISTURBED, modes
+from bench.modes import DISTURBED, WORKING_DISTURBED, modes
 from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
+from bench.transactions import transactions
 from vq.cli.bench.worker import on_schedule
 from vq.client.producer.intake import appender
 
@@ -498,14 +502,30 @@ SCENARIOS: Final = (
             "1000000 that wait, restart": Target(value_max=5.0),
         },
     ),
+    Scenario(
+        "transactions",
+        "a transaction, beside a plain send of its messages",
+        transactions,
+        {
+            "of one message": Target(ratio_max=3.0),
+            "of 100 messages": Target(ratio_max=1.3),
+            "of two messages to two topics": Target(ratio_max=3.0),
+        },
+    ),
     Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("sends", "one way to send after the other", sends),
     Scenario(
         "modes",
         "one working mode of a consumer after the other",
         modes,
-        {"concurrent, 1 worker": Target(ratio_min=0.5), DISTURBED: Target(ratio_min=0.95)},
+        {
+            "concurrent, 1 worker": Target(ratio_min=0.5),
+            DISTURBED: Target(ratio_min=0.95),
+            WORKING_DISTURBED: Target(ratio_min=0.95),
+        },
     ),
+    Scenario("filters", "filters on the broker, by processor time", filters),
+    Scenario("groups", "groups whose members change", groups, GROUP_TARGETS),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),
     Scenario("replication", "a broker group with copies", replication, REPLICATION_TARGETS),

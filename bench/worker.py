@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import modes, read_loads, replicated_loads, send_loads, sends
+from bench import groups, modes, read_loads, replicated_loads, send_loads, sends, transactions
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli.bench import worker, workload
 
@@ -13,7 +13,9 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **send_loads.WORKS,
     **read_loads.WORKS,
     **modes.WORKS,
+    **groups.WORKS,
     **sends.WORKS,
+    **transactions.WORKS,
     **replicated_loads.WORKS,
     **PEER_WORKS,
 }

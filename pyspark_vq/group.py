@@ -65,6 +65,7 @@ class GroupProgress:
                     {partition: at for partition, (_, at) in changed.items()},
                     topic_ids={name: each.id for name, each in due.topics.items()},
                     tags=self._options.wanted.tags,
+                    where=self._options.wanted.where,
                 )
         except CoordinationError as error:
             logger.warning("group %s: progress is committed later: %s", group, error)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from pyspark_vq.installed import HERE, Installed
-from vq import MessageFactoryConfig
+from vq import MessageFactoryConfig, Where
 from vq.errors import InvalidArgument
 from vq.message_filter import TAG_SEPARATOR, Filter
 
@@ -312,6 +312,7 @@ class ReadOptions:
         "archives",
         "archivePlaces",
         "tag",
+        "where",
         "readFrom",
         "timeout",
         "clockAhead",
@@ -344,7 +345,7 @@ class ReadOptions:
             group=given.text("group"),
             include_archive=given.flag("includeArchive", default=True),
             archives=_archives(given.text("archives")),
-            wanted=_filter(given.text("tag")),
+            wanted=_filter(given.text("tag"), given.text("where")),
             read_from=_nodes(given.text("readFrom")),
             timeout_s=given.seconds("timeout", TIMEOUT_S, _TIMEOUT_S_MAX),
             clock_ahead_s=given.seconds("clockAhead", CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX),
@@ -396,8 +397,18 @@ def _places(given: Given) -> tuple[str, ...] | None:
     return MessageFactoryConfig(archive_places=found).archive_places if found else None
 
 
-def _filter(text: str | None) -> Filter:
-    """Return the filter ``a || b``, as of a consumer; no tag may be left out."""
+def _filter(text: str | None, where: str | None) -> Filter:
+    """Return the filter ``a || b``, or that of an expression, as of a consumer.
+
+    No tag may be left out.
+    """
+    if where is not None:
+        if text is not None:
+            raise InvalidArgument(
+                f"tag = {text!r} and where = {where!r}: give one of them; in an expression the tag "
+                "is TAGS, as in TAGS IN ('a', 'b')"
+            )
+        return Filter(where=Filter.of(Where(where)).where)  # plain: it goes to the executors
     if text is not None and not all(each.strip() for each in text.split(TAG_SEPARATOR)):
         raise InvalidArgument(f"tag = {text!r} is not a list of 1 to {TAGS_MAX} tags like a || b")
     return Filter.parse(text, "tag")

@@ -18,7 +18,7 @@ from pyspark_vq.filters import EVERYTHING, Narrowed, narrowed_by
 from pyspark_vq.options import ReadOptions
 from pyspark_vq.planning import batch_ranges
 from pyspark_vq.ranges import Range, narrowed, split
-from vq import Admin
+from vq import Admin, Where
 from vq.columns import Selection, Table
 from vq.errors import (
     CorruptData,
@@ -121,8 +121,8 @@ def checked_for(options: ReadOptions, schema: StructType) -> StructType:
     """
     if is_numbered(schema) and options.wanted:
         raise InvalidArgument(
-            "the column number counts all messages, and the option tag has brokers send some: "
-            "leave the option out, and filter the rows by the column tag"
+            "the column number counts all messages, and the options tag and where leave some out: "
+            "leave them out, and filter the rows by their columns"
         )
     return checked(schema)
 
@@ -153,7 +153,7 @@ class _Numbers:
 def selected(left: Narrowed, options: ReadOptions) -> Selection:
     """Return which messages the filters and the option ``tag`` leave."""
     kept = left.selection
-    if not options.wanted:
+    if not options.wanted.tags:
         return kept
     tags = options.wanted.encoded
     tags &= tags if kept.tags is None else set(kept.tags)
@@ -179,6 +179,7 @@ def read_split(options: ReadOptions, schema: StructType, task: Split) -> Iterato
                 found.end,
                 columns=wanted_columns(schema),
                 selection=task.selection,
+                where=Where(options.wanted.where) if options.wanted.where else None,
                 topic_id=found.topic_id,
                 read_from=options.read_from,
                 archives_directly=options.archives == "direct",

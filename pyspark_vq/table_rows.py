@@ -31,7 +31,8 @@ THRESHOLDS: Final = LagThresholds()
 LAG_SCHEMA: Final = (
     "`group` string, topic string, `partition` int, owner string, `start` bigint, `end` bigint, "
     "committed bigint, lag_bytes bigint, lag_messages bigint, lag_seconds double, "
-    "verdict string, cause string, error string, `filter` string, number bigint, end_number bigint"
+    "verdict string, cause string, error string, `filter` string, number bigint, "
+    "end_number bigint, committed_is_copy boolean"
 )
 TOPICS_SCHEMA: Final = (
     "topic string, id string, state string, partitions int, open map<string,int>, "
@@ -74,6 +75,7 @@ def lag_rows(found: GroupDescription, now_ms: int) -> Iterator[Row]:
             each.filter,
             number,
             each.end_number,
+            each.committed_is_copy,
         )
     for topic in found.deleted_topics:
         error = f"there is no topic {topic!r}"
@@ -90,7 +92,7 @@ def _why_no_end(found: GroupProgress) -> str | None:
 
 
 def _without_partition(group: str, topic: str | None, cause: str, error: str) -> Row:
-    return (group, topic, *(None,) * 8, "unknown", cause, error, None, None, None)
+    return (group, topic, *(None,) * 8, "unknown", cause, error, None, None, None, None)
 
 
 def group_error_row(group: str, error: str) -> Row:

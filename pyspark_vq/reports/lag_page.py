@@ -137,7 +137,9 @@ def lag_page(report: LagReport) -> Page:
         sections=tuple(_sections(report)),
         footer="Lags are sums of what is known; an unknown one is never counted as 0. A lag in "
         "seconds is the age of the oldest message that a group has not handled. Of a group that "
-        "has a filter, what that leaves out lies in its lag, too: it is an upper bound (≤).",
+        "has a filter, what that leaves out lies in its lag, too: it is an upper bound (≤). "
+        "Of a group that keeps its offsets in a store of its own, these are copies of them "
+        "(committed_is_copy), seconds behind at most while its members run.",
     )
 
 

@@ -69,7 +69,7 @@ BROKERS: Final = "broker string, pool string"
 PLACES: Final = (
     "`group` string, topic string, `partition` int, owner string, committed bigint, "
     "committed_ms bigint, committed_topic_id string, held string, stopped string, "
-    "younger boolean, place_error string"
+    "younger boolean, place_error string, committed_is_copy boolean"
 )
 #: Where partitions live: their spans, in order of offsets.
 PLACEMENTS: Final = (
@@ -108,6 +108,7 @@ def places(connect: Connect) -> Reading:
 
 def _place(found: GroupPlace) -> Found:
     at, error = found.committed, found.error
+    is_copy = at is not None and at.copied
     offset: Found = (None,) * 4
     if at is not None and not 0 <= at.offset < NUMBER_END:
         error = f"offset {str(at.offset)[:40]} is outside [0, 2**63)"
@@ -115,7 +116,7 @@ def _place(found: GroupPlace) -> Found:
         time_ms = at.time_ms if 0 < at.time_ms < NUMBER_END else None
         offset = at.offset, time_ms, text(at.topic_id), text(at.stopped)
     where = found.group, found.topic, found.partition, text(found.owner)
-    return *where, *offset, text(found.stopped), found.younger, text(error)
+    return *where, *offset, text(found.stopped), found.younger, text(error), is_copy
 
 
 def text(value: str | None) -> str | None:

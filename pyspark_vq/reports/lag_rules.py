@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    BooleanType,
     DoubleType,
     IntegerType,
     LongType,
@@ -64,6 +65,7 @@ SCHEMA: Final = StructType(
         StructField("trend", StringType()),
         StructField("trend_bytes_per_s", DoubleType()),
         StructField("filter", StringType()),
+        StructField("committed_is_copy", BooleanType()),
     ]
 )
 

@@ -39,6 +39,33 @@ LOG = {0: [(88, "a"), (200, "b"), (300, "c")]}
 ALL = [received("a", 88), received("b", 200), received("c", 300)]
 
 
+def delay(value: str, delay_s: float) -> dict[str, Any]:
+    return {"at": 1.0, "kind": "delay", "value": value, "delay_s": delay_s}
+
+
+def waits(value: str) -> dict[str, Any]:
+    return {"kind": "waits", "value": value}
+
+
+def recall(outcome: str) -> dict[str, Any]:
+    return {"kind": "recall", "value": "b", "outcome": outcome}
+
+
+def later(value: str, offset: int, at: float) -> dict[str, Any]:
+    return {**received(value, offset), "at": at}
+
+
+#: Two that wait; the second is to be cancelled.
+DELAYED = [
+    delay("a", 4.0),
+    waits("a"),
+    delay("b", 4.0),
+    waits("b"),
+    {"kind": "cancel", "value": "b"},
+]
+CAME = {0: [(88, "a")]}
+
+
 def evidence(
     *events: Sequence[Mapping[str, Any]],
     log: Mapping[int, Sequence[tuple[int, str]]] | None = None,
@@ -155,6 +182,35 @@ WRONG = {
         "restart",
         evidence(THREE, [ALL[0]], group=True),
     ),
+    "a delayed message comes early": (
+        "early",
+        evidence([*DELAYED, recall("CANCELLED")], [later("a", 88, 4.9)], log=CAME),
+    ),
+    "a cancelled message is stored": (
+        "recalled",
+        evidence([*DELAYED, recall("CANCELLED")], log={0: [(88, "a"), (200, "b")]}),
+    ),
+    "a cancelled message is delivered": (
+        "recalled",
+        evidence([*DELAYED, recall("CANCELLED")], [later("b", 200, 9.0)], log=CAME),
+    ),
+    "a delayed message never comes": (
+        "lost",
+        evidence([*DELAYED, recall("CANCELLED")], log={0: []}),
+    ),
+    "a message that was on its way when it was to be cancelled never comes": (
+        "lost",
+        evidence([*DELAYED, recall("DELIVERED")], log=CAME),
+    ),
+    "a message that could not be cancelled for certain never comes": (
+        "lost",
+        evidence([*DELAYED, recall("NotMaster")], log=CAME),
+    ),
+    "a delayed message comes twice": (
+        "duplicate",
+        evidence([*DELAYED, recall("CANCELLED")], log={0: [(88, "a"), (200, "a")]}),
+    ),
+    "no delayed message was cancelled": ("void", evidence(DELAYED[:2], log=CAME)),
     "a stored message is received by nobody": (
         "unread",
         evidence(THREE, ALL[:2], drained=True),
@@ -274,6 +330,12 @@ CLEAN = {
     ),
     "an unknown send is stored, another is not": evidence(
         [send("a"), send("b"), unknown("a"), unknown("b"), END], log={0: [(88, "a")]}
+    ),
+    "a delayed message comes in time, and the cancelled one never": evidence(
+        [*DELAYED, recall("CANCELLED")], [later("a", 88, 5.0)], log=CAME, drained=True
+    ),
+    "nobody knows whether a message was cancelled": evidence(
+        [*DELAYED, delay("c", 1.0), waits("c"), {**recall("CANCELLED"), "value": "c"}], log=CAME
     ),
     "a refused send is not stored": evidence(
         [send("a"), refused("a"), send("b"), sent("b", 88), END], log={0: [(88, "b")]}

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 from support.chaos_proxy import ChaosProxy
 from support.cluster import ProcessCluster, process_cluster
+from support.command_server import ForkedProcess, command_server
 from support.faults import (
     LONG,
     Sender,
@@ -70,7 +71,7 @@ class Members:
         self.histories = histories
         self.session_s = SESSION_S  # of the members that are added
         self.strategy = "sticky"  # of the group
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, subprocess.Popen[bytes] | ForkedProcess] = {}
         self._made = 0
 
     def add(self, zookeeper: str | None = None, name: str = "") -> str:
@@ -78,17 +79,22 @@ class Members:
         if not name:
             name = f"m{self._made}"
             self._made += 1
+        server = command_server(os.environ)
+        parent = os.getpid() if server is None else server.pid
+        program = [
+            *("-m", "support.member_process", str(self.histories / f"{name}.jsonl")),
+            *(zookeeper or self.cluster.zookeeper, self.cluster.name, GROUP, "t"),
+            *(str(self.session_s), str(parent), self.strategy),
+        ]
         paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
-        with (self.histories / f"{name}.log").open("ab") as log:
+        with (self.histories / f"{name}.log").open("ab") as log, open(os.devnull) as nothing:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            if server is not None:
+                self.running[name] = server.start(program, os.environ, streams)
+                return name
             self.running[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "support.member_process"),
-                    str(self.histories / f"{name}.jsonl"),
-                    zookeeper or self.cluster.zookeeper,
-                    *(self.cluster.name, GROUP, "t", str(self.session_s), str(os.getpid())),
-                    self.strategy,
-                ],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, *program],
+                stdin=nothing,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},

@@ -21,7 +21,7 @@ from vq.broker.standing.role import Role
 from vq.client.config import ConsumerConfig
 from vq.client.reading.chunk import Chunk
 from vq.client.reading.decode import Decoder
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics.topics import delete_topic
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.brokers import GroupState
@@ -55,7 +55,7 @@ class ProgressBeyondTheEnd(run.Simulation):
         before = len(self.world.history.events)
         partition = TopicPartition(TOPIC, 0)
         far = CommittedOffset(offset=10**9)
-        await OffsetStore(operator.coordinator).reset("shop", partition, far)
+        await ZooKeeperOffsets(operator.coordinator).reset("shop", partition, far)
         members[0].wanted = True
         await asyncio.sleep(20)
         self.violations += [

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 from support.chaos_proxy import DOWN, UP, ChaosProxy
 from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.faults import (
@@ -89,17 +90,19 @@ def owned(cluster: ProcessCluster) -> dict[int, tuple[str, int]]:
 
 def session_of(cluster: ProcessCluster, path: str) -> int:
     """Return the session that owns an ephemeral node below the cluster's root, 0 if none does."""
-    with admin(cluster.zookeeper) as client:
-        stat = client.exists(f"/vq/{cluster.name}/{path}")
-        return stat.ephemeralOwner if stat is not None else 0
+    stat = cluster.look(lambda client: client.exists(f"/vq/{cluster.name}/{path}"))
+    return stat.ephemeralOwner if stat is not None else 0
 
 
 def slots(cluster: ProcessCluster) -> set[int]:
     """Return the sessions that hold a message-id slot."""
-    with admin(cluster.zookeeper) as client:
-        root = f"/vq/{cluster.name}/slots"
+    root = f"/vq/{cluster.name}/slots"
+
+    def read(client: KazooClient) -> set[int]:
         found = [client.exists(f"{root}/{name}") for name in client.get_children(root)]
         return {stat.ephemeralOwner for stat in found if stat is not None}
+
+    return cluster.look(read)
 
 
 def sessions(cluster: ProcessCluster) -> dict[str, int]:
@@ -127,9 +130,12 @@ def flow(sender: Sender, seconds: float) -> int:
 def committed(cluster: ProcessCluster) -> dict[str, int]:
     """Return the group's offset in every partition, as ZooKeeper has it."""
     root = f"/vq/{cluster.name}/consumers/{GROUP}/offsets/t"
-    with admin(cluster.zookeeper) as client:
+
+    def read(client: KazooClient) -> dict[str, int]:
         names = client.get_children(root) if client.exists(root) else []
         return {name: json.loads(client.get(f"{root}/{name}")[0])["offset"] for name in names}
+
+    return cluster.look(read)
 
 
 def wait_service(cluster: ProcessCluster, factory: vq.MessageFactory, topic: str) -> float:
@@ -523,6 +529,6 @@ NODES = {f"brokers/b1/nodes/{node}" for node in ("n1", "n2")}
 
 def record(cluster: ProcessCluster) -> dict[str, Any]:
     """Return the record of group b1."""
-    with admin(cluster.zookeeper) as client:
-        found: dict[str, Any] = json.loads(client.get(f"/vq/{cluster.name}/brokers/b1/state")[0])
-        return found
+    path = f"/vq/{cluster.name}/brokers/b1/state"
+    found: dict[str, Any] = json.loads(cluster.look(lambda client: client.get(path))[0])
+    return found

@@ -28,7 +28,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.clock import SystemClock
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.groups import claims
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.leases.slots import SlotLease
 from vq.coordination.topics import topics
 from vq.coordination.topics.routes import RouteWatcher
@@ -166,15 +166,17 @@ async def test_a_consumer_whose_session_expired_cannot_commit_over_its_successor
         stack.push_async_callback(each.close)
         await each.start()
     old = await claims.claim(zombie, "g", "m1", partition)
-    old = (await OffsetStore(zombie).commit([(old, CommittedOffset(offset=10))])).done[partition]
+    old = (await ZooKeeperOffsets(zombie).commit([(old, CommittedOffset(offset=10))])).done[
+        partition
+    ]
     session = zombie.session_id
     await asyncio.to_thread(expire_session, zombie)
     new = await claims.claim(successor, "g", "m2", partition)
-    await OffsetStore(successor).commit([(new, CommittedOffset(offset=20))])
+    await ZooKeeperOffsets(successor).commit([(new, CommittedOffset(offset=20))])
     await until(lambda: zombie.session_id not in {0, session})
-    late = await OffsetStore(zombie).commit([(old, CommittedOffset(offset=99))])
+    late = await ZooKeeperOffsets(zombie).commit([(old, CommittedOffset(offset=99))])
     assert late.stale == (partition,)
-    assert (await OffsetStore(successor).read("g", ["t"]))[partition].offset == 20
+    assert (await ZooKeeperOffsets(successor).read("g", ["t"]))[partition].offset == 20
 
 
 # Outages ----------------------------------------------------------------------------------------

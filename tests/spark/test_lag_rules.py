@@ -139,7 +139,8 @@ def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -
     def place(group: str, number: int, at: int | None, **more: Any) -> tuple[Any, ...]:
         held, younger = more.get("held"), more.get("younger", False)
         topic_id, error = more.get("topic_id", "id"), more.get("error")
-        return group, "t", number, "m", at, None, topic_id, held, None, younger, error
+        is_copy = group == "late"
+        return group, "t", number, "m", at, None, topic_id, held, None, younger, error, is_copy
 
     places = spark.createDataFrame(
         [
@@ -178,6 +179,8 @@ def test_a_lag_is_what_lies_between_the_place_and_the_end(spark: SparkSession) -
     assert found["all", 0] == (None, 1_000, None)
     filters = {(row["group"], row["filter"]) for row in rows.collect()}
     assert filters == {("g", "a || b"), ("late", None), ("all", None)}
+    copies = {row["group"] for row in rows.collect() if row["committed_is_copy"]}
+    assert copies == {"late"}
     whys = {row["partition"]: row["ends_error"] for row in ends.collect()}
     assert whys == {
         0: None,

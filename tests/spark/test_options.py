@@ -1,5 +1,7 @@
 """Options are checked before anything is asked; an error says the value, the bound, what to do."""
 
+import pickle
+
 import pytest
 
 from pyspark_vq.options import EARLIEST, LATEST, Given, Place, ReadOptions
@@ -52,6 +54,9 @@ def test_lists_sizes_and_tags_are_read() -> None:
     assert options.bytes_per_trigger == 64 << 20
     assert options.wanted.tags == ("a", "b")
     assert options.timeout_s == 2.5
+    by_headers = parsed(where="price  >  10 AND region IN ('hz', 'sh')").wanted
+    assert by_headers.where == "price > 10 AND region IN ('hz', 'sh')"
+    assert pickle.loads(pickle.dumps(by_headers)) == by_headers, "it goes to the executors"
     assert parsed(topics="a, b").topics == ("a", "b")
     assert parsed(topics='["a","b","a"]').topics == ("a", "b")
 
@@ -74,6 +79,8 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"timeout": "0"}, "(0, 3600]"),
         ({"timeout": "nan"}, "(0, 3600]"),
         ({"tag": "a || "}, "is not a list of 1 to 64 tags"),
+        ({"where": "price >"}, "price >"),
+        ({"where": "price > 10", "tag": "a"}, "give one of them"),
         ({"readFrom": "nearest"}, "neither master nor any"),
         ({"archives": "auto"}, "neither broker nor direct"),
         ({"archivePlaces": "/mnt/archive"}, "is not a URL such as s3://bucket/vq"),

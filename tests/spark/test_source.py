@@ -207,6 +207,19 @@ def test_only_messages_with_a_tag_are_given(
     assert sums(read(tag="even || none")) == produced.even.expected()
 
 
+def test_only_messages_of_which_an_expression_is_true_are_given(
+    read: Callable[..., DataFrame], produced: Produced
+) -> None:
+    """As Spark itself leaves them, by tags and by headers; compressed ones, too."""
+    newest = {"includeArchive": "false", "minPartitions": 3}
+    even = read(tag="even", **newest)
+    assert sums(read(where="TAGS = 'even'", **newest)) == sums(even)
+    late = sums(even.where("cast(headers['n'] as int) > 750000"))
+    assert late[0]
+    assert sums(read(where="TAGS = 'even' AND n > 750000", **newest)) == late
+    assert sums(read(where="TAGS = 'neither'", **newest))[0] == 0
+
+
 def test_all_columns_are_those_of_a_consumer(
     read: Callable[..., DataFrame], produced: Produced, factory: vq.MessageFactory
 ) -> None:

@@ -253,6 +253,8 @@ def test_the_rows_of_a_group_have_the_verdicts_of_the_lag_report() -> None:
     assert (radio["cause"], radio["lag_bytes"], radio["end"]) == ("broadcasting", None, 9)
     wanted = replace(found, partitions=(replace(place, filter="a"),))
     assert [each["filter"] for each in told(wanted)] == ["a", None]
+    copied = replace(found, partitions=(replace(place, committed_is_copy=True),))
+    assert [each["committed_is_copy"] for each in told(copied)] == [True, None]
     shut = replace(found, partitions=(replace(place, end=None, lag_bytes=None, readable=False),))
     [closed, _] = told(shut)
     assert (closed["verdict"], closed["cause"]) == ("unknown", "not_readable")

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from support.command_server import command_server
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
+from support.command_server import TRACED, command_server
 from support.json_schema import schema_of, wrong
 from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import admin
@@ -22,9 +24,17 @@ from vq.store.disk.real_disk import RealDisk
 
 VQ = (sys.executable, "-m", "vq.cli.main")
 
+T = TypeVar("T")
+
 
 class ForkedBroker(BrokerChild):
-    """A broker as ``support.command_server`` starts it, if it can."""
+    """A broker as ``support.command_server`` starts it, if it can.
+
+    Attributes:
+        traced: It begins when it is traced.
+    """
+
+    traced = False
 
     def start(self) -> None:
         """Start the process; ``wait_ready`` tells when it serves."""
@@ -36,7 +46,8 @@ class ForkedBroker(BrokerChild):
         RealDisk().mkdir(self.spec.data.parent)
         with open_log(self.spec.log) as log, open(os.devnull) as nothing:
             streams = (nothing.fileno(), log.fileno(), log.fileno())
-            process: Any = server.start(arguments, os.environ, streams, new_session=True)
+            environ = {**os.environ, TRACED: "1"} if self.traced else os.environ
+            process: Any = server.start(arguments, environ, streams, new_session=True)
         self.process = process
 
 
@@ -49,6 +60,21 @@ class ProcessCluster:
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.brokers: dict[str, BrokerChild] = {}
         self._held = contextlib.ExitStack()
+        self._looks = contextlib.ExitStack()  # closes the client that looks, if there is one
+        self._looker: KazooClient | None = None
+
+    def look(self, read: Callable[[KazooClient], T]) -> T:
+        """Return what ``read`` reads in ZooKeeper, over a connection that the next look uses too.
+
+        A test looks again and again while it waits: a connection and a session for each look cost
+        ten times as much as the look. If the connection is lost, it reads again over another one.
+        """
+        while True:
+            if self._looker is None or not self._looker.connected:
+                self._looks.close()
+                self._looker = self._looks.enter_context(admin(self.zookeeper))
+            with contextlib.suppress(ConnectionClosedError, ConnectionLoss, SessionExpiredError):
+                return read(self._looker)
 
     def hold_port(self) -> int:
         """Return a free TCP port that stays reserved while this cluster exists.
@@ -141,6 +167,7 @@ class ProcessCluster:
         """Stop every broker gracefully."""
         for broker in self.brokers.values():
             broker.stop()
+        self._looks.close()
         self._held.close()
 
 

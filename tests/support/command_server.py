@@ -8,10 +8,14 @@ its modules are not taken apart, which takes four times as long as a short comma
 threads, calls what is registered for its end and flushes, as an interpreter does. The long form
 starts each command anew, as a shell would, and so does a test that holds a process itself
 (``ProcessCluster.command``, ``BrokerChild``).
+
+A program of a test, a module of ``support`` whose ``main`` takes the arguments, runs in the same
+way: ``-m support.member_process …``.
 """
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -26,6 +30,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -42,6 +47,11 @@ _READ_AT_START: Final = ("PYTHON", "LC_", "LANG", "TZ")
 #: A variable that names intervals of a forked process and shorter ones, so that a test waits less:
 #: ``vq.broker.history.key_indexing.LOOK_S=0.2``. A process that is started anew keeps its own.
 FASTER: Final = "TEST_FASTER"
+#: A variable that has a forked process wait until it is traced, so that none of its own calls is
+#: missed.
+TRACED: Final = "TEST_TRACED"
+_TRACED_IN_S: Final = 60.0
+_PR_SET_PTRACER: Final = 0x59616D61
 _REQUEST_BYTES_MAX: Final = 1 << 17
 
 
@@ -116,6 +126,7 @@ class CommandServer:
     ) -> ForkedProcess:
         """Start ``vq <arguments>``; what shall end with its parent ends with the server.
 
+        The same with ``-m``, the name of a module and its arguments.
         ``support.forked_command`` does the same in a shell.
         """
         told = list(arguments)
@@ -153,6 +164,11 @@ class CommandServer:
         if late.is_set():
             raise subprocess.TimeoutExpired(command, timeout_s, stdout, stderr)
         return subprocess.CompletedProcess(command, code, stdout, stderr)
+
+    @property
+    def pid(self) -> int:
+        """The parent of what it starts."""
+        return self._process.pid
 
     @property
     def control(self) -> int:
@@ -265,7 +281,19 @@ def _become(request: bytes, fds: list[int]) -> list[str]:
         module, _, constant = name.rpartition(".")
         before = getattr(importlib.import_module(module), constant)
         setattr(importlib.import_module(module), constant, type(before)(value))
+    if TRACED in environ:
+        _wait_for_tracer()
     return list(arguments)
+
+
+def _wait_for_tracer() -> None:
+    """Let anybody trace this process, which a machine may allow to its parents alone, and wait."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_long(-1), 0, 0, 0)
+    deadline = time.monotonic() + _TRACED_IN_S
+    while "\nTracerPid:\t0\n" in Path("/proc/self/status").read_text():
+        if time.monotonic() > deadline:
+            sys.exit(f"nobody has traced this process within {_TRACED_IN_S:g} s")
+        time.sleep(0.001)
 
 
 class _End:
@@ -290,17 +318,26 @@ class _End:
         os._exit((self.code or 0) & 0xFF)
 
 
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        module = importlib.import_module(arguments[1])
+        sys.argv = [str(module.__file__), *arguments[2:]]
+        sys.exit(module.main(*arguments[2:]))
+    from vq.cli.main import main as run
+
+    sys.argv = ["vq", *arguments]
+    run()
+
+
 def main() -> None:
     """Serve; in each child, run the command."""
     end = _End()
     _import_all()
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
-        from vq.cli.main import main as run
-
-        sys.argv = ["vq", *arguments]
         try:
-            run()
+            _run(arguments)
         except SystemExit as error:
             end.code = error.code
             raise

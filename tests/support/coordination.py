@@ -8,10 +8,10 @@ from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
 from vq.coordination.brokers.fitness import Fitness
-from vq.coordination.brokers.leadership import Leadership, Registered, Standing
+from vq.coordination.brokers.leadership import Leadership, Leading, Standing
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.groups.claims import Claim
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.leases.slots import IdMaker
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -49,10 +49,10 @@ class LeadingBroker:
         directory: str = "",
         accept_data_loss: bool = False,
         fitness: Fitness | None = None,
-        on_change: Callable[[Registered | None], None] = lambda registered: None,
+        on_change: Callable[[Leading | None], None] = lambda registered: None,
         **options: Any,
     ) -> None:
-        self.registered: Registered | None = None
+        self.registered: Leading | None = None
         self.standings: list[Standing] = []
         self._on_change = on_change
         self.leadership = Leadership(
@@ -99,9 +99,9 @@ class LeadingBroker:
 
     def _stands(self, standing: Standing) -> None:
         self.standings.append(standing)
-        self._leads(standing if isinstance(standing, Registered) else None)
+        self._leads(standing if isinstance(standing, Leading) else None)
 
-    def _leads(self, registered: Registered | None) -> None:
+    def _leads(self, registered: Leading | None) -> None:
         self.registered = registered
         self._on_change(registered)
 
@@ -131,7 +131,7 @@ def at(offset: int, member: str = "m1") -> CommittedOffset:
 
 async def known(client: Coordinator, claimed: Claim) -> Claim:
     """A claim with what is committed in its partition."""
-    found = (await OffsetStore(client).known([claimed]))[claimed.partition]
+    found = (await ZooKeeperOffsets(client).known([claimed]))[claimed.partition]
     assert isinstance(found, Claim)
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks
-from vq.client.consumer.deliver.giving_up import FailedTries, Spent, calling
+from vq.client.consumer.deliver.giving_up import Copied, FailedTries, Spent, calling
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.workers import AnyDelivery, Workers
@@ -95,7 +95,7 @@ class Partition:
         policy = PolicyInForce(config)
         self.copied: list[Spent] = []
         if policy.now.on_failure == OnFailure.SKIP:
-            listener = calling(listener, FailedTries(policy, lambda: 1_000), self.copied.append)
+            listener = calling(listener, FailedTries(policy, lambda: 1_000), self._copy)
         self.delivery: Any = delivery_for(
             TopicPartition("t", number),
             0,
@@ -108,6 +108,10 @@ class Partition:
             executor=workers,
             permit=self.permit,
         )
+
+    def _copy(self, spent: Sequence[Spent]) -> Copied:
+        self.copied += spent
+        return len(spent), None
 
     @property
     def consumed(self) -> int:

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from support.block_files import read_partition
 from support.cluster import ProcessCluster
 from support.history import History, name_of, read_histories, read_history
 from support.judge import Evidence, Fault, Verdict, judge
 from support.waiting import PROCESSES_WAIT_S, block_until
-from support.zookeeper import admin
 
 import vq
 from vq.devtools.processes import BrokerChild
@@ -307,13 +307,18 @@ def wait_drained(log: Mapping[int, Sequence[tuple[int, str]]], *seen: Places) ->
 def owners(cluster: ProcessCluster, group: str, topic: str) -> dict[int, tuple[str, int]]:
     """Return member and session of every partition that a group owns now, as ZooKeeper has it."""
     root = f"/vq/{cluster.name}/consumers/{group}/owners/{topic}"
-    found = {}
-    with admin(cluster.zookeeper) as client:
-        for number in client.get_children(root) if client.exists(root) else ():
+
+    def read(client: KazooClient) -> dict[int, tuple[str, int]]:
+        names = client.get_children(root) if client.exists(root) else ()
+        asked = {int(name): client.get_async(f"{root}/{name}") for name in names}
+        found = {}
+        for number, answer in asked.items():
             with contextlib.suppress(NoNodeError):  # given up meanwhile
-                data, stat = client.get(f"{root}/{number}")
-                found[int(number)] = (json.loads(data)["member"], stat.ephemeralOwner)
-    return found
+                data, stat = answer.get()
+                found[number] = (json.loads(data)["member"], stat.ephemeralOwner)
+        return found
+
+    return cluster.look(read)
 
 
 def wait_shared(
@@ -346,17 +351,22 @@ def wait_leader(zookeeper: EmbeddedZooKeeper) -> int:
 def ephemerals(cluster: ProcessCluster) -> dict[str, int]:
     """Return the session behind every ephemeral node, by its path below the cluster's root."""
     root = f"/vq/{cluster.name}"
-    found: dict[str, int] = {}
-    with admin(cluster.zookeeper) as client:
-        todo = [root]
-        while todo:
-            path = todo.pop()
-            with contextlib.suppress(NoNodeError):  # gone meanwhile
-                children, stat = client.get_children(path, include_data=True)
-                todo += [f"{path}/{child}" for child in children]
-                if stat.ephemeralOwner:
-                    found[path.removeprefix(f"{root}/")] = stat.ephemeralOwner
-    return found
+
+    def read(client: KazooClient) -> dict[str, int]:
+        found: dict[str, int] = {}
+        level = [root]
+        while level:
+            asked = {path: client.get_children_async(path, include_data=True) for path in level}
+            level = []
+            for path, answer in asked.items():
+                with contextlib.suppress(NoNodeError):  # gone meanwhile
+                    children, stat = answer.get()
+                    level += [f"{path}/{child}" for child in children]
+                    if stat.ephemeralOwner:
+                        found[path.removeprefix(f"{root}/")] = stat.ephemeralOwner
+        return found
+
+    return cluster.look(read)
 
 
 def strays(cluster: ProcessCluster, *members: str, group: str = "g", senders: int = 1) -> list[str]:

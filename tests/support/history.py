@@ -5,6 +5,8 @@
     {"at": 12.036, "kind": "refused", "value": …, "error": "DiskFull"}      certainly not stored
     {"at": 15.034, "kind": "unknown", "value": …, "error": "TimedOut"}      perhaps stored
     {"at": 12.040, "kind": "received", "value": …, "partition": 0, "offset": 4711}
+    {"at": 12.050, "kind": "done", "partition": 0, "offset": 4711}      where a listener says so
+    {"at": 14.036, "kind": "waits", "value": …}     acknowledged, and delayed: see ``chaos.delays``
     {"at": 20.000, "kind": "end"}                    the client ended in order: nothing is left open
 
 ``at`` is the monotonic clock of the machine, the same in every process. A line is written whole
@@ -56,7 +58,7 @@ class History:
         try:
             return producer.send_async(message, self._on_outcome(value), timeout)
         except vq.VqError as error:
-            self._failed(value, error)
+            self.failed(value, error)
             return None
 
     def send_sync(
@@ -68,7 +70,7 @@ class History:
         try:
             result = producer.send_sync(message, timeout)
         except vq.VqError as error:
-            self._failed(value, error)
+            self.failed(value, error)
             return None
         self.note("sent", value=value, partition=result.partition, offset=result.offset)
         return result
@@ -78,11 +80,12 @@ class History:
             if result is not None:
                 self.note("sent", value=value, partition=result.partition, offset=result.offset)
             elif error is not None:
-                self._failed(value, error)
+                self.failed(value, error)
 
         return note
 
-    def _failed(self, value: str, error: vq.VqError) -> None:
+    def failed(self, value: str, error: vq.VqError) -> None:
+        """Note that a send was refused, or that its outcome is unknown."""
         certain = isinstance(error, vq.Refused | InvalidState)
         kind = "refused" if certain else "unknown"
         self.note(kind, value=value, error=type(error).__name__)
@@ -95,6 +98,10 @@ class History:
             partition=message.partition,
             offset=message.offset,
         )
+
+    def done(self, message: vq.Message) -> None:
+        """Note that a listener has done a message."""
+        self.note("done", partition=message.partition, offset=message.offset)
 
     def close(self) -> None:
         """Note the end in order. May be called again."""

@@ -26,6 +26,8 @@ tests/kafka.clj and redpanda workload/queue.clj), under these names:
     short         a node in sync lacks bytes below the high watermark
     usurped       one epoch of a group had two masters, or an epoch did not rise
     unfit         a node led on that refused messages for a full disk, beside one that need not
+    early         a delayed message was received before its time
+    recalled      a delayed message was cancelled, and yet stored or delivered
     halted        sent while ZooKeeper alone was away, and refused or unknown in that time
     void          a fault had no effect, or too little was acknowledged for the run to say anything
 
@@ -45,6 +47,10 @@ Place = tuple[int, int]  # partition, offset
 _SHOWN = 12
 #: A node may lead so long with a full disk: it needs some time to hand over.
 FULL_MAX_S = 8.0
+#: Events of a message that is about to be sent, and that may be received from then on.
+_BEGINS = frozenset({"send", "delay"})
+#: Times of delivery are whole milliseconds of the clock, and the one that a delay begins with, too.
+_CLOCK_S = 0.001
 
 
 class Anomaly(NamedTuple):
@@ -137,6 +143,7 @@ class Evidence:
         presences: What it took about who is registered, and whose disk is full.
         away: From when to when ZooKeeper was away, and nothing else was wrong, by the clock of the
             histories; the topic has replication = sync.
+        in_turn: Members are at one message of a partition at a time.
         drained: The group was given time to receive everything.
         repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
         faults: The injected faults.
@@ -153,6 +160,7 @@ class Evidence:
     reigns: Sequence[Reign] = ()
     presences: Sequence[Presence] = ()
     away: Sequence[tuple[float, float]] = ()
+    in_turn: bool = True
     drained: bool = False
     repeats_allowed: bool = False
     faults: Sequence[Fault] = ()
@@ -186,6 +194,7 @@ def judge(evidence: Evidence) -> Verdict:
     for check in (
         _check_sends,
         _check_outages,
+        _check_delayed,
         _check_log,
         _check_order,
         _check_reads,
@@ -197,7 +206,7 @@ def judge(evidence: Evidence) -> Verdict:
         verdict.anomalies += check(evidence, stored)
     if evidence.group:
         verdict.anomalies += _check_commits(evidence)
-        verdict.anomalies += _check_walks(evidence)
+        verdict.anomalies += _check_walks(evidence) if evidence.in_turn else ()
     for events in evidence.histories.values():
         verdict.counts.update(event["kind"] for event in events)
     verdict.counts["stored"] = sum(len(messages) for messages in evidence.log.values())
@@ -220,9 +229,9 @@ def _check_sends(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Itera
         ended = any(event["kind"] == "end" for event in events)
         for event in events:
             kind, value = event["kind"], event.get("value", "")
-            if kind == "send":
+            if kind in _BEGINS:
                 outcomes.setdefault(value, 0)
-            elif kind in {"sent", "refused", "unknown"}:
+            elif kind in {"sent", "waits", "refused", "unknown"}:
                 outcomes[value] = outcomes.get(value, 0) + 1
             if kind == "sent":
                 yield from _check_acknowledged(event, stored.get(value, []), ends)
@@ -248,6 +257,40 @@ def _check_acknowledged(
         yield Anomaly("lost", f"{text}; the log does not have it")
 
 
+def _check_delayed(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Iterator[Anomaly]:
+    """What waits comes when it is due, unless it is cancelled for certain; then never."""
+    due: dict[str, float] = {}
+    waits: set[str] = set()
+    asked: set[str] = set()
+    outcomes: dict[str, str] = {}
+    for event in itertools.chain.from_iterable(evidence.histories.values()):
+        kind, value = event["kind"], event.get("value", "")
+        if kind == "delay":
+            due[value] = event["at"] + event["delay_s"]
+        elif kind == "waits":
+            waits.add(value)
+        elif kind == "cancel":
+            asked.add(value)
+        elif kind == "recall":
+            outcomes[value] = event["outcome"]
+    if not due:
+        return
+    for value in waits:
+        outcome = outcomes.get(value, "UNKNOWN" if value in asked else "")
+        if outcome == "CANCELLED" and stored.get(value):
+            yield Anomaly("recalled", f"{value} was cancelled and lies at {stored[value]}")
+        elif outcome not in {"CANCELLED", "UNKNOWN"} and not stored.get(value):
+            yield Anomaly("lost", f"{value} was to come later, and never came; {outcome}")
+    for client, event in _receipts(evidence):
+        early_s = due.get(event["value"], event["at"]) - event["at"]
+        if early_s > _CLOCK_S:
+            yield Anomaly("early", f"{client} received {event['value']} {early_s:.3f} s early")
+        if outcomes.get(event["value"]) == "CANCELLED":
+            yield Anomaly("recalled", f"{client} received {event['value']}, which was cancelled")
+    if not waits.intersection(stored) or "CANCELLED" not in outcomes.values():
+        yield Anomaly("void", "no delayed message came, or none was cancelled")
+
+
 def _check_outages(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
     for begin, end in evidence.away:
         for client, events in evidence.histories.items():
@@ -266,7 +309,7 @@ def _sent_values(evidence: Evidence) -> set[str]:
         event["value"]
         for events in evidence.histories.values()
         for event in events
-        if event["kind"] == "send"
+        if event["kind"] in _BEGINS
     }
 
 
@@ -482,7 +525,7 @@ def _check_commits(evidence: Evidence) -> Iterator[Anomaly]:
         here = offsets.get(partition, [])
         passed = here[bisect_left(here, before) : bisect_left(here, item.offset)]
         missed = [offset for offset in passed if offset not in received[member, partition]]
-        if missed:
+        if missed and evidence.in_turn:
             yield Anomaly(
                 "overcommit",
                 f"{member} committed {item.offset} in partition {partition} and never received "

@@ -18,7 +18,11 @@ from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffse
 from vq.clock import ManualClock
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.claims import Claim
-from vq.coordination.groups.offset_store import COMMITS_PER_MULTI, CommitResult, OffsetStore
+from vq.coordination.groups.zookeeper_offsets import (
+    COMMITS_PER_MULTI,
+    CommitResult,
+    ZooKeeperOffsets,
+)
 from vq.coordination.tree.coordinator import Check
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.paths import TOPICS
@@ -81,7 +85,7 @@ class World:
         """Return a new member."""
         client = await self.stack.enter_async_context(client_of(self.ensemble))
         if self.store is None:
-            return Owner(self, name, client, OffsetStore(client))
+            return Owner(self, name, client, ZooKeeperOffsets(client))
         offsets = OutsideOffsets(
             self.store, cluster="test", coordinator=client, clock=ManualClock(), in_order=True
         )
@@ -173,7 +177,7 @@ async def a_reset_is_where_the_next_owner_goes_on(w: World) -> None:
     """And only once: what was committed after it stays."""
     m1, m2 = await w.member("m1"), await w.member("m2")
     mine = (await m1.commit(await m1.claim(P0), 30)).done[P0]
-    await OffsetStore(m2.client).reset(w.group, P0, at(4, ""))
+    await ZooKeeperOffsets(m2.client).reset(w.group, P0, at(4, ""))
     if w.store is None:
         assert (await m1.commit(mine, 40)).stale == (P0,)
     await m1.release(mine)
@@ -205,7 +209,7 @@ async def a_forgotten_topic_begins_anew(w: World) -> None:
     await m1.client.create(TOPICS, parents=True)
     fence = Check(TOPICS, -1)
     await claims.fence_claims(m1.client, w.group, "t", fence)
-    await OffsetStore(m1.client).forget(w.group, "t", fence)
+    await ZooKeeperOffsets(m1.client).forget(w.group, "t", fence)
     if w.store is None:
         await claims.make_parents(m1.client, w.group, "t")
     assert (await m1.claim(P0)).committed is None
@@ -294,7 +298,7 @@ CLAIMS: Sequence[Test] = (
 
 # Of stores that are not ZooKeeper -----------------------------------------------------------------
 async def _copy(w: World, client: MemoryCoordinator) -> CommittedOffset | None:
-    return await OffsetStore(client).at(w.group, P0)
+    return await ZooKeeperOffsets(client).at(w.group, P0)
 
 
 async def copies_say_that_they_are_and_are_not_ahead(w: World) -> None:
@@ -337,7 +341,7 @@ async def rows_that_are_gone_are_not_taken_for_no_offset(w: World) -> None:
     assert w.store.forget("test", w.group) == 1
     with pytest.raises(OffsetStoreFailed, match="--to-offset 10"):
         await m1.claim(P0)
-    await OffsetStore(m1.client).reset(w.group, P0, at(10, ""))
+    await ZooKeeperOffsets(m1.client).reset(w.group, P0, at(10, ""))
     assert (await m1.claim(P0)).committed == at(10, "")
 
 

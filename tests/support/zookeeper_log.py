@@ -24,7 +24,8 @@ _END_OF_ENTRY = 0x42
 class Change(NamedTuple):
     """One change of one node; ``data`` is None when it was deleted. ``order`` rises.
 
-    ``at`` is when, in seconds of the wall clock of the server that led.
+    ``at`` is when, in seconds of the wall clock of the server that led. ``closes``: the end of a
+    session deleted it.
     """
 
     order: int
@@ -32,6 +33,7 @@ class Change(NamedTuple):
     path: str
     data: bytes | None
     at: float = 0.0
+    closes: bool = False
 
 
 def read_changes(server: Path) -> list[Change]:
@@ -73,7 +75,7 @@ def _read_entry(entry: bytes) -> Iterator[Change]:
     for number in range(count):
         if kind == _CLOSE:  # the paths of its ephemeral nodes
             path, position = _buffer(body, position)
-            yield Change(order + number, session, path.decode(), None, at)
+            yield Change(order + number, session, path.decode(), None, at, closes=True)
             continue
         part_kind = int.from_bytes(body[position : position + 4], "big", signed=True)
         part, position = _buffer(body, position + 4)

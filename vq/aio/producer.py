@@ -29,6 +29,7 @@ class MessageProducer:
 
     def __init__(self, core: ProducerCore, cluster: ClusterClient) -> None:
         self._core = core
+        self._append = self._append_plain
         self._checked: SendCallback | None = None  # the callback of the last send
         self._cluster = cluster
         self._transactions = core.transactions
@@ -76,14 +77,13 @@ class MessageProducer:
             OutcomeUnknown: It may or may not be stored.
             InvalidArgument: The message is invalid.
         """
-        if self._transactions.open:
-            transaction = self._transactions.current()
-            if transaction is not None:
-                added = await self._accept(message, None, timeout, may_wait=True)
-                return transaction.place_of(added)
         future = self._append(message, None, timeout)
         if future is None:
             core = self._core
+            transaction = self._transactions.current() if self._transactions.open else None
+            if transaction is not None:
+                added = await self._accept(message, None, timeout, may_wait=True)
+                return transaction.place_of(added)
             began = core.now()
             turn = core.join_line(message, timeout)
             if turn is not None:  # one of perhaps many thousand: no coroutine more than this one
@@ -135,12 +135,20 @@ class MessageProducer:
         may_wait = self.config.when_full is WhenFull.BLOCK
         return await self._accept(message, callback, timeout, may_wait=may_wait)
 
-    def _append(
+    def _append_beside(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture | None:
+        """Append a plain message while a transaction is open, unless it belongs to that."""
+        if not self._transactions.open:
+            self._append = self._append_plain
+        elif self._transactions.current() is not None:
+            return None
+        return self._append_plain(message, callback, timeout)
+
+    def _append_plain(
         self, message: Message, callback: SendCallback | None, timeout: float | None
     ) -> SendFuture | None:
         """Append a plain message if there is space for it; see ``Appender.append``."""
-        if self._transactions.open and self._transactions.current() is not None:
-            return None
         # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
         if get_ident() != self._thread or not self._is_running():
             self._check_loop()
@@ -247,7 +255,9 @@ class MessageProducer:
         transactions = self._here().transactions
         if transactions.take_id_needed():
             await transactions.take_id()
-        return Transaction(transactions.begin(), self._check_loop)
+        begun = transactions.begin()
+        self._append = self._append_beside
+        return Transaction(begun, self._check_loop)
 
     def transaction(self) -> "_Beginning":
         """Return a block of a transaction: ``async with producer.transaction() as transaction:``.

@@ -1,12 +1,13 @@
 """The blocking consumer: reads, membership, and the end of its listeners' threads."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
-from vq.client.consumer.deliver.giving_up import Called, Spent, calling
+from vq.client.consumer.deliver.giving_up import Called, Copied, Spent, calling
 from vq.client.consumer.deliver.redelivered import redelivering
 from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
@@ -182,9 +183,12 @@ class MessageConsumer:
         called = called if self.config.listener_timeout_s is None else Watched(called)
         return Called(called, calling(called, self._core.failed.tries, self._copy))
 
-    def _copy(self, spent: Spent) -> None:
-        """Have a message copied; a thread of a listener waits for it."""
-        self._runtime.run(self._core.copy(spent))
+    def _copy(self, spent: Sequence[Spent]) -> Copied:
+        """Have messages copied; a thread of a listener waits for it."""
+        try:
+            return self._runtime.run(self._core.copy(spent))
+        except Exception as error:  # noqa: BLE001 - the loop may have ended
+            return 0, error
 
     def start(self) -> Self:
         """Join the group and begin to receive.

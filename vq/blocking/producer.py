@@ -10,7 +10,6 @@ from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
-from vq.client.producer.intake.appender import not_plain
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.runtime import LoopThread
 from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
@@ -171,10 +170,6 @@ class MessageProducer:
             transaction = self._transactions.current()
             if transaction is not None:
                 append = transaction.add
-            elif self._interceptors is None:
-                plain = self._core.append(message, callback, timeout)
-                if plain is not None:
-                    return plain
         try:
             if self._interceptors is None:
                 accept = functools.partial(append, callback=callback)
@@ -269,12 +264,18 @@ class MessageProducer:
         if transactions.take_id_needed():
             self._runtime.run(transactions.take_id())
         core = transactions.begin()
-        self._append = not_plain  # sends look whose they are, while a transaction is open
-        return Transaction(core, self._runtime, self.config.send_timeout_s, self._transaction_ended)
+        self._append = self._append_beside
+        return Transaction(core, self._runtime, self.config.send_timeout_s)
 
-    def _transaction_ended(self) -> None:
+    def _append_beside(
+        self, message: Message, callback: SendCallback | None, timeout: float | None, /
+    ) -> SendFuture | None:
+        """Append a plain message while a transaction is open, unless it belongs to that."""
         if not self._transactions.open:
             self._append = self._core.append
+        elif self._transactions.current() is not None:
+            return None
+        return self._core.append(message, callback, timeout)
 
     def begin_transaction(self) -> Transaction:
         """Begin a transaction of this thread; ``commit`` or ``rollback`` ends it.
@@ -309,7 +310,7 @@ class MessageProducer:
                 "this thread has no open transaction of this producer; begin_transaction() "
                 "begins one"
             )
-        return Transaction(core, self._runtime, self.config.send_timeout_s, self._transaction_ended)
+        return Transaction(core, self._runtime, self.config.send_timeout_s)
 
     def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody, and say what became of it.

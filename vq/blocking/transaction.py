@@ -1,6 +1,6 @@
 """A transaction of the blocking producer."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -25,15 +25,8 @@ class Transaction:
     see those of one before those of the other.
     """
 
-    def __init__(
-        self,
-        core: TransactionCore,
-        runtime: LoopThread,
-        timeout_s: float,
-        ended: Callable[[], None],
-    ) -> None:
+    def __init__(self, core: TransactionCore, runtime: LoopThread, timeout_s: float) -> None:
         self._core = core
-        self._ended = ended
         self._runtime = runtime
         self._timeout_s = timeout_s
 
@@ -78,7 +71,6 @@ class Transaction:
         finally:
             if not self._core.is_open:
                 self._core.leave()
-                self._ended()
 
     def outcome(self, timeout: float | None = None) -> TransactionState:
         """Return what became of it, as its broker knows.

@@ -25,7 +25,7 @@ from vq.client.outages import Outages
 from vq.client.shared_calls import SHUT_DOWN, SharedCalls, shared
 from vq.clock import Clock, SystemClock
 from vq.coordination.brokers.secret import read_secret
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.leases.slots import IdMaker, SlotLease
 from vq.coordination.topics.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
@@ -92,7 +92,7 @@ class ClusterClient(IdMaker):
     ) -> None:
         self.config = config
         self.coordinator = coordinator
-        self.offsets = OffsetStore(coordinator)
+        self.offsets = ZooKeeperOffsets(coordinator)
         self.clock = clock
         self.rng = rng
         self.fetch_numbers = itertools.count(1)  # of the fetch sessions of its consumers

@@ -374,7 +374,8 @@ class ConsumerConfig:
         batch_wait_ms: How long a list that is not full waits for more messages.
         window_messages: In ``keyed`` and ``concurrent`` mode, and for lists: so many messages of a
             partition, from the lowest unfinished one on, are at hand at most. At the bound the
-            partition is not fetched further. After a crash at most these are delivered again.
+            partition is not fetched further. After a crash at most these are delivered again, and
+            what was finished before them since the last commit.
         window_bytes: A second bound of the same: their contents together, but for the last one.
         order: ``strict`` or ``relaxed``: whether ``orderly`` and ``keyed`` keep the order of
             messages after a failure, too. Only with ``relaxed`` may they have a retry topic, whose

@@ -25,6 +25,8 @@ async def put_batch(
     topic_id: str,
     deadline: float,
     resend: bool = False,
+    messages: int | None = None,
+    transaction: int = 0,
 ) -> int:
     """Store a batch; return the offset of its first record.
 
@@ -39,6 +41,8 @@ async def put_batch(
         topic_id: Of the topic; another one of the name refuses the batch.
         deadline: Monotonic time; the last try ends then.
         resend: Somebody may have sent it before.
+        messages: How many they are, if ``records`` has several in one piece.
+        transaction: The number of the transaction that it is; 0: none.
 
     Raises:
         OutcomeUnknown: A try had no answer, and a later one no better one.
@@ -50,12 +54,13 @@ async def put_batch(
         topic=partition.topic,
         partition=partition.partition,
         topic_id=topic_id,
-        record_count=len(records),
+        record_count=len(records) if messages is None else messages,
         crc=google_crc32c.value(body),
         producer_id=stamp.producer_id,
         producer_epoch=stamp.producer_epoch,
         sequence=stamp.sequence,
         resend=resend,
+        transaction_id=transaction,
     )
 
     def unanswered() -> None:

@@ -1,9 +1,11 @@
 """Delayed messages: kept, delivered in time, once, and cancelled; through producer and consumer."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
@@ -20,7 +22,7 @@ from vq.broker.timers import timer, timers
 from vq.broker.timers.notes import encode_note
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
-from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, VqError
+from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, Unreachable, VqError
 from vq.limits import DELAY_S_MAX, MIB
 from vq.model import (
     Cancellation,
@@ -36,6 +38,9 @@ from vq.store.log.log import LogConfig
 from vq.store.records.record import Properties, encode_properties, encode_record
 
 pytestmark = pytest.mark.virtual_time
+
+#: So many messages wait at a fail-over.
+MANY = 100_000 if os.environ.get("VQ_LONG") == "1" else 4_000
 
 
 @pytest.fixture
@@ -99,6 +104,60 @@ async def test_a_cancelled_message_is_never_delivered(factory: aio.MessageFactor
     (message,) = await got(consumer, 1)
     assert message.content == b"2"
     assert await producer.cancel(second) is Cancellation.DELIVERED
+
+
+async def test_one_that_is_due_and_waits_for_the_batch_before_it_can_be_cancelled(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """It was alone there: nothing is sent in its place, and what comes later is delivered."""
+    first, second, _ = await delayed(factory, 1, 1.5, 10)
+    flusher = cluster.flushers["b1"]
+    flusher.held = True
+    await until(lambda: bool(flusher._submitted))
+    flusher.release_one()  # the note of the first one; its batch is not stored
+    await asyncio.sleep(1)
+    producer = await factory.create_producer()
+    cancelling = asyncio.ensure_future(producer.cancel(second))
+    await asyncio.sleep(0.1)
+    flusher.held = False
+    flusher.release()
+    assert await cancelling is Cancellation.CANCELLED
+    assert await producer.cancel(first) is Cancellation.DELIVERED
+    await asyncio.sleep(15)
+    assert await stored(cluster) == [b"1", b"10"]
+    assert cluster.nodes["b1"].parts.timers.readers.problems() == []
+
+
+async def test_a_cancellation_that_the_next_master_may_carry_out_is_unknown(
+    cluster: MemoryCluster,
+) -> None:
+    """Its note is on both nodes and not committed when the first one leads no more."""
+    await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await cluster.start(node="n2")
+    await cluster.until_in_sync("n1", "n2")
+    async with factory_of(cluster) as factory:
+        (waits,) = await delayed(factory, 60)
+        client = factory.admin.cluster
+        plain, first = client.request, cluster.nodes["b1"].address
+
+        async def request(address: Any, *rest: Any, **named: Any) -> Any:
+            if address != first:
+                raise Unreachable("it is not reached in time")
+            return await plain(address, *rest, **named)
+
+        client.request = request  # type: ignore[method-assign]
+        producer = await factory.create_producer()
+        cluster.flushers["b1"].held = True
+        cancelling = asyncio.ensure_future(producer.cancel(waits, 3.0))
+        await asyncio.sleep(0.5)
+        cluster.ensemble.expire(cluster.coordinators["b1"])
+        assert await cancelling is Cancellation.UNKNOWN
+        cluster.flushers["b1"].release()
+        client.request = plain  # type: ignore[method-assign]
+        assert await producer.cancel(waits) is Cancellation.CANCELLED
+        await asyncio.sleep(60)
+    assert await stored(cluster) == []
 
 
 async def test_what_cannot_be_delayed_is_refused(factory: aio.MessageFactory) -> None:
@@ -242,6 +301,62 @@ async def test_another_node_goes_on_with_what_waits(cluster: MemoryCluster, at_s
         assert cluster.ensemble.clock.wall_ms() - begun < 60_000
         await asyncio.sleep(55)
         assert await stored(cluster) == [b"1", b"2", b"3", b"60"]
+
+
+async def test_another_node_goes_on_with_many_that_wait(cluster: MemoryCluster) -> None:
+    """The first one dies while it delivers: each message comes once, and in the order of times."""
+    await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await cluster.start(node="n2")
+    await cluster.until_in_sync("n1", "n2")
+    async with factory_of(cluster) as factory:
+        producer = await factory.create_producer()
+        at_s = cluster.ensemble.clock.wall_ms() / 1_000 + 60
+        for first in range(0, MANY, 1_000):
+            batch = [
+                Message("t", b"%06d" % number, deliver_at=at_s + number * 50 // MANY / 5)
+                for number in range(first, first + 1_000)
+            ]
+            await producer.send_batch(batch)
+        (node,) = [each for each in cluster.nodes.values() if waiting(each)]
+        assert waiting(node) == MANY
+        ahead_s = at_s - cluster.ensemble.clock.wall_ms() / 1_000
+        await asyncio.sleep(ahead_s - 1)
+        assert await stored(cluster) == []
+        await asyncio.sleep(5)
+        await crash(cluster, keep_all)
+        await cluster.until_in_sync("n2")
+        await asyncio.sleep(30)
+        consumer = await factory.create_consumer()
+        offset, found = 0, list[bytes]()
+        while messages := await consumer.get("t", 0, offset, 4 * MIB):
+            found += [each.content for each in messages]
+            offset = messages[-1].next_offset
+        assert found == [b"%06d" % number for number in range(MANY)]
+
+
+async def test_delays_of_ten_milliseconds_to_forty_days_are_kept(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Not a moment less, and at most a second more; whatever the topic's retention is."""
+    clock = cluster.ensemble.clock
+    delays = (0.01, 0.1, 1, 59, 600, 601, 14_400, 14_401, 86_400, 345_601, 30 * 86_400, DELAY_S_MAX)
+    producer = await factory.create_producer()
+    await producer.cancel(await producer.send(Message("t", b"first of all", delay_s=99)))
+    due = []
+    for delay in delays:
+        due.append(clock.wall_ms() + round(delay * 1_000))
+        await producer.send(Message("t", b"%g" % delay, delay_s=delay))
+    for count, due_ms in enumerate(due):
+        if due_ms - clock.wall_ms() > 5_000:
+            clock.wall_offset_ms += due_ms - clock.wall_ms() - 3_000  # type: ignore[attr-defined]
+            await asyncio.sleep(2.9)
+            assert len(await stored(cluster)) == count
+        await asyncio.sleep(max(0, due_ms - clock.wall_ms()) / 1_000 + 0.5)
+        found = await stored(cluster)
+        assert found == [b"%g" % each for each in delays[: len(found)]]
+        assert len(found) > count
+        assert due[len(found) - 1] <= clock.wall_ms()
 
 
 async def test_a_clock_that_is_set_back_delivers_nothing_early(
@@ -514,3 +629,21 @@ async def test_what_became_due_while_nothing_could_be_noted_is_delivered(
         await cluster.until_in_sync("n1", "n2")
         await asyncio.sleep(10)
         assert waiting(cluster.nodes["b1"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["zlib", "zstd", "lz4"])
+async def test_a_compressed_message_is_delivered_as_any_other(
+    cluster: MemoryCluster, factory: aio.MessageFactory, kind: Any
+) -> None:
+    """Alone, and in one batch with others; no node takes what it does not decompress for damage."""
+    large = b"text " * 1_000
+    config = ProducerConfig(compression=kind, compression_threshold=1_000)
+    async with await factory.create_producer(config) as producer:
+        for content in (b"1", large, b"2", large):
+            await producer.send(Message("t", content, key="k", delay_s=5.0))
+        await asyncio.sleep(8.0)
+        assert await stored(cluster) == [b"1", large, b"2", large]
+        await producer.send(Message("t", large, key="k", delay_s=5.0))
+        await asyncio.sleep(8.0)
+    assert (await stored(cluster))[4:] == [large]
+    assert cluster.nodes["b1"].parts.timers.readers.problems() == []

@@ -21,8 +21,7 @@ from vq.broker.replication.insync_set import InSyncSet
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator
-from vq.coordination.tree.values.brokers import GroupState
-from vq.coordination.tree.values.brokers import Registration as Registered
+from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError, NotMaster
 from vq.remoting.messages import decode_reply
@@ -152,7 +151,7 @@ async def test_what_is_acknowledged_while_a_node_joins_is_on_it(cluster, monkeyp
 
     async def slow(path, **options):
         found = await get(path, **options)
-        if path == Registered.parent("b1") and not told:
+        if path == Registration.parent("b1") and not told:
             told.append(True)
             cluster.flushers["b1-n2"].held = True
             sent.append(pair.client.send_put("t", 0, [message(b"acknowledged?")]))

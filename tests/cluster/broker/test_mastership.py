@@ -11,7 +11,7 @@ from support.waiting import until
 from vq.broker.replication import mastership
 from vq.broker.replication.epoch_file import EpochFile, read_epoch
 from vq.broker.standing.node_state import NodeState
-from vq.coordination.brokers.leadership import Following, Registered
+from vq.coordination.brokers.leadership import Following, Leading
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
@@ -272,7 +272,7 @@ async def test_an_epoch_is_not_acted_in_when_another_master_is_known_by_then(ser
     monkeypatch.setattr(insync, "stop", stops)
     incarnation = of_node.acting.incarnation
     with runner.held():
-        of_node.stands(Registered(incarnation, 2, ("n1", "n2")))
+        of_node.stands(Leading(incarnation, 2, ("n1", "n2")))
         await until(lambda: runner.waiting)
         of_node.stands(Following(incarnation, 3, "n2"))
     await until(lambda: isinstance(of_node.acting, Following))

@@ -18,7 +18,7 @@ from vq.broker.node import BrokerNode
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.ranges import earliest
 from vq.coordination.groups import groups
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics.topics import change_settings, describe_topic
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import OffsetOutOfRange
@@ -202,7 +202,7 @@ async def test_one_line_is_logged_for_a_topic(served, caplog):
 async def commit(served, group: str, offset: int, partition: int = 0) -> None:
     async with served.cluster.admin() as coordinator:
         await groups.ensure_group(coordinator, group, ConsumerGroup(topics={"t": ALL}))
-        await OffsetStore(coordinator).reset(group, TopicPartition("t", partition), at(offset))
+        await ZooKeeperOffsets(coordinator).reset(group, TopicPartition("t", partition), at(offset))
 
 
 def held_since(log: Log, block: int) -> int:

@@ -13,7 +13,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.replication.insync_set import InSyncSet
 from vq.broker.serving.reading import END_WAIT_S
 from vq.client.config import ConsumerConfig, StartPosition
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.errors import Busy, NotMaster
 from vq.model import Message, TopicPartition
 from vq.operations.cluster import bulk
@@ -146,7 +146,7 @@ async def first_of(consumer: MessageConsumer) -> bytes:
 async def begun_at(cluster: MemoryCluster, group: str) -> int:
     """Return the committed offset of a group, 0 without one."""
     async with cluster.admin() as coordinator:
-        found = await OffsetStore(coordinator).read(group, ["t"])
+        found = await ZooKeeperOffsets(coordinator).read(group, ["t"])
     return max((each.offset for each in found.values()), default=0)
 
 

@@ -200,15 +200,18 @@ async def test_a_transactional_id_fences_its_predecessor(
     assert await all_stored(cluster, "t") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("topics", ["t", "tu"], ids=["one partition", "several"])
 async def test_an_outcome_that_is_lost_is_settled(
-    cluster: MemoryCluster, factory: aio.MessageFactory
+    cluster: MemoryCluster, factory: aio.MessageFactory, topics: str
 ) -> None:
     """The error names the transaction; to ask, or to commit again, tells what became of it."""
     producer = await factory.create_producer(ProducerConfig(send_timeout_s=3))
     async with producer.transaction():
-        await producer.send(Message("t", b"0"))
+        for topic in topics:
+            await producer.send(Message(topic, b"0"))
     transaction = await producer.begin_transaction()
-    future = await producer.send_async(Message("t", b"1"))
+    for topic in topics:
+        future = await producer.send_async(Message(topic, b"1"))
     cluster.network.cut("b1", "client")
     with pytest.raises(TransactionInDoubt) as caught:
         await transaction.commit()
@@ -217,9 +220,9 @@ async def test_an_outcome_that_is_lost_is_settled(
         await future
     cluster.network.heal("b1", "client")
     assert await transaction.outcome() is TransactionState.COMMITTED
-    (result,) = await transaction.commit()
-    assert result.offset >= 0
-    assert await all_stored(cluster, "t") == [b"0", b"1"]
+    results = await transaction.commit()
+    assert all(each.offset >= 0 for each in results)
+    assert await all_stored(cluster, *topics) == sorted([b"0", b"1"] * len(topics))
     with pytest.raises(TransactionRefused, match="committed"):
         await transaction.rollback()
 
@@ -231,6 +234,7 @@ async def test_a_late_request_of_an_ended_transaction_is_refused(
     producer = await factory.create_producer()
     async with producer.transaction() as transaction:
         await producer.send(Message("t", b"1"))
+        await producer.send(Message("u", b"1"))
     client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
     number = transaction.number
     (partition,) = [

@@ -10,7 +10,7 @@ from support.waiting import WAIT_S, until_true
 
 from vq import admin, aio
 from vq.client.config import ConsumerConfig
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
@@ -114,7 +114,7 @@ async def test_a_reset_that_was_cut_is_perhaps_done(monkeypatch: pytest.MonkeyPa
             assert await consumed(factory, 1) == [b"0"]
             target = admin.Target(goal=admin.Goal.EARLIEST)
             planned = await factory.admin.plan_reset("g", target)
-            monkeypatch.setattr(OffsetStore, "reset", cut)
+            monkeypatch.setattr(ZooKeeperOffsets, "reset", cut)
             with pytest.raises(admin.ResetUnknown, match="resetting g may or may not"):
                 await factory.admin.reset("g", planned)
 

@@ -23,7 +23,9 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.message_filter import Where
 from vq.model import Message, TopicPartition
+from vq.remoting.format import Command
 
 pytestmark = pytest.mark.virtual_time
 
@@ -94,6 +96,62 @@ async def test_a_selection_and_columns_are_chosen(factory: aio.MessageFactory) -
     assert await values(factory, 0, END, selection=chosen) == [b"2", b"3", b"4"]
     async for each in factory.admin.read_columns("t", 0, 0, END, columns=["offset"]):
         assert [getattr(each.table, name) is None for name in COLUMNS].count(False) == 1
+
+
+@pytest.mark.parametrize("knows_filters", [True, False])
+@pytest.mark.parametrize("max_bytes", [1_024, 4 << 20])
+async def test_an_expression_is_evaluated_by_brokers_and_once_more_by_the_reader(
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    max_bytes: int,
+    knows_filters: bool,
+) -> None:
+    """Of messages with headers, keys and tags, large ones too; also at a broker that sends all."""
+    async with await factory.create_producer(
+        ProducerConfig(compression="zlib", compression_threshold=1_000)
+    ) as producer:
+        for number in range(60):
+            headers = {"n": str(number), "big": str(number % 7 == 0).lower()}
+            content = b"%d" % number + bytes(3_000 if number % 7 == 0 else 0)
+            tag = "ab"[number % 2]
+            await producer.send(Message("t", content, tag, f"k{number % 3}", headers))
+    ends = (await factory.admin.bounds("t"))[0]
+    assert ends is not None
+    cluster, sent = factory.admin.cluster, 0
+    plain = cluster.request
+
+    async def request(address: Any, command: int, message: Any, *rest: Any, **named: Any) -> Any:
+        nonlocal sent
+        if command == Command.GET and not knows_filters:
+            message.where = ""
+        answer, body = await plain(address, command, message, *rest, **named)
+        sent += len(body)
+        return answer, body
+
+    monkeypatch.setattr(cluster, "request", request)
+    every = [
+        row
+        async for each in factory.admin.read_columns("t", 0, 0, ends.latest)
+        for row in rows_of(each.table)
+    ]
+    everything, sent = sent, 0
+    chosen = Where("n >= 10 AND (TAGS = 'a' OR big = TRUE) AND KEYS <> 'k0'")
+    found, at = [], 0
+    async for each in factory.admin.read_columns(
+        "t", 0, 0, ends.latest, where=chosen, selection=Selection(low=SIZE), max_bytes=max_bytes
+    ):
+        assert each.offset >= at
+        at = each.next_offset
+        found += rows_of(each.table)
+    assert at == ends.latest
+    expected = [
+        row
+        for number, row in enumerate(every[MESSAGES:])
+        if number >= 10 and (number % 2 == 0 or number % 7 == 0) and number % 3
+    ]
+    assert len(expected) > 10
+    assert found == expected, "in all columns"
+    assert (sent < everything) is knows_filters
 
 
 @pytest.mark.parametrize(
@@ -253,3 +311,17 @@ async def test_a_group_with_members_takes_no_progress_from_others(
             )
         (summary,) = await factory.admin.list_groups()
         assert (summary.topics, summary.by_stream) == (("t",), False), "nothing was written"
+
+
+async def test_the_progress_of_a_query_with_an_expression_is_that_of_a_filtered_group(
+    factory: aio.MessageFactory,
+) -> None:
+    """Its lag is an upper bound, as that of a group with such a filter."""
+    admin, here = factory.admin, {TopicPartition("t", 0): SIZE}
+    await admin.commit_progress("q", here, topic_ids={}, where="n  >  3")
+    found = await admin.describe_group("q")
+    assert (found.topics, found.lag_is_upper_bound) == ({"t": "WHERE n > 3"}, True)
+    with pytest.raises(InvalidArgument, match="reads 'WHERE n > 3' of topic 't'"):
+        await admin.commit_progress("q", here, topic_ids={}, tags=["a"])
+    with pytest.raises(InvalidArgument, match="give one of them"):
+        await admin.commit_progress("q", here, topic_ids={}, where="n > 3", tags=["a"])

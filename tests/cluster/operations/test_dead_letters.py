@@ -13,7 +13,7 @@ from support.waiting import until_true
 
 from vq.admin import DeadLetter, LetterState
 from vq.client.cluster import ClusterClient
-from vq.client.config import ConsumerConfig
+from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.copies import MessageCopies
 from vq.client.producer.spread.partitioner import key_partition
 from vq.errors import (
@@ -97,6 +97,11 @@ def place(message: Message) -> MessageOrigin:
     return MessageOrigin(message.topic, message.partition, message.offset)
 
 
+def origin_of(found: Message | DeadLetter) -> MessageOrigin | None:
+    """Return where a copy comes from, as ``place`` returns it."""
+    return None if found.origin is None else found.origin._replace(number=None)
+
+
 def same(message: Message) -> tuple[Any, ...]:
     """Return what of a message every copy has."""
     own = own_headers(message.headers)
@@ -113,10 +118,16 @@ async def test_a_dead_letter_is_the_message_field_by_field(
 ) -> None:
     messages = {place(each): each for each in await given_up(cluster, client)}
     found = await letters(client)
-    assert {each.origin for each in found} == messages.keys()
+    assert {origin_of(each) for each in found} == messages.keys()
+    numbers = {
+        each: at
+        for part in (0, 1)
+        for at, each in enumerate(sorted(each for each in messages if each.partition == part))
+    }
     for letter in found:
         assert letter.origin is not None
-        message = messages[letter.origin]
+        message = messages[letter.origin._replace(number=None)]
+        assert letter.origin.number == numbers[place(message)]
         assert same(letter.message) == same(message)
         assert letter.message.partition == message.partition
         assert (letter.failure, letter.state, letter.settled) == (FAILURE, LetterState.OPEN, None)
@@ -126,6 +137,64 @@ async def test_a_dead_letter_is_the_message_field_by_field(
     ]
 
 
+@pytest.mark.parametrize("kind", ["zlib", "zstd", "lz4"])
+async def test_a_copy_is_compressed_if_its_message_was(
+    cluster: MemoryCluster, client: ClusterClient, kind: Any
+) -> None:
+    """So a topic of large texts needs no more space for its dead letters."""
+    contents = [b"text " * 1_000, b"text"]
+    async with (
+        factory_of(cluster, host="sender", seed=21) as factory,
+        await factory.create_producer(
+            ProducerConfig(compression=kind, compression_threshold=1_000)
+        ) as producer,
+    ):
+        for each in contents:
+            await producer.send(Message("t", each, key="k"))
+    copies = MessageCopies(client, GROUP)
+    for message in await messages_of(client, "t"):
+        await copies.give_up(message, FAILURE, timeout=5)
+        await copies.retry_later(message, FAILURE, redelivery=1, delay_s=5.0, timeout=5)
+    await asyncio.sleep(10)
+    for topic in (NAME, f"_vq.retry.{GROUP}"):
+        found = await messages_of(client, topic)
+        assert sorted(each.content for each in found) == sorted(contents)
+        large = max(found, key=lambda each: len(each.content))
+        assert large.next_offset - large.offset < 500
+
+
+async def test_copies_that_wait_for_each_other_go_together(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """One batch for each partition, and a refusal of one is that of nobody else."""
+    messages = await of_one_partition(cluster)
+    copies = MessageCopies(client, GROUP)
+    await copies.give_up(messages[0], FAILURE, timeout=5)
+    plain, puts = client.request, 0
+
+    async def request(address: Any, command: int, *rest: Any, **named: Any) -> Any:
+        nonlocal puts
+        puts += command == Command.PUT
+        return await plain(address, command, *rest, **named)
+
+    client.request = request  # type: ignore[method-assign]
+    many = [messages[1]._replace(offset=at, id=at) for at in range(1_000, 1_100)]
+    await asyncio.gather(*(copies.give_up(each, FAILURE, timeout=5) for each in many))
+    assert 1 <= puts <= 2, "the first one waits for nobody"
+    await topics.alter_topic(client, NAME, max_message_bytes=5)
+    await client.refreshed(NAME)
+    await asyncio.sleep(60)  # until the broker has heard of it
+    small, large = messages[1], messages[2]._replace(content=b"too large")
+    results = await asyncio.gather(
+        *(copies.give_up(each, FAILURE, timeout=5) for each in (many[0], large, small)),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in results] == [type(None), MessageTooLarge, type(None)]
+    found = [each.offset for each in map(origin_of, await messages_of(client, NAME)) if each]
+    of_many = [each.offset for each in many]
+    assert found == [messages[0].offset, *of_many, many[0].offset, small.offset]
+
+
 async def test_the_first_origin_is_kept_by_a_copy_of_a_copy(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
@@ -133,7 +202,7 @@ async def test_the_first_origin_is_kept_by_a_copy_of_a_copy(
     (letter,) = await letters(client)
     await MessageCopies(client, "other").give_up(letter.message, FAILURE, timeout=5)
     found = [each async for each in dead_letters.read_dead_letters(client, "other")]
-    assert [each.origin for each in found] == [place(message)]
+    assert [origin_of(each) for each in found] == [place(message)]
 
 
 async def test_what_was_not_used_has_made_nothing(
@@ -414,7 +483,7 @@ async def test_a_copy_of_unknown_outcome_is_stored_once_when_it_is_made_again(
             for each in messages[1 if comes_back else 2 :]:
                 await copies.give_up(each, FAILURE, timeout=5)
         name = f"_vq.dlq.{GROUP}{comes_back}"
-        found = [each.origin for each in await messages_of(client, name)]
+        found = [origin_of(each) for each in await messages_of(client, name)]
         assert found == [place(each) for each in messages]
 
 
@@ -437,7 +506,7 @@ async def test_a_copy_that_the_broker_does_not_answer_in_time_is_unknown_and_the
         await copies.give_up(messages[1], FAILURE, timeout=1)
     client.request = plain  # type: ignore[method-assign]
     await copies.give_up(messages[1], FAILURE, timeout=1)
-    assert [each.origin for each in await messages_of(client, NAME)] == [
+    assert [origin_of(each) for each in await messages_of(client, NAME)] == [
         place(each) for each in messages[:2]
     ]
 
@@ -456,7 +525,7 @@ async def test_a_copy_that_is_refused_keeps_nothing_from_the_next_one(
     with pytest.raises(VqError, match="takes at most 1"):
         await copies.give_up(large, FAILURE, timeout=5)
     await copies.give_up(messages[2]._replace(content=b"x"), FAILURE, timeout=5)
-    origins = [each.origin for each in await messages_of(client, NAME)]
+    origins = [origin_of(each) for each in await messages_of(client, NAME)]
     assert origins[0] == place(messages[0])
     assert origins[-1] == place(messages[2])
 
@@ -470,4 +539,4 @@ async def test_a_topic_that_was_deleted_for_good_is_made_again(
     await deletion.delete_topic(client, NAME, now=True)
     await client.refreshed(NAME)
     await copies.give_up(messages[1], FAILURE, timeout=5)
-    assert [each.origin for each in await letters(client)] == [place(messages[1])]
+    assert [origin_of(each) for each in await letters(client)] == [place(messages[1])]

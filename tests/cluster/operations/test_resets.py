@@ -15,7 +15,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.groups import groups
 from vq.coordination.groups.groups import UnknownGroup
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
@@ -84,7 +84,7 @@ async def plan_one(client: ClusterClient, target: Target, **options: Any) -> Res
 
 
 async def committed(client: ClusterClient) -> CommittedOffset | None:
-    return (await OffsetStore(client.coordinator).read("g", ["t"])).get(WHERE)
+    return (await ZooKeeperOffsets(client.coordinator).read("g", ["t"])).get(WHERE)
 
 
 async def test_a_goal_may_be_text(client: ClusterClient) -> None:
@@ -216,7 +216,7 @@ async def test_only_what_is_stopped_is_reset_if_asked(client: ClusterClient) -> 
     assert before is not None
     stopped = replace(before, stopped="why")
     for value in (stopped, replace(before, offset=9999)):
-        await OffsetStore(client.coordinator).reset("g", WHERE, value)
+        await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, value)
         planned = await plan_one(client, LATEST, only_stopped=True)
         assert planned.before == value
         assert (planned.skips, planned.repeats) == ((3, 0) if value is stopped else (None, None))
@@ -226,7 +226,7 @@ async def test_a_stop_is_taken_away_where_the_offset_is_one_again(client: Cluste
     """The place stays the same, with the message that tells it."""
     before = await committed(client)
     assert before is not None
-    await OffsetStore(client.coordinator).reset("g", WHERE, replace(before, stopped="why"))
+    await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, replace(before, stopped="why"))
     planned = await plan_one(client, COMMITTED)
     await reset(client, "g", [planned])
     after = await committed(client)
@@ -234,10 +234,10 @@ async def test_a_stop_is_taken_away_where_the_offset_is_one_again(client: Cluste
     assert (after.offset, after.message_id) == (before.offset, before.message_id)
     assert after.stopped == ""
     at_end = replace(before, offset=4 * SIZE, stopped="why")
-    await OffsetStore(client.coordinator).reset("g", WHERE, at_end)
+    await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, at_end)
     assert (await plan_one(client, COMMITTED)).after.offset == 4 * SIZE
     beyond = replace(before, offset=9999, stopped="why")
-    await OffsetStore(client.coordinator).reset("g", WHERE, beyond)
+    await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, beyond)
     with pytest.raises(OffsetOutOfRange, match="still lies beyond"):
         await plan_reset(client, "g", COMMITTED)
 
@@ -247,7 +247,7 @@ async def test_a_group_that_has_read_everything_is_not_stopped(client: ClusterCl
     before = await committed(client)
     assert before is not None
     at_end = replace(before, offset=4 * SIZE)
-    await OffsetStore(client.coordinator).reset("g", WHERE, at_end)
+    await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, at_end)
     assert await plan_reset(client, "g", EARLIEST, only_stopped=True) == []
 
 
@@ -275,7 +275,7 @@ ELSEWHERE = CommittedOffset(offset=2 * SIZE, time_ms=5, member="m", topic_id="an
 
 async def test_an_offset_of_another_topic_of_this_name_is_nowhere(client: ClusterClient) -> None:
     """It counts as stopped, keeps nobody from another place, and no count starts from it."""
-    await OffsetStore(client.coordinator).reset("g", WHERE, ELSEWHERE)
+    await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, ELSEWHERE)
     for target, skips in ((LATEST, 4), (EARLIEST, 0), (Target(goal=Goal.OFFSET, value=SIZE), 1)):
         planned = await plan_one(client, target, only_stopped=True)
         assert (planned.skips, planned.repeats) == (skips, 0)

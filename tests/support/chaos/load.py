@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from support.chaos.delays import Delayer
 from support.chaos.groups import TOPIC
 from support.cluster import ProcessCluster
 from support.faults import Places, Sender, Way, client_of, member_of, wait_drained
@@ -23,9 +24,12 @@ ACKNOWLEDGED_MIN: Final = 50
 class Load:
     """The running clients."""
 
-    def __init__(self, senders: Sequence[Sender], seen: Sequence[Places]) -> None:
+    def __init__(
+        self, senders: Sequence[Sender], seen: Sequence[Places], delayer: Delayer | None = None
+    ) -> None:
         self.senders = senders
         self._seen = seen
+        self._delayer = delayer
 
     def wait_acknowledged(self, more: int = ACKNOWLEDGED_MIN) -> None:
         """Wait until so many more messages were acknowledged in all, and one of each producer."""
@@ -59,6 +63,13 @@ class Load:
         """Have all producers end in order: every send has its outcome then."""
         for sender in self.senders:
             sender.finish()
+        if self._delayer is not None:
+            self._delayer.finish()
+
+    def wait_delivered(self, histories: Path) -> None:
+        """Wait until what was delayed has come, if anything was."""
+        if self._delayer is not None:
+            self._delayer.wait_delivered(histories)
 
     def wait_drained(self, log: Mapping[int, Sequence[tuple[int, str]]]) -> None:
         """Wait until the group has received everything."""
@@ -70,11 +81,17 @@ class Load:
 
 @contextmanager
 def running_load(
-    cluster: ProcessCluster, histories: Path, rng: random.Random, *, patient: bool = True
+    cluster: ProcessCluster,
+    histories: Path,
+    rng: random.Random,
+    *,
+    patient: bool = True,
+    delays_s: Sequence[float] = (),
 ) -> Iterator[Load]:
     """Run producers and members; every client has a session of its own.
 
-    ``patient`` sessions outlive a machine that is busy with other things.
+    ``patient`` sessions outlive a machine that is busy with other things. With ``delays_s``
+    there is one more producer, whose messages come so much later.
     """
     session_s = 40.0 if patient else 10.0
     with ExitStack() as stack:
@@ -103,7 +120,14 @@ def running_load(
                 way=_Keys(random.Random(rng.randrange(1 << 32))),
             )
             senders.append(stack.enter_context(sender))
-        yield Load(senders, seen)
+        delayer = None
+        if delays_s:
+            factory = stack.enter_context(client_of(cluster, session_timeout_s=session_s))
+            own = random.Random(rng.randrange(1 << 32))
+            delayer = Delayer(factory, TOPIC, histories / "d0.jsonl", own, delays_s)
+            stack.callback(delayer.stop)
+            delayer.start()
+        yield Load(senders, seen, delayer)
 
 
 class _Keys:

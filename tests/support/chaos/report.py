@@ -67,6 +67,7 @@ def _row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "by_fault": dict(Counter(strike.fault for strike in strikes)),
         "fail-overs": sum(strike.failovers for strike in strikes),
         "acknowledged": counts["sent"],
+        "delayed": counts["waits"],
         "unknown": counts["unknown"],
         "refused": counts["refused"],
         "received": counts["received"],

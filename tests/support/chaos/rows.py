@@ -44,6 +44,7 @@ class Row:
         disk_bytes: Each node has a disk of its own of this size; 0: the disk of the machine.
         brief: Faults last for seconds at most.
         repeats: Members may lose their sessions, so messages may be delivered again.
+        delayed: A producer delays its messages and cancels some. No clock is set wrong.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Row:
     disk_bytes: int = 0
     brief: bool = False
     repeats: bool = False
+    delayed: bool = False
 
     def why_not(self) -> str:
         """Return what this machine lacks for the row, "" if nothing."""
@@ -96,12 +98,14 @@ ROWS: Final = {
             nodes=C3,
             strikes=200,
             per_run=20,
+            delayed=True,
         ),
         Row(
             name="T-KILLALL",
             about="SIGKILL of all nodes within 200 ms, back in a random order",
             faults=(nemesis.kill_all,),
             strikes=50,
+            delayed=True,
         ),
         Row(
             name="T-RESTART",
@@ -121,6 +125,7 @@ ROWS: Final = {
             about="SIGSTOP of the master for 0.5 to 3 session time-outs",
             faults=(nemesis.pause_master,),
             strikes=100,
+            delayed=True,
         ),
         Row(
             name="T-PART",
@@ -130,6 +135,7 @@ ROWS: Final = {
             strikes=96,
             per_run=8,
             cuts=True,
+            delayed=True,
         ),
         Row(
             name="T-PROXY",
@@ -163,6 +169,7 @@ ROWS: Final = {
             nodes=C3,
             strikes=40,
             disk_bytes=256 * _MIB,
+            delayed=True,
         ),
         Row(
             name="T-CLOCK",
@@ -263,6 +270,7 @@ ROWS: Final = {
             per_run=3,
             cuts=True,
             brief=True,
+            delayed=True,
         ),
     )
 }

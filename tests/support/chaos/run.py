@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.chaos import evidence
+from support.chaos.delays import BRIEF_S, DELAYS_S
 from support.chaos.groups import PARTITIONS, TOPIC, Groups, make_groups
 from support.chaos.load import ACKNOWLEDGED_MIN, running_load
 from support.chaos.nemesis import Field
@@ -99,13 +100,17 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
             make_groups(cluster, zookeeper, network, row.nodes, proxies=proxies, clocks=row.clocks)
         )
         _create_topic(groups, row.nodes, rng)
-        with running_load(cluster, histories, rng, patient=not row.repeats) as load:
+        delays_s = (BRIEF_S if row.brief else DELAYS_S) if row.delayed else ()
+        with running_load(
+            cluster, histories, rng, patient=not row.repeats, delays_s=delays_s
+        ) as load:
             target = Field(groups, load, zookeeper, rng, brief=row.brief)
             _strike(row, strikes, target, outcome)
             groups.heal()
             groups.wait_whole()
             load.wait_acknowledged()
             load.finish()
+            load.wait_delivered(histories)
             with client_of(cluster) as factory:
                 log, watermarks = evidence.final_log(factory)
             load.wait_drained(log)

@@ -30,7 +30,7 @@ from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group.share import Share
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.reading.chunk import Chunk
-from vq.coordination.groups import claims, offset_store
+from vq.coordination.groups import claims, zookeeper_offsets
 from vq.coordination.tree.coordinator import Check, Create, Operation, Set
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
@@ -186,7 +186,7 @@ def _commit_unguarded(patch: pytest.MonkeyPatch) -> None:
             return [fence, Create(path, offset.encode())]
         return [fence, Set(path, offset.encode(), -1)]
 
-    patch.setattr(offset_store, "_commit_operations", operations)
+    patch.setattr(zookeeper_offsets, "_commit_operations", operations)
 
 
 def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:

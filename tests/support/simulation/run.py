@@ -40,7 +40,7 @@ from vq import aio
 from vq.broker.partition.channel import Channel
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics.topics import create_topic
 from vq.errors import VqError
 from vq.model import FlushMode, Replication, TopicSettings
@@ -425,7 +425,7 @@ class Simulation:
         }
         committed: dict[tuple[str, str], int] = {}
         for group in workload.GROUPS.values():
-            offsets = await OffsetStore(operator.coordinator).read(group, self.world.topics)
+            offsets = await ZooKeeperOffsets(operator.coordinator).read(group, self.world.topics)
             committed |= {
                 (group, str(partition)): each.offset for partition, each in offsets.items()
             }

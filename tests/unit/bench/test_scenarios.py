@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import vq
-from bench import peers, profile, read_loads, send_loads, sends
+from bench import groups, modes, peers, profile, read_loads, send_loads, sends
 from bench.scenarios import SCENARIOS
 from vq.cli.bench import workload
 
@@ -19,6 +19,8 @@ def test_every_work_has_one_name() -> None:
         send_loads.WORKS,
         read_loads.WORKS,
         sends.WORKS,
+        modes.WORKS,
+        groups.WORKS,
         peers.WORKS,
     )
     assert len(set().union(*tables)) == sum(map(len, tables))

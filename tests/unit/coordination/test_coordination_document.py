@@ -18,15 +18,23 @@ from vq.client.ids import EPOCH_MS, IdGenerator
 from vq.clock import ManualClock
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
-from vq.coordination.groups.offset_store import COMMITS_PER_MULTI, OffsetStore
 from vq.coordination.groups.rebalance import STRATEGIES, GroupBalance, sticky
+from vq.coordination.groups.zookeeper_offsets import COMMITS_PER_MULTI, ZooKeeperOffsets
 from vq.coordination.leases import slots
 from vq.coordination.leases.slots import SlotLease
 from vq.coordination.leases.writes import WriteTask, WriteTopic
+from vq.coordination.topics.reserved_topics import retry_settings, settings_like
+from vq.coordination.topics.topics import STEP_PARTITIONS, create_topic
 from vq.coordination.tree import paths
 from vq.coordination.tree.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.tree.values.brokers import BrokerLoad, Registration
+from vq.coordination.tree.values.brokers import (
+    BrokerGroup,
+    BrokerLoad,
+    GroupState,
+    OpenPartitions,
+    Registration,
+)
 from vq.coordination.tree.values.cluster import ClusterSecret, ClusterSettings
 from vq.coordination.tree.values.consumers import (
     Assignment,
@@ -35,9 +43,11 @@ from vq.coordination.tree.values.consumers import (
     Member,
     Owner,
 )
+from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
+from vq.coordination.tree.values.topics import TopicNode
 from vq.coordination.tree.values.value import Value
-from vq.model import TopicPartition, time_ms_of
+from vq.model import TopicPartition, TopicSettings, time_ms_of
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "coordination.md").read_text("utf-8")
 VALUES: dict[str, type[Value]] = {
@@ -46,6 +56,10 @@ VALUES: dict[str, type[Value]] = {
     "consumers/G/assignment/T/N": Assignment,
     "consumers/G/owners/T/N": Owner,
     "consumers/G/offsets/T/N": CommittedOffset,
+    "topics/_vq.retry.G": TopicNode,
+    "topics/_vq.retry.G/partitions": PlacementChanges,
+    "topics/_vq.retry.G/partitions/N": Partition,
+    "brokers/b1/partitions": OpenPartitions,
     "slots": SlotCounter,
     "slots/N": Slot,
     "slot_marks/N": SlotMark,
@@ -66,7 +80,7 @@ def kind_of(path: str) -> type[Value]:
     """The class of the values at a path of the examples."""
     shape = path
     for example, general in (("billing", "G"), ("m1", "M"), ("orders", "T")):
-        shape = re.sub(rf"/{example}(?=/|$)", f"/{general}", shape)
+        shape = re.sub(rf"(?<=[/.]){example}(?=/|$)", general, shape)
     return VALUES[re.sub(r"/\d+$", "/N", shape)]
 
 
@@ -195,10 +209,10 @@ async def test_claims_and_releases_of_many_send_what_the_page_says(client, recor
 async def test_commits_and_the_release_send_what_the_page_says(client, recorder) -> None:
     """From the first commit to the end."""
     claim = await claimed(client)
-    result = await OffsetStore(client).commit([(claim, progress(0, None, NOW_MS))])
+    result = await ZooKeeperOffsets(client).commit([(claim, progress(0, None, NOW_MS))])
     assert recorder.told() == block("multi: first commit")
     handled = replace(progress(118, 235807126323205120, NOW_MS + 5_000), epoch=3)
-    result = await OffsetStore(client).commit([(result.done[WHERE], handled)])
+    result = await ZooKeeperOffsets(client).commit([(result.done[WHERE], handled)])
     assert recorder.told() == block("multi: commit")
     await claims.release(client, result.done[WHERE])
     assert recorder.told() == block("multi: release")
@@ -210,8 +224,23 @@ async def test_a_reset_sends_what_the_page_says(client, recorder) -> None:
     path = CommittedOffset.path("billing", *WHERE)
     await set_to_version(client, path, progress(118, 1, NOW_MS), 1)
     target = CommittedOffset(offset=88, time_ms=NOW_MS + 120_000)
-    await OffsetStore(client).reset("billing", WHERE, target)
+    await ZooKeeperOffsets(client).reset("billing", WHERE, target)
     assert recorder.told() == block("multi: reset")
+
+
+async def test_a_topic_is_created_as_the_page_says(client, recorder, monkeypatch) -> None:
+    """The retry topic of a group that reads a topic of two partitions."""
+    node = Registration(host="10.0.0.5", port=18123).encode()
+    stat = await client.create(Registration.path("b1", "n1"), node, parents=True)
+    await client.set(BrokerGroup.path("b1"), BrokerGroup().encode())
+    state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
+    await client.create(GroupState.path("b1"), state.encode())
+    await set_to_version(client, OpenPartitions.path("b1"), OpenPartitions(open=12), 3)
+    monkeypatch.setattr(random.SystemRandom, "getrandbits", lambda _, bits: int(TOPIC_ID, 16))
+    settings = retry_settings(settings_like([TopicSettings(partitions=2)], TopicSettings()))
+    await create_topic(client, "_vq.retry.billing", settings)
+    assert recorder.told() == block("multi: create a topic")
+    assert f"more than {STEP_PARTITIONS} partitions" in " ".join(DOCUMENT.split())
 
 
 async def leased(client: MemoryCoordinator, start: int, mark_ms: int | None = None) -> SlotLease:

@@ -165,7 +165,7 @@ class LogRecords:
         bad = [
             each
             for each, part in zip(messages, parts, strict=True)
-            if not intact(part, 0) == len(part) == each.length
+            if not (len(part) == each.length and _is_record(part))
         ]
         for each in bad:
             self._channel.context.suspect(self._channel, each.offset)
@@ -216,6 +216,16 @@ class LogRecords:
                 return log.reader.read(offset, size, part.read_limit)
             except NotInMemory as error:
                 await self._runner.run(error.fetch, Lane.READ)
+
+
+def _is_record(data: bytes) -> bool:
+    """Whether data are one whole record, as its producer sent it, of whatever kind."""
+    if intact(data, 0) == len(data):
+        return True
+    records: list[Record] = []
+    with suppress(CorruptData):
+        return decode_into(data, 0, records) == len(data) and len(records) == 1
+    return False
 
 
 def _end_of_damage(data: bytes, at: int) -> int:

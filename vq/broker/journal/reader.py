@@ -61,6 +61,7 @@ class Reader(Source, ABC):
     ) -> None:
         self.channel: Final = channel
         self.is_live = False
+        self._is_over = False
         self._gate = gate
         self._clock = clock
         self._woken = asyncio.Event()
@@ -97,8 +98,8 @@ class Reader(Source, ABC):
                     self.channel.needed = min([self.position, *self._log.unread, *self.needs()])
                 await self._wait(self.pause_s() if self.is_live else LOOK_S)
         finally:
+            self._is_over, self.is_live = True, False
             self.channel.parked.pop(self, None)
-            self.is_live = False
             self.ended()
             await self._deliveries.close()
 
@@ -142,12 +143,7 @@ class Reader(Source, ABC):
         """
         log = self._log
         while log.has_more:
-            for record in await log.next_records():
-                try:
-                    self.take(record)
-                except VqError:
-                    log.position = record.offset  # it is not passed by, nor what is behind it
-                    raise
+            self.take_all(await log.next_records())
             await asyncio.sleep(0)
         if log.unread and self._clock.monotonic() >= self._read_again_at:
             self._read_again_at = self._clock.monotonic() + READ_AGAIN_S
@@ -157,8 +153,8 @@ class Reader(Source, ABC):
 
     def append(self, notes: Sequence[bytes]) -> VqError | None:
         """Append notes to the log as one batch; return why they cannot be committed, or None."""
-        if not self.is_live:  # it has ended: nobody would see that they are committed
-            return NotMaster(f"this node does not lead {self.channel} any more")
+        if self._is_over:  # another reader has the log, which does not know of this one's notes
+            return NotMaster(f"{self.channel} was led by another node meanwhile")
         why = append_notes(self.channel, self._gate, notes)
         if why is None:
             self.tell("writing", "")
@@ -168,6 +164,15 @@ class Reader(Source, ABC):
         return why
 
     # What the log is about ------------------------------------------------------------------------
+    def take_all(self, records: Sequence[Record]) -> None:
+        """Take the next records of the log."""
+        for record in records:
+            try:
+                self.take(record)
+            except BaseException:
+                self._log.position = record.offset  # it is not passed by
+                raise
+
     @abstractmethod
     def take(self, record: Record) -> None:
         """Take the next record of the log."""

@@ -19,7 +19,7 @@ from vq.broker.replication.epoch_file import EpochFile
 from vq.broker.replication.following import Follower
 from vq.broker.standing.gate import Gate
 from vq.broker.standing.role import Role
-from vq.coordination.brokers.leadership import Following, Registered, Standing
+from vq.coordination.brokers.leadership import Following, Leading, Standing
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import CoordinationError, DiskFull, NotMaster, VqError
@@ -172,7 +172,7 @@ class Mastership:
         if newest is self._newest:
             await self._lead(newest)
 
-    async def _lead(self, claim: Registered) -> None:
+    async def _lead(self, claim: Leading) -> None:
         """Act in an epoch, which is stored."""
         role = self._role
         role.begins(claim.epoch, {*claim.insync} - {self._node})

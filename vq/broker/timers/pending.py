@@ -9,6 +9,7 @@ or when half of its messages are gone.
 """
 
 import heapq
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -66,6 +67,27 @@ class Pending:
             self._put(delayed)
         page = offset // PAGE_BYTES
         self._pages[page] = self._pages.get(page, 0) + 1
+
+    def add_all(self, messages: Iterable[tuple[int, int, int, int]]) -> None:
+        """Do what ``add`` does, with the fields of many: a broker that starts adds a million."""
+        pages, near = self._pages, self._minute
+        minute, room, page, count = -1, bytearray(), -1, 0
+        for each in messages:
+            due_ms, offset, _, _ = each
+            if due_ms // _MINUTE_MS != minute:
+                minute = due_ms // _MINUTE_MS
+                if minute < near:
+                    minute = -1
+                    self.add(Item(*each))
+                    continue
+                room = _room(self._minutes, minute)
+            room += _pack(*each)
+            count += 1
+            if offset // PAGE_BYTES != page:
+                page = offset // PAGE_BYTES
+                pages.setdefault(page, 0)
+            pages[page] += 1
+        self._count += count
 
     def put_back(self, delayed: Item) -> None:
         """Have a message wait again that was removed, and is not freed."""

@@ -302,7 +302,7 @@ class Journal(Reader):
         """See ``Source``."""
         for each in new:
             self._deliveries.take_out(sent.to, each)
-        if all(each.key in self.ledger.active for each in sent.items):
+        if sent.items and all(each.key in self.ledger.active for each in sent.items):
             return True
         self.free(sent.to, sent.items)  # it is stored: otherwise all of it would still be there
         return False

@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.by_mode import delivery_for
 from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
-from vq.client.consumer.deliver.giving_up import Called, Spent
+from vq.client.consumer.deliver.giving_up import Called, Copied, Spent
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Progress
@@ -166,15 +166,19 @@ class ConsumerCore:
         if self.failed.retry_topic and redelivered is not None and shares:
             self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
-    async def copy(self, spent: Spent) -> None:
-        """Copy a message that has used up its attempts; return once that is stored.
+    async def copy(self, spent: Sequence[Spent]) -> Copied:
+        """Copy messages that have used up their attempts; return once that is done.
 
         Before the first copy in the retry topic, the group is to read that.
         """
-        if self._membership is not None and self.failed.is_retried(spent):
-            await self.failed.open(spent.message)
-            await self._membership.read_retries()
-        await self.failed.copy(spent)
+        try:
+            retried = next((each for each in spent if self.failed.is_retried(each)), None)
+            if self._membership is not None and retried is not None:
+                await self.failed.open(retried.message)
+                await self._membership.read_retries()
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            return 0, error
+        return await self.failed.copy_all(spent)
 
     async def start(self) -> None:
         """See ``MessageConsumer.start``."""

@@ -7,11 +7,13 @@
 Loop-bound.
 """
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from vq.client import failed_file
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.deliver.giving_up import COPIED, FailedTries, Spent
+from vq.client.consumer.deliver.giving_up import COPIED, Copied, FailedTries, Spent
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.copies import MessageCopies, origin_of
 from vq.client.disk_thread import DiskThread
@@ -104,7 +106,27 @@ class FailedMessages:
         """
         await self.copier.open(self.retry_topic, message.topic)
 
-    async def copy(self, spent: Spent) -> None:
+    async def copy_all(self, spent: Sequence[Spent]) -> Copied:
+        """Return once the copies of messages are stored, those for one partition in one batch.
+
+        What is stored behind one that is not is not stored once more by the next call.
+        """
+        results = await asyncio.gather(
+            *(self._copy(each) for each in spent), return_exceptions=True
+        )
+        count = next((at for at, each in enumerate(results) if each is not None), len(spent))
+        if count == len(spent):
+            return count, None
+        for each, result in zip(spent[count:], results[count:], strict=True):
+            if result is None:
+                self.copier.is_stored(each.message, each.failure)
+        error = results[count]
+        if not isinstance(error, Exception):
+            assert error is not None
+            raise error
+        return count, error
+
+    async def _copy(self, spent: Spent) -> None:
         """Return once a copy is stored.
 
         Raises:

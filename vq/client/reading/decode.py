@@ -142,15 +142,17 @@ def _ends_with_control(data: bytes, end: int) -> bool:
 
 
 class ChunkDecoder(Protocol[T_co]):
-    """Takes the chunks of one partition apart, in steps; joins records that two chunks share.
+    """Takes the chunks of one partition apart, in steps; joins records that two chunks share."""
 
-    Attributes:
-        error: A record is damaged. What precedes it was returned; there is no more.
-        has_more: The chunk has something that was not returned yet: call ``more``.
-    """
+    @property
+    def error(self) -> CorruptData | None:
+        """A record is damaged. What precedes it was returned; there is no more."""
+        ...
 
-    error: CorruptData | None
-    has_more: bool
+    @property
+    def has_more(self) -> bool:
+        """The chunk has something that was not returned yet: call ``more``."""
+        ...
 
     @property
     def rest(self) -> Rest:

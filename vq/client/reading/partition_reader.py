@@ -260,6 +260,15 @@ class PartitionReader:
                 raise damage from None
             return await self.boundary(end)
 
+    async def number_at(self, offset: int) -> int | None:
+        """Return how many messages the partition had before the one at an offset; None: not known.
+
+        Raises:
+            VqError: A broker does not answer, or has no such offset.
+        """
+        answer = await self._offsets(offset, OffsetsRequest(number=True, number_offset=offset))
+        return answer.number if answer.number_known else None
+
     # Requests ---------------------------------------------------------------------------------
     def damaged(self) -> Damaged:
         """Return what notes bytes that fail a check, and has them read again."""

@@ -60,7 +60,7 @@ VIEW_TRIES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class Leading:
     """This process is registered as ``incarnation`` and leads its group with ``epoch``.
 
     Attributes:
@@ -96,7 +96,7 @@ class Following:
     waits: str = ""
 
 
-Standing = Registered | Following
+Standing = Leading | Following
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class Leadership:
         if standing is None:
             try:
                 state = await self.claim_mastership(incarnation, view)
-                standing = Registered(incarnation, state.epoch, state.insync)
+                standing = Leading(incarnation, state.epoch, state.insync)
             except MastershipRefused as refused:
                 standing = self._whom_to_follow(incarnation, await self._read())
                 if standing is None and isinstance(refused, MayLackMessages):
@@ -282,12 +282,12 @@ class Leadership:
         if standing != self._standing:
             self._standing = standing
             self._tell(standing)
-        if isinstance(standing, Registered):
+        if isinstance(standing, Leading):
             self._fitness.is_in_sync()
         return standing
 
     def _tell(self, standing: Standing) -> None:
-        if isinstance(standing, Registered):
+        if isinstance(standing, Leading):
             logger.info(
                 "broker leads its group",
                 path=self._path,
@@ -397,7 +397,7 @@ class Leadership:
         if self._incarnation is None:
             return
         view, standing = await self._read(), self._standing
-        if isinstance(standing, Registered) and standing.incarnation == self._incarnation:
+        if isinstance(standing, Leading) and standing.incarnation == self._incarnation:
             if view is None:
                 return  # the tree was lost: the broker goes on, and its topics tell
             if view.state.master == self.node:

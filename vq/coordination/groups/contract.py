@@ -6,6 +6,7 @@ from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER, GroupModel
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
+from vq.reserved import Purpose, group_of
 from vq.topic_pattern import matching
 
 #: Terms that all members have in common. Their failure policy and start are those of the group,
@@ -15,6 +16,27 @@ _COMMON = ("model", "mode", "order", "strategy")
 
 class MemberDiffers(InvalidArgument):
     """A member differs from its group in a term that all members have in common."""
+
+
+def check_own_topics(group: str, contract: ConsumerGroup) -> None:
+    """Check what a group reads of its own reserved topics, whoever writes the contract.
+
+    Raises:
+        InvalidArgument: Some of its retry topic, and not all; or its own dead letters.
+    """
+    for name, wanted in contract.rolled().topics.items():
+        if group_of(name, Purpose.DEAD_LETTERS) == group:
+            raise InvalidArgument(
+                f"group {group!r} would copy its dead letters into topic {name!r}, which it "
+                "reads; read them with another group"
+            )
+        if group_of(name, Purpose.RETRY) == group and wanted != ALL:
+            raise InvalidArgument(
+                f"topic {name!r} is the retry topic of group {group!r}, with the filter "
+                f"{wanted.text!r}: its members read all of it, and a message that it leaves out "
+                "would never be tried again. The filter of the topic that a message comes from "
+                "has let it through already"
+            )
 
 
 def merge(

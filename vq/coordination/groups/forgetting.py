@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from vq.coordination.groups import groups
 from vq.coordination.groups.claims import fence_claims
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import Check, Coordinator, NoNode, Set
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan
@@ -54,7 +54,7 @@ async def forget_topic(coordinator: Coordinator, group: str, topic: str) -> None
     try:
         await fence_claims(coordinator, group, topic, fence)
         await remove_below(coordinator, Owner.parent(group, topic), fence)
-        await OffsetStore(coordinator).forget(group, topic, fence)
+        await ZooKeeperOffsets(coordinator).forget(group, topic, fence)
     except NoNode as error:
         if error.path != path:
             raise

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vq.coordination.groups.contract import merge
+from vq.coordination.groups.contract import check_own_topics, merge
 from vq.coordination.tree.coordinator import (
     Coordinator,
     Create,
@@ -92,6 +92,7 @@ async def change_contract(
 
     Raises:
         UnknownGroup: There is none of this name.
+        InvalidArgument: See ``check_own_topics``.
     """
     path = ConsumerGroup.path(check_name("group", group))
 
@@ -103,6 +104,7 @@ async def change_contract(
         changed = change(contract)
         if changed == contract:
             return Plan((), contract)
+        check_own_topics(group, changed)
         return Plan([Set(path, changed.encode(), version)], changed)
 
     return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")

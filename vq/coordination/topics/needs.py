@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from vq.coordination.groups.groups import list_groups, read_group
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.group_terms import GroupModel
@@ -59,7 +59,7 @@ async def _read_group(
         return None  # each member has its own progress, and that is not in the tree
     if contract.filter_of(topic) is None:
         return None
-    offsets = await OffsetStore(coordinator).read(name, [topic])
+    offsets = await ZooKeeperOffsets(coordinator).read(name, [topic])
     return {
         partition.partition: committed.offset
         for partition, committed in offsets.items()

@@ -6,7 +6,7 @@ the same name.
 """
 
 from vq.coordination.groups.claims import fence_claims
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import (
     Check,
     Coordinator,
@@ -34,7 +34,7 @@ async def remove_nodes(coordinator: Coordinator, name: str, fence_path: str) -> 
     try:
         for group in await children_or_none(coordinator, CONSUMERS):
             await remove_below(coordinator, Owner.parent(group, name), fence)
-            await OffsetStore(coordinator).forget(group, name, fence)
+            await ZooKeeperOffsets(coordinator).forget(group, name, fence)
             await fence_claims(coordinator, group, name, fence)
         await remove_below(coordinator, Partition.parent(name), fence)
         await _remove_last(coordinator, name, fence)

@@ -13,7 +13,7 @@ return "nothing to write". If the tree cannot be read after a lost answer, ``Con
 raised: the outcome is unknown.
 
 Writers that know the version without a read do not use this module: the mark of a slot
-(``slots``), commits (``OffsetStore.commit``).
+(``slots``), commits (``ZooKeeperOffsets.commit``).
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -23,6 +23,8 @@ SKEW_FAIL_S = 60.0
 ARCHIVE_QUIET_WARN_S = 26 * 3600.0
 #: Damaged ranges of one broker that are shown; `vq cluster status` shows all.
 _DAMAGE_SHOWN = 5
+#: Groups, topics and partitions that are named in a finding about offsets.
+_NAMED = 5
 #: Deleted topics that are named, those with the most bytes.
 _DELETED_SHOWN = 5
 ZOOKEEPER_MIN = (3, 5)
@@ -380,6 +382,61 @@ def archive(facts: ArchiveFacts) -> list[Finding]:
             )
         ]
     return [ok("archive", f"{facts.topics} topic(s) have their blocks archived")]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """What ZooKeeper tells of the offsets of a consumer group.
+
+    Attributes:
+        group: Its name.
+        store: Where they are, by its contract: ``zookeeper``, ``any``, or the identity of a store.
+        members: How many consumers are alive.
+        orders: Partitions whose offset in ZooKeeper an operator has set, and no member has put into
+            the store for long.
+        homeless: Topics, and partitions, that do not exist, in which it has offsets.
+    """
+
+    group: str
+    store: str
+    members: int = 0
+    orders: Sequence[str] = ()
+    homeless: Sequence[str] = ()
+
+
+def offset_stores(groups: Sequence[GroupOffsets]) -> list[Finding]:
+    """Judge where groups have their offsets; nothing if all is well in ZooKeeper.
+
+    A store outside of it is known by its identity alone, so nobody but a member can look into it.
+    """
+    found: list[Finding] = []
+    for each in groups:
+        check = f"offsets of {each.group}"
+        if each.orders and each.members:
+            detail = (
+                f"no member has put what was set for {_named(each.orders)} into the store "
+                f"{each.store}, with {each.members} member(s)"
+            )
+            found.append(warn(check, detail, f"`vq group describe {each.group}` says why"))
+        if each.homeless:
+            detail = f"there are some of {_named(each.homeless)}, which does not exist"
+            remedy = (
+                f"`vq group forget {each.group} TOPIC` deletes those of a topic; if ZooKeeper was "
+                "put back from a backup, see docs/howto/back-up.md"
+            )
+            found.append(warn(check, detail, remedy))
+    outside = [each for each in groups if each.store != "zookeeper"]
+    if outside:
+        stores = _named([f"{each.group}: {each.store}" for each in outside])
+        detail = f"{len(outside)} group(s) have their offsets elsewhere ({stores})"
+        told = "; what ZooKeeper has are copies, and only members reach the stores"
+        found.append(ok("offset stores", detail + told))
+    return found
+
+
+def _named(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])
 
 
 def clock_skew(skews: Mapping[str, float]) -> Finding:

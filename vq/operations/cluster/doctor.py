@@ -9,7 +9,7 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -18,27 +18,42 @@ from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.client.producer.intake import appender
+from vq.coordination.groups import groups
 from vq.coordination.leases import runs
+from vq.coordination.topics.summaries import read_summaries
+from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.four_letter import four_letter_word, is_of_zookeeper
 from vq.coordination.tree.paths import BROKERS
 from vq.coordination.tree.probe import why_no_session
 from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.values.group_terms import ANY_STORE, ZOOKEEPER
 from vq.errors import InvalidArgument, VqError
+from vq.limits import PARTITIONS_PER_TOPIC_MAX
+from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, is_host
 from vq.operations.archives.archive_runs import archive_history
 from vq.operations.base.connect import cluster_client, cluster_names, there_are
 from vq.operations.brokers.brokers import ping
 from vq.operations.brokers.jobs import failing_jobs
 from vq.operations.cluster import checks
-from vq.operations.cluster.checks import ArchiveFacts, BrokerAnswer, Finding, Level
+from vq.operations.cluster.checks import (
+    ArchiveFacts,
+    BrokerAnswer,
+    Finding,
+    GroupOffsets,
+    Level,
+)
 from vq.operations.cluster.cluster import BrokerReport, cluster_status
 from vq.operations.topics.topics import readable_topics
 from vq.store.disk.real_disk import RealDisk
 
+logger = get_logger(__name__)
 _SAMPLES: Final = 7
 #: A directory that has not answered for so long hangs.
 ANSWER_S: Final = 10.0
 _ZOOKEEPER_PORT: Final = 2181
+#: A member takes what an operator sets within seconds.
+ORDER_QUIET_MS: Final = 300_000
 
 
 # This machine ---------------------------------------------------------------------------------
@@ -176,12 +191,13 @@ async def check_brokers(
         for report in status.brokers
         if report.node is not None
     )
-    groups = {report.group.group: report.group.alive for report in status.brokers}
+    alive = {report.group.group: report.group.alive for report in status.brokers}
     causes = {each.group.group: each.error for each in status.brokers if not each.name}
-    if not groups:
+    if not alive:
         return [checks.no_brokers(is_first=is_broker_here, others=others)]
-    found = checks.brokers(groups, answers, status.unsafe, causes)
-    return [*found, *checks.archive(await archive_facts(cluster))]
+    found = checks.brokers(alive, answers, status.unsafe, causes)
+    archive = checks.archive(await archive_facts(cluster))
+    return [*found, *archive, *checks.offset_stores(await offset_facts(cluster))]
 
 
 async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) -> BrokerAnswer:
@@ -209,6 +225,51 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         deleted=report.deleted_topics,
         failing_jobs=failing_jobs([] if report.status is None else report.status.raw["jobs"]),
     )
+
+
+async def offset_facts(cluster: ClusterClient) -> list[GroupOffsets]:
+    """Return what is to be known of the offsets of all groups that can be read.
+
+    It lists the partitions of each; the offsets themselves are read where a store outside of
+    ZooKeeper has them.
+    """
+    coordinator = cluster.coordinator
+    counts, unreadable = await read_summaries(coordinator)
+    partitions = {each.name: each.settings.partitions for each in counts}
+    partitions |= dict.fromkeys(unreadable, PARTITIONS_PER_TOPIC_MAX)
+    names = await groups.list_groups(coordinator)
+    found = await gather_all(_offsets_of(cluster, each, partitions) for each in names)
+    return [each for each in found if each is not None]
+
+
+async def _offsets_of(
+    cluster: ClusterClient, group: str, partitions: Mapping[str, int]
+) -> GroupOffsets | None:
+    try:
+        contract = await groups.read_group(cluster.coordinator, group)
+        if contract is None:
+            return None
+        homeless: list[str] = []
+        for topic in await cluster.offsets.topics(group):
+            numbers = await cluster.offsets.partitions(group, topic)
+            if numbers and topic not in partitions:
+                homeless.append(topic)
+            count = partitions.get(topic, PARTITIONS_PER_TOPIC_MAX)
+            homeless += [f"{topic}-{number}" for number in numbers if number >= count]
+        orders: list[str] = []
+        if contract.offset_store not in {ZOOKEEPER, ANY_STORE}:
+            before_ms = cluster.clock.wall_ms() - ORDER_QUIET_MS
+            read = await cluster.offsets.read(group, await cluster.offsets.topics(group))
+            orders = [
+                str(partition)
+                for partition, offset in sorted(read.items())
+                if not offset.copied and offset.time_ms < before_ms
+            ]
+        members = len(await groups.member_names(cluster.coordinator, group))
+    except (Unreadable, InvalidArgument) as error:
+        logger.info("offsets of a group cannot be read", group=group, error=error)
+        return None
+    return GroupOffsets(group, contract.offset_store, members, orders, homeless)
 
 
 async def archive_facts(cluster: ClusterClient) -> ArchiveFacts:

@@ -15,7 +15,13 @@ from typing import Final
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.copies import make_topic
-from vq.client.failed_file import FailedFile, FailedMessage, commands_lock, files_of
+from vq.client.failed_file import (
+    FailedContents,
+    FailedFile,
+    FailedMessage,
+    commands_lock,
+    files_of,
+)
 from vq.coordination.groups.groups import change_contract, known_group
 from vq.coordination.tree.reading import TopicView
 from vq.coordination.tree.values.consumers import ConsumerGroup
@@ -25,7 +31,7 @@ from vq.message_filter import ALL
 from vq.model import ProducerStamp, TopicPartition, check_name
 from vq.operations.base.who import who
 from vq.operations.messages.single_batches import SingleBatches, about_bytes
-from vq.reserved import RESENT, Purpose, headers_of_copy, topic_of
+from vq.reserved import RESENT, MessageOrigin, Purpose, headers_of_copy, topic_of
 from vq.store.records.copies import encode_copy
 
 #: Most messages of one batch; it has so many bytes, and one message more.
@@ -73,11 +79,28 @@ def list_failed(
     """
     found: list[FailedMessage] = []
     unread = 0
-    for file in files_of(cluster, check_name("group", group)):
-        contents = file.read()
+    for _, contents, twins in _contents(files_of(cluster, check_name("group", group))):
         unread += contents.unread_bytes
-        found += [each for each in contents.messages.values() if _is_meant(each, ids)]
+        present = contents.messages.values()
+        found += [each for each in present if each.number not in twins and _is_meant(each, ids)]
     return found, unread
+
+
+def _contents(
+    files: Sequence[FailedFile],
+) -> Iterator[tuple[FailedFile, FailedContents, set[int]]]:
+    """Yield what each file has, and the numbers of messages there that an earlier one has, too.
+
+    A member is killed behind the record and before its commit: who has its partition then gets the
+    message again, and may skip it again. What is being sent is no such twin: see ``_Ledger``.
+    """
+    seen: set[tuple[MessageOrigin, int]] = set()
+    for file in files:
+        contents = file.read()
+        waiting = [each for each in contents.messages.values() if not each.is_sending]
+        twins = {each.number for each in waiting if (each.origin, each.message.id) in seen}
+        seen.update((each.origin, each.message.id) for each in waiting)
+        yield file, contents, twins
 
 
 def forget_failed(cluster: str, group: str, ids: Collection[int], now_ms: int) -> int:
@@ -94,12 +117,12 @@ def forget_failed(cluster: str, group: str, ids: Collection[int], now_ms: int) -
     if not files_of(cluster, check_name("group", group)):
         return count
     with commands_lock(cluster, group):
-        for file in files_of(cluster, group):
-            meant = [n for n, each in file.read().messages.items() if _is_meant(each, ids)]
+        for file, contents, twins in _contents(files_of(cluster, group)):
+            meant = [n for n, each in contents.messages.items() if _is_meant(each, ids)]
             if meant:
                 file.note("forgotten", now_ms, of=meant, by=who())
             file.tidy()
-            count += len(meant)
+            count += len(set(meant) - twins)
     return count
 
 
@@ -124,6 +147,9 @@ async def run_failed(
     run = _Rerun(SingleBatches(cluster, _WAIT_S), group, to)
     if files_of(name, check_name("group", group)):
         with commands_lock(name, group):
+            for file, _, twins in _contents(files_of(name, group)):
+                if twins:  # before the first of them is sent
+                    file.note("forgotten", cluster.clock.wall_ms(), of=sorted(twins), by=who())
             for file in files_of(name, group):
                 try:
                     await run.finish(file)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from vq.client.cluster import ClusterClient
 from vq.coordination.groups import forgetting, groups
 from vq.coordination.groups.groups import UnknownGroup
+from vq.coordination.topics.topics import list_topics
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.consumers import ConsumerGroup
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, InvalidState
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.reserved import Purpose, group_of
 
 
 # delete ---------------------------------------------------------------------------------------
@@ -124,9 +126,16 @@ async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
     Raises:
         UnknownGroup: There is no such group.
         InvalidArgument: It does not read the topic.
-        InvalidState: A member subscribes to it; nothing was changed. Or one came meanwhile.
+        InvalidState: A member subscribes to it; nothing was changed. Or one came meanwhile. Or it
+            is the retry topic of the group, and there is one.
         ResetUnknown: ZooKeeper went away; it is forgotten, in part, or not. May be repeated.
     """
     await plan_forget_topic(cluster, group, topic)
+    if group_of(topic, Purpose.RETRY) == group and topic in await list_topics(cluster.coordinator):
+        raise InvalidState(
+            f"topic {topic!r} is the retry topic of group {group!r}: nobody would read what waits "
+            "in it until a message fails again, and then all of it comes once more. To give up "
+            f"what is in it, delete it first (`vq topic delete {topic} --now`)"
+        )
     with unknown_when_cut(f"forgetting topic {topic} in group {group}", ResetUnknown):
         await forgetting.forget_topic(cluster.coordinator, group, topic)

@@ -11,7 +11,7 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.groups import MemberView
-from vq.coordination.groups.offset_store import why_of_another
+from vq.coordination.groups.zookeeper_offsets import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Coordinator, Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all

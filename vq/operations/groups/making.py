@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination.groups import groups
+from vq.coordination.groups.contract import check_own_topics
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values import group_terms
@@ -378,6 +379,7 @@ def _planned(
     group: str, contract: ConsumerGroup, offsets: list[Reset], *, is_new: bool
 ) -> PlannedGroup:
     if is_new:
+        check_own_topics(group, contract)
         failure = contract.failure
         for each in (failure.on_failure, failure.on_bad_record):
             group_terms.check_topics(group, each)

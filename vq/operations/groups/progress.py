@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination.groups import groups
+from vq.coordination.groups.contract import check_own_topics
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState
-from vq.message_filter import Filter
+from vq.message_filter import Filter, Where
 from vq.model import TopicPartition
 
 __all__ = ["commit_progress"]
@@ -23,6 +24,7 @@ async def commit_progress(
     *,
     topic_ids: Mapping[str, str],
     tags: Sequence[str] = (),
+    where: str = "",
 ) -> None:
     """Write how far a group is whose readers are no members, such as a Spark query.
 
@@ -35,17 +37,22 @@ async def commit_progress(
         offsets: Where the next messages to read begin.
         topic_ids: By topic its id, as ``get_topic`` tells it.
         tags: Only messages with these are read; none: all.
+        where: Only messages of which this expression is true are read, see ``vq.Where``; "": all.
+            Give one of the two.
 
     Raises:
         InvalidState: The group has members; nothing was written.
-        InvalidArgument: The group reads a topic with other tags, or an offset is negative.
+        InvalidArgument: The group reads a topic with another filter, or an offset is negative; or a
+            topic is its own dead letters, or with tags its own retry topic.
     """
     for partition, offset in offsets.items():
         check_whole("offset", offset)
         if offset < 0:
             raise InvalidArgument(f"offset {offset} of {partition} is below 0")
     coordinator = cluster.coordinator
-    wanted = Filter(tuple(sorted(tags)))
+    if where and tags:
+        raise InvalidArgument(f"tags = {list(tags)} and where = {where!r}: give one of them")
+    wanted = Filter.of(Where(where)) if where else Filter(tuple(sorted(tags)))
     topics = {partition.topic: wanted for partition in offsets}
     present = await groups.members(coordinator, group)
     if present:
@@ -53,7 +60,9 @@ async def commit_progress(
             f"group {group!r} has members, {len(present)} in all: {', '.join(list(present)[:5])}; "
             "give a reader that is not a member a group of its own"
         )
-    await groups.ensure_group(coordinator, group, ConsumerGroup(topics=topics, by_stream=True))
+    contract = ConsumerGroup(topics=topics, by_stream=True)
+    check_own_topics(group, contract)
+    await groups.ensure_group(coordinator, group, contract)
     now_ms = cluster.clock.wall_ms()
     await cluster.offsets.record(
         group,

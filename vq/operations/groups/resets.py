@@ -14,7 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.groups import claims, groups
-from vq.coordination.groups.offset_store import why_of_another
+from vq.coordination.groups.zookeeper_offsets import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.consumers import CommittedOffset

@@ -13,11 +13,13 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ReadFrom
 from vq.client.kinds import check_whole
-from vq.client.reading.decode import RawDecoder
+from vq.client.reading.chunk import Chunk, Rest
+from vq.client.reading.decode import ChunkDecoder, Decoder, RawDecoder
 from vq.client.reading.forward import ReadOptions
 from vq.client.reading.nodes import Nodes
 from vq.client.reading.partition_reader import PartitionReader
-from vq.errors import InvalidArgument
+from vq.errors import CorruptData, InvalidArgument
+from vq.message_filter import Filter, Where
 from vq.model import TopicPartition, check_timeout, choice_of
 from vq.store.records.columns import ALL, COLUMNS, Selection, Table, decode_columns
 
@@ -47,6 +49,61 @@ class StoredColumns:
     latest: int
 
 
+class _FilteredColumns:
+    """A ``ChunkDecoder`` of what a filter lets through, which brokers send without the rest."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        wanted: Filter,
+        columns: Collection[str],
+        selection: Selection,
+    ) -> None:
+        self._messages = Decoder(partition, wanted=wanted)
+        self._columns = columns
+        self._selection = selection
+        self._at = selection.low
+
+    @property
+    def error(self) -> CorruptData | None:
+        """See ``ChunkDecoder``."""
+        return self._messages.error
+
+    @property
+    def has_more(self) -> bool:
+        """See ``ChunkDecoder``."""
+        return self._messages.has_more
+
+    @property
+    def rest(self) -> Rest:
+        """See ``ChunkDecoder``."""
+        return self._messages.rest
+
+    @property
+    def next_offset(self) -> int:
+        """See ``ChunkDecoder``."""
+        return self._messages.next_offset
+
+    def begin(self, chunk: Chunk) -> None:
+        """See ``ChunkDecoder``."""
+        self._messages.begin(chunk)
+
+    def more(self) -> list[tuple[Table, int]]:
+        """Return a table of the messages of the next step, and where that begins."""
+        table, at = Table(self._columns), self._at
+        for each in self._messages.more():
+            tag = None if each.tag is None else each.tag.encode()
+            if self._selection.takes(each.offset, each.id, tag):
+                headers = None if each.headers is None else dict(each.headers)
+                table.append(each.offset, each.id, tag, each.key, headers, each.content)
+        self._at = self.next_offset
+        return [(table, at)]
+
+    def start_again(self) -> None:
+        """See ``ChunkDecoder``."""
+        self._messages.start_again()
+
+
 async def read_columns(
     cluster: ClusterClient,
     topic: str,
@@ -56,6 +113,7 @@ async def read_columns(
     *,
     columns: Collection[str] = COLUMNS,
     selection: Selection = ALL,
+    where: Where | None = None,
     topic_id: str = "",
     read_from: ReadFrom | Literal["master", "any"] = ReadFrom.MASTER,
     archives_directly: bool = False,
@@ -75,6 +133,8 @@ async def read_columns(
         end: An offset up to the partition's end.
         columns: Of ``vq.columns.COLUMNS``; the others stay None.
         selection: Which messages are wanted; the others are read and left out.
+        where: Of these, only messages of which an expression is true. Brokers send no others; it is
+            looked at again here, for which a Python object is made of each message.
         topic_id: The topic must be this one; "": the one that has the name at the first read.
         read_from: ``master``, or ``any``: nodes in sync in turn, so that masters have less
             to do.
@@ -116,6 +176,7 @@ async def read_columns(
         align=True,
         ahead=True,
         patience_s=check_timeout(timeout),
+        wanted=Filter.of(where),
         zips=cluster.zips if archives_directly else None,
     )
 
@@ -125,7 +186,10 @@ async def read_columns(
         found = [(table, base + position)] if following > position else []
         return found, following, more
 
-    read = reader.read(start, RawDecoder(step), end, size=max_bytes, options=options)
+    decoder: ChunkDecoder[tuple[Table, int]] = RawDecoder(step)
+    if where is not None:
+        decoder = _FilteredColumns(reader.partition, options.wanted, columns, wanted)
+    read = reader.read(start, decoder, end, size=max_bytes, options=options)
     try:
         async for some in read:
             for table, offset in some:

@@ -11,7 +11,7 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import BadVersion, Check, Coordinator, Unreadable
 from vq.coordination.tree.reading import TopicView, gather_all
@@ -125,7 +125,7 @@ async def _committed(
     coordinator: Coordinator, group: str, topic: str, partition: int
 ) -> int | None:
     try:
-        found = await OffsetStore(coordinator).at(group, TopicPartition(topic, partition))
+        found = await ZooKeeperOffsets(coordinator).at(group, TopicPartition(topic, partition))
     except Unreadable as error:
         raise InvalidState(
             f"the offset that group {group!r} has committed in {topic}-{partition} cannot be "

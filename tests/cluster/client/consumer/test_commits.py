@@ -20,7 +20,7 @@ from vq.client.consumer.group import share as shares
 from vq.client.consumer.group.hold_states import Event
 from vq.client.consumer.group.holds import Hold
 from vq.coordination.groups import claims
-from vq.coordination.groups.offset_store import CommitResult, OffsetStore
+from vq.coordination.groups.zookeeper_offsets import CommitResult, ZooKeeperOffsets
 from vq.errors import GenerationStale, InvalidArgument
 from vq.model import TopicPartition
 
@@ -41,7 +41,7 @@ async def test_commits_are_written_and_fenced(group: Group) -> None:
     assert outcome[P0] is None
     assert isinstance(outcome[P1], GenerationStale)
     async with group.cluster.admin() as coordinator:
-        found = await OffsetStore(coordinator).read("g", ["t"])
+        found = await ZooKeeperOffsets(coordinator).read("g", ["t"])
     assert {where: each.offset for where, each in found.items()} == {P0: 11, P1: 20}
     assert {where: each.message_id for where, each in found.items()} == {P0: 8, P1: None}
 
@@ -52,7 +52,7 @@ async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
     """The partition was lost and claimed anew meanwhile: its commits have the later generation."""
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
-    commit = OffsetStore.commit
+    commit = ZooKeeperOffsets.commit
     written, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any, **options: Any) -> CommitResult:
@@ -61,7 +61,7 @@ async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
         await go_on.wait()
         return result
 
-    monkeypatch.setattr(OffsetStore, "commit", slow)
+    monkeypatch.setattr(ZooKeeperOffsets, "commit", slow)
     committing = asyncio.create_task(consumer.member.share.commit({P1: Progress(20)}))
     await written.wait()
     await lose_and_claim_again(group, consumer)
@@ -74,7 +74,7 @@ async def commit_under_way(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[asyncio.Task[Any], asyncio.Event]:
     """Begin a commit of ``P0`` at 10; it, and all later ones, go on when the event is set."""
-    commit = OffsetStore.commit
+    commit = ZooKeeperOffsets.commit
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any, **options: Any) -> CommitResult:
@@ -82,7 +82,7 @@ async def commit_under_way(
         await go_on.wait()
         return await commit(*arguments, **options)
 
-    monkeypatch.setattr(OffsetStore, "commit", slow)
+    monkeypatch.setattr(ZooKeeperOffsets, "commit", slow)
     task = asyncio.create_task(consumer.member.share.commit({P0: Progress(10)}))
     await begun.wait()
     return task, go_on
@@ -104,7 +104,7 @@ async def test_progress_that_waits_is_not_committed_under_a_later_claim(
     assert isinstance(outcome[P1], GenerationStale)
     assert outcome[P2] is None
     async with group.cluster.admin() as coordinator:
-        assert sorted(await OffsetStore(coordinator).read("g", ["t"])) == [P0, P2]
+        assert sorted(await ZooKeeperOffsets(coordinator).read("g", ["t"])) == [P0, P2]
 
 
 async def test_of_commits_that_wait_together_the_last_one_of_a_partition_is_written(
@@ -121,7 +121,7 @@ async def test_of_commits_that_wait_together_the_last_one_of_a_partition_is_writ
     assert await first == {P0: None}
     assert await asyncio.gather(*waiting) == [{P1: None}, {P1: None}]
     async with group.cluster.admin() as coordinator:
-        found = await OffsetStore(coordinator).read("g", ["t"])
+        found = await ZooKeeperOffsets(coordinator).read("g", ["t"])
     assert {where: each.offset for where, each in found.items()} == {P0: 10, P1: 30}
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextvars
-from collections import defaultdict
+import gc
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -335,3 +336,47 @@ async def test_a_listener_that_a_library_cancels_gets_its_message_again(
         await until(lambda: tries == 1)
         await asyncio.sleep(90.0)
         assert (got, consumer.troubles()) == ([b"0", b"1", b"2"], {})
+
+
+def kept(partition: int) -> int:
+    """Return how many messages of a partition are in memory, of consumers, say."""
+    gc.collect()
+    found = (each for each in gc.get_objects() if isinstance(each, Message))
+    return sum(each.partition == partition for each in found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"mode": "keyed"}, {"mode": "concurrent", "on_failure": "hold"}, {"batch_size": 3}],
+    ids=["orderly", "keyed", "concurrent", "lists"],
+)
+async def test_what_waits_for_its_next_try_goes_with_its_partition(
+    cluster: MemoryCluster, factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    """However long the pause is: the next owner tries it, and this member keeps nothing of it."""
+    await cluster.create_topic("pair", partitions=2)
+    async with await factory.create_producer() as producer:
+        sent = [await producer.send(Message("pair", b"x", key=f"k{at}")) for at in range(10)]
+    counts = Counter(each.partition for each in sent)
+    tried: list[int] = []
+
+    async def fail(given: Any) -> None:
+        tried.extend(each.partition for each in (given if isinstance(given, list) else [given]))
+        raise ValueError("no")
+
+    handled: list[int] = []
+
+    async def handle(given: Any) -> None:
+        handled.extend(each.partition for each in (given if isinstance(given, list) else [given]))
+
+    pauses = {"retry_backoff": (3_600.0, 3_600.0), "max_attempts": 1}
+    async with await listening(factory, fail, "pair", **pauses, **settings) as one:
+        await until(lambda: set(tried) == {0, 1})
+        await asyncio.sleep(1.0)
+        async with await listening(factory, handle, "pair", **pauses, **settings):
+            await until(lambda: bool(handled) and len(handled) == counts[handled[0]])
+            await asyncio.sleep(1.0)
+            (lost,) = set(handled)
+            assert [each.partition for each in one.assignment()] == [1 - lost]
+            assert kept(lost) == 0
+            assert kept(1 - lost) > 0 or not settings, "in order they are bytes until it is tried"

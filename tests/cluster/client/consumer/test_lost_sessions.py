@@ -17,7 +17,7 @@ from support.waiting import until, until_true
 
 from vq import aio
 from vq.coordination.groups import groups
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionState
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.message_filter import ALL
@@ -63,7 +63,7 @@ async def test_a_reset_meanwhile_has_the_last_word(
     consumer = await consumer_of(factory, commit_interval_s=600.0)
     assert await take(consumer, 2) == [b"1", b"2"]
     async with cluster.admin() as coordinator:
-        await OffsetStore(coordinator).reset("g", WHERE, CommittedOffset(offset=0))
+        await ZooKeeperOffsets(coordinator).reset("g", WHERE, CommittedOffset(offset=0))
     await lose_the_session(cluster, factory)
     assert await take(consumer, 3) == [b"1", b"2", b"3"]
 
@@ -108,7 +108,7 @@ async def test_nothing_is_committed_under_a_claim_of_an_earlier_session(
             while coordinator.session_id in {0, session}:
                 await asyncio.sleep(0)
             await consumer.commit()
-            found = await OffsetStore(operator).read("g", ["t"])
+            found = await ZooKeeperOffsets(operator).read("g", ["t"])
             assert found[WHERE].offset == 0, "the other member has committed where it began"
 
 

@@ -14,7 +14,7 @@ from support.membership import (
 )
 from support.waiting import until, until_true
 
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.model import TopicPartition
@@ -116,7 +116,7 @@ async def test_a_fence_leaves_no_partition_without_a_member(group: Group) -> Non
     async with group.cluster.admin() as coordinator:
         for where in sorted(ALL):
             fresh = CommittedOffset(offset=0, message_id=None, time_ms=0, member="", topic_id="")
-            await OffsetStore(coordinator).reset("g", where, fresh)
+            await ZooKeeperOffsets(coordinator).reset("g", where, fresh)
     for consumer in (first, second):
         consumer.events.clear()
         audit(consumer)

@@ -26,7 +26,7 @@ from vq.client.consumer.group.hold_states import State
 from vq.client.consumer.group.holds import Hold, Holds
 from vq.client.consumer.group.membership import Membership
 from vq.client.departures import Departures
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import VqError
@@ -41,7 +41,7 @@ class CountedCluster:
 
     def __init__(self, coordinator: MemoryCoordinator, partitions: int) -> None:
         self.coordinator = coordinator
-        self.offsets = OffsetStore(coordinator)
+        self.offsets = ZooKeeperOffsets(coordinator)
         self.clock = clock_of_loop()
         self.rng = random.Random(7)
         self.departures = Departures(coordinator, self.rng)

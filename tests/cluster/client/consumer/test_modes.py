@@ -3,18 +3,20 @@
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.cases import case
 from support.consumers import send, texts
-from support.waiting import until
+from support.waiting import until, until_true
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.tries import RETRY, Retry
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import GroupStopped, InvalidArgument, ListenerFailed
 from vq.model import Message, TopicPartition
@@ -23,6 +25,25 @@ pytestmark = pytest.mark.virtual_time
 
 T0 = TopicPartition("t", 0)
 KEYS = ("a", "b", "c", "d")
+
+
+#: Every way in which a listener may get its messages.
+WAYS: dict[str, dict[str, Any]] = {
+    f"{mode}, {'lists' if size > 1 else 'one by one'}": {"mode": mode, "batch_size": size}
+    for mode in ("orderly", "keyed", "concurrent")
+    for size in (1, 3)
+}
+every_way = pytest.mark.parametrize("settings", WAYS.values(), ids=WAYS)
+
+
+def for_each(listener: Callable[[Message], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    """Return a listener that takes lists, too."""
+
+    async def handle(given: Message | list[Message]) -> None:
+        for message in given if isinstance(given, list) else [given]:
+            await listener(message)
+
+    return handle
 
 
 async def member(
@@ -105,8 +126,9 @@ async def test_a_crash_delivers_again_from_the_lowest_unfinished_message(
     assert consumer.troubles() == {}
 
 
+@every_way
 async def test_a_result_of_an_earlier_claim_counts_for_nothing(
-    cluster: MemoryCluster, factory: aio.MessageFactory
+    cluster: MemoryCluster, factory: aio.MessageFactory, settings: dict[str, Any]
 ) -> None:
     """Also when the same member claims again: its listener runs under both generations."""
     sent = await send(factory, *texts(0, 1, 2))
@@ -123,7 +145,7 @@ async def test_a_result_of_an_earlier_claim_counts_for_nothing(
             except asyncio.CancelledError:
                 continue  # it goes on beyond its limit, as a thread does
 
-    consumer = await member(factory, listener, mode="concurrent", listener_timeout_s=5.0)
+    consumer = await member(factory, for_each(listener), listener_timeout_s=5.0, **settings)
     await until(lambda: len(calls) == 1)
     coordinator: Any = factory._opened().coordinator
     session = coordinator.session_id
@@ -230,27 +252,100 @@ async def test_the_group_stops_at_a_message_until_it_is_reset(
         await until(lambda: b"9" in got)
         await consumer.close()
     async with cluster.admin() as coordinator:
-        await OffsetStore(coordinator).reset("g", T0, CommittedOffset(offset=sent[2].offset))
+        await ZooKeeperOffsets(coordinator).reset("g", T0, CommittedOffset(offset=sent[2].offset))
     async with await factory.create_consumer(config) as consumer:
         await consumer.subscribe("t", listener=listener).start()
         await until(lambda: b"2" in got)
 
 
-async def test_two_listeners_that_fail_at_once_lose_nothing(factory: aio.MessageFactory) -> None:
-    await send_keyed(factory, 40)
-    got: list[int] = []
+@every_way
+async def test_listeners_that_fail_at_once_lose_nothing(
+    factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    """At several partitions, keys or messages: two at least are failing at some moment."""
+    sent = [Message("wide", b"%d" % each, key=KEYS[each % 4]) for each in range(40)]
+    await send(factory, *sent)
+    got: set[int] = set()
+    failing = most = 0
     rng = random.Random(3)
 
     async def listener(message: Message) -> None:
-        await asyncio.sleep(rng.random() / 10)
+        nonlocal failing, most
         if message.attempts < 3 and rng.random() < 0.5:
+            failing += 1
+            most = max(most, failing)
+            await asyncio.sleep(rng.random() / 10)
+            failing -= 1
             raise OSError("busy")
-        got.append(int(message.content))
+        await asyncio.sleep(rng.random() / 10)
+        got.add(int(message.content))
 
-    async with await member(factory, listener, mode="concurrent", max_attempts=9) as consumer:
+    each = for_each(listener)
+    async with await member(factory, each, "wide", max_attempts=9, **settings) as consumer:
         await until(lambda: len(got) == 40)
-        assert await committed(consumer) > 0
-    assert sorted(got) == list(range(40))
+        await until_true(lambda: is_all_committed(consumer, "wide"))
+    assert most > 1
+
+
+async def is_all_committed(consumer: aio.MessageConsumer, topic: str) -> bool:
+    """Whether a commit has the group behind all messages of a topic."""
+    await consumer.commit()
+    offsets = await consumer.get_offset(topic)
+    ends = [(await consumer.get_bounds(topic, each.partition)).latest for each in offsets]
+    return list(offsets.values()) == ends
+
+
+async def cancel_by_a_timer() -> None:
+    """Be cancelled by what is not vq, such as the time-out of a library."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_later(0.1, task.cancel)
+    await asyncio.sleep(1e6)
+
+
+async def hang() -> None:
+    """Go beyond any limit."""
+    await asyncio.sleep(1e6)
+
+
+@every_way
+async def test_a_listener_that_hangs_is_cancelled_or_raises_anything_loses_nothing(
+    factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    """The message is tried again; what was in another call is handled once."""
+    await send_keyed(factory, 8)
+    wrongs = (
+        *(asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1), GeneratorExit()),
+        *(cancel_by_a_timer, hang),
+    )
+    for number, wrong in enumerate(wrongs):
+        got: list[bytes] = []
+        tries: list[int] = []
+
+        async def handle(
+            given: Message | list[Message],
+            wrong: Any = wrong,
+            got: list[bytes] = got,
+            tries: list[int] = tries,
+        ) -> None:
+            messages = given if isinstance(given, list) else [given]
+            found = {each.content: each for each in messages}
+            if b"2" in found:
+                tries.append(found[b"2"].attempts)
+                if len(tries) == 1:
+                    if isinstance(wrong, BaseException):
+                        raise wrong
+                    await wrong()
+            got += found
+
+        named = {"group": f"g{number}", "listener_timeout_s": 2.0, **settings}
+        with case(wrong):
+            async with await member(factory, handle, **named) as consumer:
+                await until(lambda got=got: len(got) >= 8)
+                assert await is_all_committed(consumer, "t")
+                assert consumer.troubles() == {}
+            assert sorted(got) == [b"%d" % each for each in range(8)]
+            assert tries == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])

@@ -13,7 +13,7 @@ from support.waiting import until, until_true
 from vq import aio
 from vq.admin import Target
 from vq.client.consumer.group import outside_offsets
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.errors import InvalidArgument, InvalidState, OffsetStoreFailed
 from vq.model import TopicPartition
 from vq.offset_stores.file import FileOffsetStore
@@ -77,7 +77,7 @@ def store(tmp_path: Path) -> Iterator[SqlOffsetStore]:
 async def copy_of(cluster: MemoryCluster, group: str = "g") -> tuple[int, bool] | None:
     """Return the offset in ZooKeeper, and whether it is a copy."""
     async with cluster.admin() as coordinator:
-        found = await OffsetStore(coordinator).at(group, T0)
+        found = await ZooKeeperOffsets(coordinator).at(group, T0)
     return None if found is None else (found.offset, found.copied)
 
 

@@ -19,7 +19,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer.group.hold_states import State
 from vq.client.consumer.place import places
 from vq.client.consumer.place.stops import Stops
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import (
@@ -99,7 +99,7 @@ async def crash(cluster: MemoryCluster, *, keep: int) -> None:
 
 async def committed(cluster: MemoryCluster) -> CommittedOffset:
     async with cluster.admin() as coordinator:
-        return (await OffsetStore(coordinator).read("g", ["t"]))[WHERE]
+        return (await ZooKeeperOffsets(coordinator).read("g", ["t"]))[WHERE]
 
 
 async def until_stopped(cluster: MemoryCluster, consumer: aio.MessageConsumer) -> CommittedOffset:
@@ -271,7 +271,7 @@ async def test_a_commit_of_a_topic_of_that_name_that_was_deleted_is_no_place(
     value = await committed(cluster)
     async with started(cluster, host="operator") as client:
         old = CommittedOffset(offset=value.offset, message_id=value.message_id, topic_id="0ld")
-        await OffsetStore(client.coordinator).reset("g", WHERE, old)
+        await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, old)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         stopped = await until_stopped(cluster, consumer)
     assert "another topic of this name (id 0ld" in stopped.stopped
@@ -290,7 +290,7 @@ async def test_a_commit_of_a_topic_that_was_made_again_is_no_place(
         await until(lambda: WHERE not in cluster.nodes["b1"].parts.partitions.channels)
         await cluster.create_topic("t", partitions=1)
         await send(cluster, "m", 4)
-        await OffsetStore(client.coordinator).reset("g", WHERE, value)
+        await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, value)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         stopped = await until_stopped(cluster, consumer)
     assert f"another topic of this name (id {value.topic_id}" in stopped.stopped
@@ -302,7 +302,7 @@ async def test_a_commit_of_an_earlier_vq_is_a_place(cluster: MemoryCluster) -> N
     value = await committed(cluster)
     async with started(cluster, host="operator") as client:
         old = CommittedOffset(offset=value.offset, message_id=value.message_id)
-        await OffsetStore(client.coordinator).reset("g", WHERE, old)
+        await ZooKeeperOffsets(client.coordinator).reset("g", WHERE, old)
     assert await consume(cluster, 2) == ["m2", "m3"]
     last = await committed(cluster)
     assert (last.offset, last.topic_id, last.epoch) == (4 * SIZE, value.topic_id, value.epoch)

@@ -14,7 +14,7 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, StartPosition
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Operation, Stat
 from vq.coordination.tree.memory import MemoryCoordinator
@@ -116,7 +116,7 @@ async def test_the_last_handled_message_is_named_beside_the_offset(
 
     async def committed() -> CommittedOffset:
         async with cluster.admin() as coordinator:
-            return (await OffsetStore(coordinator).read("g", ["t"]))[where]
+            return (await ZooKeeperOffsets(coordinator).read("g", ["t"]))[where]
 
     async def consume(count: int) -> None:
         consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.1))
@@ -159,7 +159,7 @@ async def test_a_commit_that_fails_is_tried_again(
 ) -> None:
     results = await send(factory, *texts(1, 2))
     consumer = await consumer_of(factory, commit_interval_s=0.01)
-    commit = OffsetStore.commit
+    commit = ZooKeeperOffsets.commit
     errors: list[Exception] = [RuntimeError("a bug"), UnknownTopic("any error")]
 
     async def fail(*arguments: Any, **options: Any) -> Any:
@@ -169,7 +169,7 @@ async def test_a_commit_that_fails_is_tried_again(
 
     await consumer.start()
     await until(consumer.assignment)
-    monkeypatch.setattr(OffsetStore, "commit", fail)
+    monkeypatch.setattr(ZooKeeperOffsets, "commit", fail)
     await take(consumer, 2)
     await ask_for_more(consumer)
     await until_committed(consumer, results[1].offset + 21)
@@ -183,7 +183,7 @@ async def test_what_is_handled_while_a_commit_is_under_way_is_left_for_the_next(
     results = await send(factory, *texts(1, 2))
     consumer = await consumer_of(factory, commit_interval_s=60.0)
     assert await take(consumer, 2) == [b"1", b"2"]
-    commit = OffsetStore.commit
+    commit = ZooKeeperOffsets.commit
     under_way, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any, **options: Any) -> Any:
@@ -191,7 +191,7 @@ async def test_what_is_handled_while_a_commit_is_under_way_is_left_for_the_next(
         await go_on.wait()
         return await commit(*arguments, **options)
 
-    monkeypatch.setattr(OffsetStore, "commit", slow)
+    monkeypatch.setattr(ZooKeeperOffsets, "commit", slow)
     committing = asyncio.create_task(consumer.commit())
     await under_way.wait()
     await ask_for_more(consumer)

@@ -15,7 +15,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer import troubles
 from vq.client.consumer.place import places
 from vq.coordination.groups import claims
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import ConnectionLost
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CorruptData, VqError
@@ -81,7 +81,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
         faults = {
             "claim": fail_first(monkeypatch, claims, "claim_together", lambda: ConnectionLost("")),
             "commit": fail_first(
-                monkeypatch, OffsetStore, "commit", lambda: ConnectionLost("not now")
+                monkeypatch, ZooKeeperOffsets, "commit", lambda: ConnectionLost("not now")
             ),
             "place": fail_first(monkeypatch, places, "why_another", lambda: CorruptData("bad")),
             "report": fail_first(
@@ -119,7 +119,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
 
     async def is_committed() -> bool:
         async with cluster.admin() as admin:
-            offsets = await OffsetStore(admin).read("g", ["t"])
+            offsets = await ZooKeeperOffsets(admin).read("g", ["t"])
         return max(each.offset for each in offsets.values()) > 0
 
     await until_true(is_committed)

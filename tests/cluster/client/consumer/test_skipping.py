@@ -186,11 +186,19 @@ async def test_large_headers_make_no_batch_that_nobody_takes(
     assert not skipped()
 
 
+@pytest.mark.parametrize("heir", ["m", "another"])
 @pytest.mark.parametrize("step", ["before", "recorded", "committed"])
 async def test_a_member_that_is_killed_while_it_skips_loses_nothing(
-    cluster: MemoryCluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch, step: str
+    cluster: MemoryCluster,
+    client: ClusterClient,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    heir: str,
 ) -> None:
-    """Before the record is on disk; behind that, and before the offset moves on; behind both."""
+    """Before the record is on disk; behind that, and before the offset moves on; behind both.
+
+    The same member comes again, or another one of the machine gets the partition.
+    """
     dead, handler = Handler(), Handler()
     with monkeypatch.context() as dying:
         whole = failed_file._write_all
@@ -214,13 +222,15 @@ async def test_a_member_that_is_killed_while_it_skips_loses_nothing(
             dying.setattr(failed_file, "_write_all", whole)
             async with (
                 factory_of(cluster, host="other", seed=32) as other,
-                await member(other, handler, max_attempts=1) as consumer,
+                await member(other, handler, heir, max_attempts=1) as consumer,
             ):
                 await asyncio.sleep(30.0)
                 await consumer.commit()
                 assert await lag(client) == 0
     assert set(dead.contents) | set(handler.contents) == ALL - BAD
     assert sorted(each.message.content for each in skipped()) == sorted(BAD), "once each"
+    assert await run_failed(client, "g") == FailedRun(len(BAD), 0, 0)
+    assert skipped() == []
 
 
 @MODES

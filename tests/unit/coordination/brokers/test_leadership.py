@@ -11,7 +11,7 @@ from vq.clock import SystemClock
 from vq.coordination.brokers import group_views, registry
 from vq.coordination.brokers.fitness import Fitness
 from vq.coordination.brokers.insync import MastershipRefused
-from vq.coordination.brokers.leadership import Following, Leadership, Registered
+from vq.coordination.brokers.leadership import Following, Leadership, Leading
 from vq.coordination.brokers.registry import BrokerRegistration
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.brokers import GroupState, Registration
@@ -36,7 +36,7 @@ async def test_a_node_can_be_registered_and_lead_nothing(client) -> None:
     assert await group_views.groups(client) == [GroupView("b1", alive=False)]
     leadership = Leadership(client, group="b1", node="n1")
     leadership.registered(incarnation)
-    assert await leadership.start() == Registered(incarnation, 1)
+    assert await leadership.start() == Leading(incarnation, 1)
     assert await group_views.groups(client) == [GroupView("b1", alive=True)]
     await leadership.stop()
     await registration.stop()
@@ -55,7 +55,7 @@ async def test_a_node_that_may_not_lead_stays_registered(client, other) -> None:
     assert second.registration.incarnation == incarnation
     assert {node.node for node in await registry.nodes(client, "b1")} == {"n1", "n2"}
     await first.stop()
-    await until(lambda: second.registered == Registered(incarnation, 2))
+    await until(lambda: second.registered == Leading(incarnation, 2))
     await second.stop()
 
 
@@ -164,7 +164,7 @@ async def test_a_node_leads_only_with_the_directory_it_was_in_sync_with(client) 
 
 async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, monkeypatch) -> None:
     """The session ended right behind the claim, and its node with it: another one is made."""
-    told: list[Registered | None] = []
+    told: list[Leading | None] = []
     one = broker(client, on_change=told.append)
     claim, epochs = one.leadership.claim_mastership, []
 
@@ -206,7 +206,7 @@ async def test_a_node_that_waits_for_others_leads_when_there_are_none_any_more(
 
     monkeypatch.setattr(Leadership, "_wait", decided)
     standing = await one.leadership.start()
-    assert isinstance(standing, Registered)
+    assert isinstance(standing, Leading)
     assert (standing.epoch, standing.insync) == (6, ("n1",))
     assert len(waited) == 1
     await one.stop()

@@ -10,7 +10,7 @@ from support.waiting import WAIT_S, until
 from vq.clock import SystemClock
 from vq.coordination.brokers import group_views, registry
 from vq.coordination.brokers.fitness import Fitness
-from vq.coordination.brokers.leadership import Registered
+from vq.coordination.brokers.leadership import Leading
 from vq.coordination.brokers.registry import BrokerRegistration, NameTaken
 from vq.coordination.tree.coordinator import ConnectionLost, Stat
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
@@ -113,7 +113,7 @@ async def test_another_directory_has_to_wait(ensemble, client, other) -> None:
 
 async def test_a_lost_session_is_told_and_followed_by_a_new_registration(ensemble, client) -> None:
     """None first, then a new incarnation with a higher epoch."""
-    told: list[Registered | None] = []
+    told: list[Leading | None] = []
     one = broker(client, on_change=told.append)
     first = await one.start()
     await expire(ensemble, client)
@@ -152,7 +152,7 @@ def _create(path: str, data: bytes) -> Any:
 
 async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
     """The registration notices by its watch, without a lost session."""
-    told: list[Registered | None] = []
+    told: list[Leading | None] = []
     one = broker(client, on_change=told.append)
     await one.start()
     await other.delete(Registration.path("b1", "n1"))
@@ -165,7 +165,7 @@ async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
 
 async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, other) -> None:
     """A watch fires once: it is armed again, or the deletion is noticed by the slow audit only."""
-    told: list[Registered | None] = []
+    told: list[Leading | None] = []
     one = broker(client, on_change=told.append)
     await one.start()
     path = Registration.path("b1", "n1")
@@ -181,7 +181,7 @@ async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, oth
 
 async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other) -> None:
     """No registration is told of that is not there; nobody has to wait for the audit."""
-    told: list[Registered | None] = []
+    told: list[Leading | None] = []
     one = broker(client, on_change=told.append)
     exists, path = client.exists, Registration.path("b1", "n1")
     deleted: list[str] = []

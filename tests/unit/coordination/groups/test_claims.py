@@ -11,7 +11,7 @@ from support.waiting import until
 
 from vq.coordination.groups import claims
 from vq.coordination.groups.claims import Assigned, Claim, Occasion, StillOwned
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     Coordinator,
@@ -35,7 +35,7 @@ async def test_a_claim_owns_with_a_rising_generation(client, other) -> None:
     assert await claims.read_partitions(client, Owner, "g", ["t"]) == {
         P0: Owner(member="m1", generation=1)
     }
-    done = await OffsetStore(client).commit([(mine, at(100))])
+    done = await ZooKeeperOffsets(client).commit([(mine, at(100))])
     await claims.release(client, done.done[P0])
     assert await claims.read_partitions(client, Owner, "g", ["t"]) == {}
     theirs = await known(other, await claims.claim(other, "g", "m2", P0))
@@ -52,7 +52,7 @@ async def test_an_owned_partition_cannot_be_claimed(client, other) -> None:
     with pytest.raises(StillOwned, match="'m1'"):
         await claims.claim(other, "g", "m2", P0)
     assert await claims.still_ours(client, mine)
-    assert (await OffsetStore(client).commit([(mine, at(5))])).stale == ()
+    assert (await ZooKeeperOffsets(client).commit([(mine, at(5))])).stale == ()
 
 
 async def test_a_member_of_the_same_name_in_another_session_is_another(client, other) -> None:
@@ -89,19 +89,19 @@ async def test_a_claim_goes_on_behind_the_last_commit_of_the_owner_before(
 ) -> None:
     """Which comes while the claim is under way, just before the release."""
     claimed = await claims.claim(other, "g", "m2", P0)
-    theirs = (await OffsetStore(other).commit([(claimed, at(100))])).done[P0]
+    theirs = (await ZooKeeperOffsets(other).commit([(claimed, at(100))])).done[P0]
     get = client.get
 
     async def after_the_release(path: str, **options: object) -> object:
         monkeypatch.setattr(client, "get", get)
-        last = (await OffsetStore(other).commit([(theirs, at(200))])).done[P0]
+        last = (await ZooKeeperOffsets(other).commit([(theirs, at(200))])).done[P0]
         await claims.release(other, last)
         return await get(path, **options)
 
     monkeypatch.setattr(client, "get", after_the_release)
     mine = await known(client, await claims.claim(client, "g", "m1", P0))
     assert mine.committed == at(200)
-    assert (await OffsetStore(client).commit([(mine, at(300))])).done[P0].committed == at(300)
+    assert (await ZooKeeperOffsets(client).commit([(mine, at(300))])).done[P0].committed == at(300)
 
 
 async def test_members_that_race_get_one_owner(client, other) -> None:
@@ -199,7 +199,7 @@ async def together(
     found = await claims.claim_together(
         coordinator, "g", member, partitions, known=known, **options
     )
-    return found | await OffsetStore(coordinator).known(had(found))
+    return found | await ZooKeeperOffsets(coordinator).known(had(found))
 
 
 def had(found: Mapping[TopicPartition, Claim | CoordinationError]) -> list[Claim]:
@@ -222,7 +222,7 @@ async def test_many_are_claimed_and_released_with_the_calls_of_one(
     # The nodes above, made with theirs; the owners; the claims; the progress.
     assert ensemble.served - before <= 18 + 1 + 1 + 1
     assert [each.generation for each in mine] == [1] * count
-    done = await OffsetStore(client).commit([(each, at(7)) for each in mine])
+    done = await ZooKeeperOffsets(client).commit([(each, at(7)) for each in mine])
     before = ensemble.served
     assert await claims.release_together(client, list(done.done.values())) == [None] * count
     assert ensemble.served - before == 1
@@ -285,7 +285,7 @@ async def test_one_that_cannot_be_read_does_not_stop_the_others(client) -> None:
 async def test_a_release_leaves_later_claims_alone(client, other) -> None:
     """One was reset, one's owner died and it was claimed again, one is owned by another."""
     mine = had(await together(client, "m1", of(4)))
-    await OffsetStore(other).reset("g", of(4)[0], at(5))
+    await ZooKeeperOffsets(other).reset("g", of(4)[0], at(5))
     await client.delete(Owner.path("g", "t", 1))
     theirs = await claims.claim(other, "g", "m2", of(4)[1])
     assert await claims.release_together(client, mine) == [None] * 4
@@ -316,7 +316,7 @@ class Survivor:
             found = await together(self.coordinator, "m1", wanted)
             self.held.update({each.partition: each for each in had(found)})
         offsets = [(each, at(each.generation)) for each in self.held.values()]
-        done = await OffsetStore(self.coordinator).commit(offsets)
+        done = await ZooKeeperOffsets(self.coordinator).commit(offsets)
         self.held.update(done.done)
 
     async def release(self) -> None:
@@ -383,7 +383,7 @@ async def test_an_assignment_remembers_who_had_it_and_why(client, other) -> None
     theirs = await claims.claim(other, "g", "b", P0, occasion=both)
     await claims.release(other, theirs)
     mine = await claims.claim(client, "g", "a", P0, occasion=Occasion(7, ["a"]))
-    await OffsetStore(client).reset("g", P0, at(0))
+    await ZooKeeperOffsets(client).reset("g", P0, at(0))
     await claims.claim(client, "g", "a", P0, occasion=alone)
     assert await reasons(client, P0) == [
         ("a", "first"),

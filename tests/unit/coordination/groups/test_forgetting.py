@@ -6,7 +6,7 @@ import pytest
 from support.coordination import at
 
 from vq.coordination.groups import claims, forgetting, groups
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import needs
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
@@ -25,7 +25,7 @@ async def read_both(client: MemoryCoordinator) -> claims.Claim:
     await groups.join_group(client, "g", "m1", Member(nonce="n1", topics=("t", "u")))
     first = await claims.claim(client, "g", "m1", T0)
     second = await claims.claim(client, "g", "m1", U0)
-    await OffsetStore(client).commit([(first, at(1)), (second, at(2))])
+    await ZooKeeperOffsets(client).commit([(first, at(1)), (second, at(2))])
     await groups.leave_group(client, "g", "m1", "n1")
     return second
 
@@ -38,7 +38,7 @@ async def test_a_group_forgets_a_topic_with_its_progress(client: MemoryCoordinat
     for _ in range(2):
         await forgetting.forget_topic(client, "g", "u")
     assert await groups.read_group(client, "g") == ONLY_T
-    assert set(await OffsetStore(client).read("g", ["t", "u"])) == {T0}
+    assert set(await ZooKeeperOffsets(client).read("g", ["t", "u"])) == {T0}
     assert (await needs.read_needs(client, "u", "")).of(0) == {needs.NO_GROUP: 0}
 
 
@@ -48,16 +48,16 @@ async def test_a_topic_that_a_member_reads_is_not_forgotten(client: MemoryCoordi
     with pytest.raises(InvalidState, match="m2"):
         await forgetting.forget_topic(client, "g", "u")
     assert await groups.read_group(client, "g") == BOTH
-    assert set(await OffsetStore(client).read("g", ["t", "u"])) == {T0, U0}
+    assert set(await ZooKeeperOffsets(client).read("g", ["t", "u"])) == {T0, U0}
 
 
 async def test_a_late_commit_brings_nothing_back(client: MemoryCoordinator) -> None:
     """Of a process that stood still: it has the claim of before."""
     late = await read_both(client)
     await forgetting.forget_topic(client, "g", "u")
-    result = await OffsetStore(client).commit([(late, at(9))])
+    result = await ZooKeeperOffsets(client).commit([(late, at(9))])
     assert result.stale == (U0,)
-    assert set(await OffsetStore(client).read("g", ["u"])) == set()
+    assert set(await ZooKeeperOffsets(client).read("g", ["u"])) == set()
 
 
 @pytest.mark.parametrize("contract_first", [False, True])
@@ -87,4 +87,4 @@ async def test_a_member_that_comes_meanwhile_keeps_the_topic(
     with pytest.raises(InvalidState):
         await forgetting.forget_topic(client, "g", "u")
     assert await groups.read_group(client, "g") == BOTH
-    assert U0 in await OffsetStore(client).read("g", ["u"])
+    assert U0 in await ZooKeeperOffsets(client).read("g", ["u"])

@@ -12,7 +12,7 @@ from support.waiting import WAIT_S, until
 from vq.coordination.groups import claims, groups
 from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.groups import UnknownGroup
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     NodeExists,
@@ -153,7 +153,7 @@ async def test_a_group_is_deleted_only_without_members(client) -> None:
     await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
     await groups.join_group(client, "g", "m1", Member(nonce="n1"))
     mine = await claims.claim(client, "g", "m1", P0)
-    await OffsetStore(client).commit([(mine, at(1))])
+    await ZooKeeperOffsets(client).commit([(mine, at(1))])
     with pytest.raises(InvalidState, match="m1"):
         await groups.delete_group(client, "g")
     await groups.leave_group(client, "g", "m1", "n1")
@@ -167,7 +167,7 @@ async def test_a_member_that_comes_while_its_group_is_deleted_stays_in_it(
     """With its node, and the group with its contract."""
     contract = ConsumerGroup(topics={"t": ALL})
     await groups.ensure_group(client, "g", contract)
-    await OffsetStore(client).reset("g", P0, at(7))
+    await ZooKeeperOffsets(client).reset("g", P0, at(7))
     delete = client.delete
 
     async def late(path: str, **options: Any) -> None:
@@ -181,7 +181,7 @@ async def test_a_member_that_comes_while_its_group_is_deleted_stays_in_it(
         await groups.delete_group(client, "g")
     assert list(await groups.members(client, "g")) == ["m1"]
     assert await groups.read_group(client, "g") == contract
-    assert await OffsetStore(client).read("g", ["t"]) == {}
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {}
 
 
 # Faults at every call -----------------------------------------------------------------------------
@@ -199,7 +199,7 @@ async def member_story(client: MemoryCoordinator) -> None:
                 mine = await known(client, await claims.claim(client, "g", "m1", P0))
             for offset in (10, 20):
                 if mine.committed is None or mine.committed.offset < offset:
-                    result = await OffsetStore(client).commit([(mine, at(offset))])
+                    result = await ZooKeeperOffsets(client).commit([(mine, at(offset))])
                     assert result.stale == ()
                     mine = result.done[P0]
             await claims.release(client, mine)
@@ -219,7 +219,7 @@ async def test_a_member_survives_a_fault_at_every_call(fault: str) -> None:
             strike(ensemble, client, fault, skip)
             await member_story(client)
             was_struck = disarm(client)
-            assert await OffsetStore(client).read("g", ["t"]) == {P0: at(20)}
+            assert await ZooKeeperOffsets(client).read("g", ["t"]) == {P0: at(20)}
             assert await client.exists(Owner.path("g", "t", 0)) is None
             assert await groups.members(client, "g") == {}
         if not was_struck:

@@ -14,7 +14,7 @@ from vq.coordination.brokers import registry
 from vq.coordination.brokers.open_counts import read_counts
 from vq.coordination.groups import claims
 from vq.coordination.groups.groups import ensure_group
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import cluster_settings, grace, summaries, topics
 from vq.coordination.topics.cluster_settings import create_missing_topic
 from vq.coordination.topics.grace import Counted, GraceCounter
@@ -74,7 +74,7 @@ async def test_an_undeleted_topic_is_as_it_was(client: MemoryCoordinator) -> Non
     await ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
     claim = await claims.claim(client, "g", "m", P)
     committed = CommittedOffset(offset=7, topic_id=made.id)
-    await OffsetStore(client).commit([(claim, committed)])
+    await ZooKeeperOffsets(client).commit([(claim, committed)])
     counts = await opened(client)
 
     await retire(client)
@@ -90,7 +90,7 @@ async def test_an_undeleted_topic_is_as_it_was(client: MemoryCoordinator) -> Non
     assert (view.id, view.settings, view.origin) == (made.id, settings, BY)
     assert (view.partitions, view.partition_versions) == (made.partitions, made.partition_versions)
     assert await opened(client) == counts
-    assert await OffsetStore(client).read("g", ["t"]) == {P: committed}
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {P: committed}
     assert (await client.exists(TopicNode.path("t"))).czxid == made.created  # type: ignore[union-attr]
     assert await grace.undelete_topic(client, "t") == (view, False)
 
@@ -325,7 +325,7 @@ async def test_a_removal_that_was_begun_is_finished_by_another(client: MemoryCoo
     view = await topics.create_topic(client, "t", TopicSettings(partitions=3))
     await ensure_group(client, "g", ConsumerGroup(topics={"t": ALL}))
     claim = await claims.claim(client, "g", "m", P)
-    await OffsetStore(client).commit([(claim, CommittedOffset(offset=7))])
+    await ZooKeeperOffsets(client).commit([(claim, CommittedOffset(offset=7))])
     await retire(client, grace_ms=0)
     multi, calls = client.multi, 0
 
@@ -344,7 +344,7 @@ async def test_a_removal_that_was_begun_is_finished_by_another(client: MemoryCoo
         await grace.undelete_topic(client, "t")
     assert await grace.remove_when_due(client, "t", "")
     assert await client.exists(TopicNode.path("t")) is None
-    assert await OffsetStore(client).read("g", ["t"]) == {}
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {}
 
 
 class Suspended:
@@ -369,7 +369,7 @@ class Suspended:
 
 async def commit(client: MemoryCoordinator, offset: int) -> None:
     claim = await claims.claim(client, "g", f"m{offset}", P)
-    await OffsetStore(client).commit([(claim, CommittedOffset(offset=offset))])
+    await ZooKeeperOffsets(client).commit([(claim, CommittedOffset(offset=offset))])
 
 
 async def test_a_client_that_goes_on_late_removes_nothing_of_a_namesake() -> None:
@@ -388,7 +388,7 @@ async def test_a_client_that_goes_on_late_removes_nothing_of_a_namesake() -> Non
                 break
             view = await topics.describe_topic(client, "t")
             assert (view.id, len(view.partitions)) == (late.made.id, 2)
-            assert (await OffsetStore(client).read("g", ["t"]))[P].offset == 3
+            assert (await ZooKeeperOffsets(client).read("g", ["t"]))[P].offset == 3
             assert await client.children(TopicNode.path("t")) == ["partitions"]
     assert step > 5
 

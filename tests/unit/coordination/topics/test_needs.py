@@ -6,7 +6,7 @@ import pytest
 from support.coordination import at
 
 from vq.coordination.groups import groups
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import needs
 from vq.coordination.topics.needs import NO_GROUP, read_needs
 from vq.coordination.tree.reading import AT_ONCE_MAX
@@ -21,7 +21,7 @@ async def group(client, name: str, topic: str, **offsets: CommittedOffset) -> No
     await groups.ensure_group(client, name, ConsumerGroup(topics={topic: ALL}))
     for partition, offset in offsets.items():
         where = TopicPartition(topic, int(partition[1:]))
-        await OffsetStore(client).reset(name, where, offset)
+        await ZooKeeperOffsets(client).reset(name, where, offset)
 
 
 async def test_each_group_needs_what_follows_its_commit(client) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.coordination import FAULTS, client_of, disarm, known, strike
 
 from vq.coordination.groups import claims
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.placement import move
 from vq.coordination.topics.topics import TopicExists
@@ -138,12 +138,12 @@ async def test_a_deleted_topic_takes_the_groups_progress_along(client) -> None:
     """Its namesake starts from the beginning, with another id."""
     first = await topics.create_topic(client, "t")
     mine = await claims.claim(client, "g", "m", TopicPartition("t", 0))
-    await OffsetStore(client).commit([(mine, CommittedOffset(offset=5))])
+    await ZooKeeperOffsets(client).commit([(mine, CommittedOffset(offset=5))])
     await topics.delete_topic(client, "t")
     second = await topics.create_topic(client, "t")
     assert second.id != first.id
-    assert await OffsetStore(client).read("g", ["t"]) == {}
-    late = await OffsetStore(client).commit([(mine, CommittedOffset(offset=9))])
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {}
+    late = await ZooKeeperOffsets(client).commit([(mine, CommittedOffset(offset=9))])
     assert late.stale == (TopicPartition("t", 0),)
 
 
@@ -350,7 +350,7 @@ async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
             await add_broker(brokers, "b1")
             await topics.create_topic(client, "t", TopicSettings(partitions=2))
             mine = await claims.claim(client, "g", "m", TopicPartition("t", 0))
-            await OffsetStore(client).commit([(mine, CommittedOffset(offset=5))])
+            await ZooKeeperOffsets(client).commit([(mine, CommittedOffset(offset=5))])
             strike(ensemble, client, fault, skip)
             for _ in range(5):
                 try:
@@ -375,16 +375,20 @@ async def test_a_claim_on_a_deleted_topic_commits_nothing_into_its_namesake(clie
     partition = TopicPartition("t", 0)
     await topics.create_topic(client, "t")
     slept = await claims.claim(client, "g", "m1", partition)
-    done = await OffsetStore(client).commit([(slept, CommittedOffset(offset=500, member="m1"))])
+    done = await ZooKeeperOffsets(client).commit(
+        [(slept, CommittedOffset(offset=500, member="m1"))]
+    )
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
     fresh = await known(client, await claims.claim(client, "g", "m2", partition))
     assert fresh.committed is None
     progress = CommittedOffset(offset=10, member="m2")
-    assert (await OffsetStore(client).commit([(fresh, progress)])).stale == ()
-    late = await OffsetStore(client).commit([(done.done[partition], CommittedOffset(offset=600))])
+    assert (await ZooKeeperOffsets(client).commit([(fresh, progress)])).stale == ()
+    late = await ZooKeeperOffsets(client).commit(
+        [(done.done[partition], CommittedOffset(offset=600))]
+    )
     assert late.stale == (partition,)
-    assert await OffsetStore(client).read("g", ["t"]) == {partition: progress}
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {partition: progress}
 
 
 async def test_progress_is_reset_on_a_topic_made_anew(client) -> None:
@@ -394,7 +398,7 @@ async def test_progress_is_reset_on_a_topic_made_anew(client) -> None:
     await claims.claim(client, "g", "m1", partition)
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
-    await OffsetStore(client).reset("g", partition, CommittedOffset(offset=7))
+    await ZooKeeperOffsets(client).reset("g", partition, CommittedOffset(offset=7))
     mine = await known(client, await claims.claim(client, "g", "m1", partition))
     assert mine.committed == CommittedOffset(offset=7)
 

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.broker import memory_cluster
@@ -14,7 +15,10 @@ from support.waiting import until_true
 
 from vq.broker.base.config import BrokerConfig
 from vq.client.config import MessageFactoryConfig
+from vq.coordination.groups import groups
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member
 from vq.errors import CoordinationError
+from vq.message_filter import ALL
 from vq.model import Address
 from vq.operations.cluster import doctor
 from vq.operations.cluster.checks import Level
@@ -166,3 +170,53 @@ async def test_a_session_that_fails_is_not_told_to_run_the_doctor(
     assert [(each.check, each.detail) for each in found[1:]] == [
         ("session", "no session: it hangs")
     ]
+
+
+async def test_offsets_of_what_does_not_exist_and_of_stores_that_are_elsewhere() -> None:
+    """What ZooKeeper tells; a store outside of it is known by its identity alone."""
+    async with memory_cluster() as cluster:
+        await cluster.start("b1")
+        await cluster.create_topic("t", partitions=2)
+        async with started(cluster) as client:
+            tree = client.coordinator
+
+            async def offsets(group: str, topic: str, number: int, **values: Any) -> None:
+                offset = CommittedOffset(offset=0, **values)
+                path = CommittedOffset.path(group, topic, number)
+                await tree.create(path, offset.encode(), parents=True)
+
+            async def found() -> list[tuple[str, Level, str]]:
+                checked = await doctor.check_brokers(client)
+                return [
+                    (each.check, each.level, each.detail)
+                    for each in checked
+                    if each.check.startswith("offset")
+                ]
+
+            now_ms = client.clock.wall_ms()
+            await groups.ensure_group(tree, "plain", ConsumerGroup(topics={"t": ALL}))
+            await offsets("plain", "t", 1, time_ms=now_ms)
+            assert await found() == [], "all is well in ZooKeeper"
+            await offsets("plain", "t", 2)
+            await offsets("plain", "gone", 0)
+            sql = ConsumerGroup(topics={"t": ALL}, offset_store="sql:0123456789abcdef")
+            await groups.ensure_group(tree, "own", sql)
+            await offsets("own", "t", 0, copied=True)
+            await offsets("own", "t", 1)
+            told = "1 group(s) have their offsets elsewhere (own: sql:0123456789abcdef)"
+            plain, others = await found()
+            assert plain[:2] == ("offsets of plain", Level.WARN)
+            assert "some of gone, t-2, which does not exist" in plain[2]
+            assert others[:2] == ("offset stores", Level.OK)
+            assert others[2].startswith(told)
+            await groups.join_group(tree, "own", "m", Member(nonce="n"))
+            waits, _, _ = await found()
+            assert waits[:2] == ("offsets of own", Level.WARN)
+            assert (
+                "was set for t-1 into the store sql:0123456789abcdef, with 1 member(s)" in waits[2]
+            )
+            await tree.set(
+                CommittedOffset.path("own", "t", 1),
+                CommittedOffset(offset=0, time_ms=now_ms).encode(),
+            )
+            assert len(await found()) == 2, "a member may be about to take it"

@@ -43,6 +43,9 @@ class Executor(ABC):
     def end_pauses(self) -> None:  # noqa: B027  not all have them
         """Have what waits for its next try tried now: the group has another policy."""
 
+    def forget(self, delivery: Any) -> None:  # noqa: B027  likewise
+        """A partition was stopped: keep nothing of it that waits for its next try. Any thread."""
+
     def is_waited_for(self, delivery: Any) -> None:  # noqa: B027  not all care
         """A hand-over waits until the user is done with a message of ``delivery``."""
 
@@ -132,13 +135,17 @@ class Delivery(ABC):
             self._in_line = True
         self._executor.put(self)
 
-    def pass_over(self, offset: int) -> None:
-        """Go on at an offset: nobody can read what is before it. Only after ``fetch_again``."""
+    def has_passed(self, offset: int) -> bool:
+        """Whether a bad record was passed over before, by this member or the one before it."""
+        return False
+
+    def pass_over(self, bad: int, following: int) -> None:
+        """Go on behind a record that nobody can read. Only after ``fetch_again``."""
         with self._lock:
             if self.is_stopped:
                 return
-            self._expected = offset
-            self._passed_over(offset)
+            self._expected = following
+            self._passed_over(bad, following)
         if self.error is not None:
             self._goes_on()
 
@@ -152,7 +159,10 @@ class Delivery(ABC):
             return self._place()
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
-        """Return the offset and the id of each message behind that place that is handled, too."""
+        """Return the offset and the id of each message behind that place that is handled, too.
+
+        First those of bad records that were passed over; they have ``BAD_RECORD_ID``.
+        """
         return ()
 
     @property
@@ -176,6 +186,7 @@ class Delivery(ABC):
             is_entered = self._at_work > 0
             if is_entered:
                 self._on_stopped = on_stopped
+        self._executor.forget(self)
         if is_entered:
             self._executor.is_waited_for(self)
         else:
@@ -244,6 +255,7 @@ class Delivery(ABC):
         """Deliver nothing further, and have the group stopped here because of ``error``."""
         with self._lock:
             self._halt()
+        self._executor.forget(self)
         forget_locals(error)
         self._hooks.stop(error)
 
@@ -258,8 +270,8 @@ class Delivery(ABC):
         self._chunks.clear()
 
     @abstractmethod
-    def _passed_over(self, offset: int) -> None:
-        """Have the progress go on at an offset, behind what nobody can read."""
+    def _passed_over(self, bad: int, following: int) -> None:
+        """Have the progress go on behind a record that nobody can read."""
 
     @abstractmethod
     def _forget_fetched(self) -> int:

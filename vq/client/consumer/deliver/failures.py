@@ -1,7 +1,8 @@
 """What becomes of a message whose listener failed: tried again, held, skipped, or the group stops.
 
 In here: the decision, from the settings and the number of tries, and its log lines. Not in here:
-who waits and for how long (the delivery and its executor).
+who waits and for how long (the delivery and its executor), and copies (``giving_up``). That one is
+called first: a message whose copy is stored was handled, and is not decided here.
 """
 
 import enum
@@ -19,6 +20,10 @@ from vq.shown import shown_raised
 
 logger = get_logger(__name__)
 _JITTER: Final = 0.2
+#: A traceback of a message that is tried again is logged once in this time, also for others with
+#: the same cause; of so many causes.
+TRACEBACK_AGAIN_MS: Final = 60_000
+_CAUSES_MAX: Final = 100
 
 
 class Verdict(enum.Enum):
@@ -82,6 +87,7 @@ class Failures:
         self._policy = policy
         self._rng = rng
         self._now_ms = now_ms
+        self._shown: dict[_Cause, int] = {}  # when a traceback was logged
 
     def failed(self, failed: Failed, before: VqError | None) -> Decided:
         """Decide about a message, and log it.
@@ -133,7 +139,8 @@ class Failures:
     def tell(self, decided: Decided, before: VqError | None) -> None:
         """Log what was decided; where the error was raised, once for each cause.
 
-        A listener may fail in another way at a later try.
+        A listener may fail in another way at a later try. Making a traceback takes longer than all
+        else about a failure: a message that is tried again has none if another one showed it.
         """
         verdict, told, _ = decided
         error = told.__cause__
@@ -173,8 +180,36 @@ class Failures:
                 partition=self._partition,
                 tries=tries,
                 error=told,
-                exc_info=where_raised,
+                exc_info=None if where_raised is None or self._has_shown(where_raised) else error,
             )
+
+    def _has_shown(self, error: BaseException) -> bool:
+        """Whether the traceback of such an error was logged lately; if not, it is now."""
+        cause, now_ms = _cause_of(error), self._now_ms()
+        shown_ms = self._shown.get(cause)
+        if shown_ms is not None and 0 <= now_ms - shown_ms < TRACEBACK_AGAIN_MS:
+            return True
+        if len(self._shown) >= _CAUSES_MAX:
+            self._shown.clear()
+        self._shown[cause] = now_ms
+        return False
+
+
+class _Cause(NamedTuple):
+    """What was raised, and where; not the frames, which refer to the message."""
+
+    kind: type[BaseException]
+    path: str
+    line: int
+
+
+def _cause_of(error: BaseException) -> _Cause:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None:
+        return _Cause(type(error), "", 0)
+    return _Cause(type(error), at.tb_frame.f_code.co_filename, at.tb_lineno)
 
 
 class FailingMessages:

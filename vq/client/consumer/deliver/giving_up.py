@@ -11,6 +11,7 @@ committed only then, and it holds up what must follow it until then.
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.policy import PolicyInForce
@@ -65,8 +66,8 @@ class Called(NamedTuple):
     giving_up: Any
 
 
-Copy = Callable[[Spent], Awaitable[None]]
-"""Returns once a copy is stored; raises what it is not, or may not be, stored for."""
+Copied = tuple[int, Exception | None]
+"""Of so many messages, from the first one on, the copies are stored; why the next one is not."""
 
 
 class FailedTries:
@@ -78,18 +79,26 @@ class FailedTries:
     Args:
         policy: After how many tries a message is copied; or at once, because nothing can read it.
         now_ms: The time.
+
+    Attributes:
+        remembered: Since when messages fail, and why they did last, by their places.
     """
 
     def __init__(self, policy: PolicyInForce, now_ms: Callable[[], int]) -> None:
         self._policy = policy
         self._now_ms = now_ms
-        self._since: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self.remembered: Final[dict[tuple[str, int, int], tuple[int, str]]] = {}
         self._spent: dict[tuple[str, int, int], tuple[FailurePolicy, Spent]] = {}
 
     def _most(self) -> float:
         """Return after how many failed tries a message is copied; infinite: never."""
         policy = self._policy.now
         return policy.max_attempts if policy.on_failure in COPIED else math.inf
+
+    def knows(self, given: Any) -> bool:
+        """Whether a message failed before, or one of a list."""
+        messages = given if isinstance(given, list) else (given,)
+        return not self.remembered.keys().isdisjoint(map(_place, messages))
 
     def used_up(self, messages: Sequence[Message]) -> list[Spent]:
         """Return messages of which only the copy is missing, with why; none: call the listener.
@@ -130,29 +139,30 @@ class FailedTries:
         is_over = is_bad or is_long or passes_on
         for message in messages:
             place = _place(message)
-            since, why_before = self._since.get(place, (self._now_ms(), ""))
-            self._since[place] = since, why
+            since, why_before = self.remembered.get(place, (self._now_ms(), ""))
+            self.remembered[place] = since, why
             if is_over or message.attempts >= self._most():
                 failure = DeliveryFailure(message.attempts, since, why)
                 error = None if isinstance(result, Retry) or why == why_before else result
                 spent = Spent(_NO_MESSAGE, failure, after_s, is_bad, passes_on)
                 self._spent[place] = policy, spent
                 found.append(spent._replace(message=message, error=error))
-        while len(self._since) > _REMEMBERED:
-            oldest = next(iter(self._since))
-            self._since.pop(oldest, None)
+        while len(self.remembered) > _REMEMBERED:
+            oldest = next(iter(self.remembered))
+            self.remembered.pop(oldest, None)
             self._spent.pop(oldest, None)
         return found
 
     def over(self, messages: Sequence[Message]) -> None:
         """Forget messages that are handled, or copied."""
-        for message in messages if self._since else ():
-            self._since.pop(_place(message), None)
+        for message in messages if self.remembered else ():
+            self.remembered.pop(_place(message), None)
             self._spent.pop(_place(message), None)
 
 
-def _place(message: Message) -> tuple[str, int, int]:
-    return message.topic, message.partition, message.offset
+_place: Final[Callable[[Message], tuple[str, int, int]]] = itemgetter(
+    *(Message._fields.index(each) for each in ("topic", "partition", "offset"))
+)
 
 
 def _not_copied(error: Exception, message: Message) -> None:
@@ -168,6 +178,8 @@ def _not_copied(error: Exception, message: Message) -> None:
 class _Try:
     """One call of a listener: of its messages, which are copied instead, and what that makes of it.
 
+    Nothing is made of a call that goes well, for messages that have not failed before.
+
     Args:
         failing: What the listener made of them before.
         given: A message, or a list.
@@ -175,6 +187,8 @@ class _Try:
     Attributes:
         spent: Messages to copy now. Some before the call: the listener is not called.
     """
+
+    __slots__ = ("_done", "_failing", "_messages", "spent")
 
     def __init__(self, failing: FailedTries, given: Any) -> None:
         self._failing = failing
@@ -196,84 +210,83 @@ class _Try:
         self.spent = self._failing.failed(self._messages[self._done :], result)
         return not self.spent
 
-    def copied(self, message: Message) -> None:
-        """The copy of a message is stored."""
-        self._done += 1
-        self._failing.over((message,))
-
-    def not_copied(self, error: Exception, message: Message) -> Retry:
-        """Return the answer: what is copied before it is done.
+    def copied(self, copied: Copied) -> Retry | None:
+        """Return the answer: what is handled and copied is done; None: that is all.
 
         Raises:
             NotCopied: Nothing is.
         """
-        _not_copied(error, message)
+        count, error = copied
+        self._done += count
+        if error is None:
+            self._failing.over(self._messages)
+            return None
+        self._failing.over([each.message for each in self.spent[:count]])
+        _not_copied(error, self.spent[count].message)
         if not self._done:
             raise NotCopied(f"its copy is not stored: {error}") from error
         return Retry(done=self._done)
-
-    def over(self) -> None:
-        """All is handled or copied."""
-        self._failing.over(self._messages)
 
 
 def calling(
     listener: Callable[[Any], Any],
     failing: FailedTries,
-    copy: Callable[[Spent], None],
+    copy: Callable[[Sequence[Spent]], Copied],
 ) -> Callable[[Any], Any]:
     """Return a listener that gives up what has used up its attempts; ``copy`` waits in its thread.
 
     It takes a message, or a list, as ``listener`` does.
     """
 
+    remembered = failing.remembered
+
     def call(given: Any) -> Any:
-        this = _Try(failing, given)
-        if not this.spent:
+        this = _Try(failing, given) if remembered and failing.knows(given) else None
+        if this is None or not this.spent:
             try:
                 result = listener(given)
             except BaseException as error:
+                this = this or _Try(failing, given)
                 if this.is_raised(error):
                     raise
             else:
+                if this is None and not isinstance(result, Retry):
+                    return result
+                this = this or _Try(failing, given)
                 if this.is_answer(result):
                     return result
-        for each in this.spent:
-            try:
-                copy(each)
-            except Exception as error:  # noqa: BLE001 - ``not_copied`` raises it on, or answers
-                return this.not_copied(error, each.message)
-            this.copied(each.message)
-        this.over()
-        return None
+        return this.copied(copy(this.spent))
 
     return call
 
 
 def awaiting(
-    listener: Callable[[Any], Awaitable[Any]], failing: FailedTries, copy: Copy
+    listener: Callable[[Any], Awaitable[Any]],
+    failing: FailedTries,
+    copy: Callable[[Sequence[Spent]], Awaitable[Copied]],
 ) -> Callable[[Any], Awaitable[Any]]:
     """Return what ``calling`` does, for a coroutine function."""
 
+    remembered = failing.remembered
+
     async def call(given: Any) -> Any:
-        this = _Try(failing, given)
-        if not this.spent:
+        this = _Try(failing, given) if remembered and failing.knows(given) else None
+        if this is None or not this.spent:
             try:
                 result = await listener(given)
             except BaseException as error:
                 # If it was cancelled, the listener has not failed.
-                if cancellation_of(error) is not None or this.is_raised(error):
+                if cancellation_of(error) is not None:
+                    raise
+                this = this or _Try(failing, given)
+                if this.is_raised(error):
                     raise
             else:
+                if this is None and not isinstance(result, Retry):
+                    return result
+                this = this or _Try(failing, given)
                 if this.is_answer(result):
                     return result
-        for each in this.spent:
-            try:
-                await copy(each)
-            except Exception as error:  # noqa: BLE001 - ``not_copied`` raises it on, or answers
-                return this.not_copied(error, each.message)
-            this.copied(each.message)
-        this.over()
-        return None
+        return this.copied(await copy(this.spent))
 
     return call

@@ -167,8 +167,8 @@ class InTurn(Delivery):
         super()._halt()
         self.window.left = iter(())
 
-    def _passed_over(self, offset: int) -> None:
-        self.window.pass_over(offset)
+    def _passed_over(self, bad: int, following: int) -> None:
+        self.window.pass_over(following)
 
     def _forget_fetched(self) -> int:
         self.window.open(())

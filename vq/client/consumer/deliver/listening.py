@@ -12,7 +12,7 @@ import inspect
 import itertools
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.delivery import Executor
 from vq.client.consumer.deliver.failures import Failed, failed_try
@@ -33,6 +33,14 @@ AsyncListener = Callable[[Any], Awaitable[Any]]
 """A coroutine function of a message, or of a list of them with ``batch_size``."""
 
 
+class _Pause(NamedTuple):
+    """What a partition waits for, and what is called then."""
+
+    delivery: AnyDelivery
+    timer: asyncio.TimerHandle
+    call: Callable[[], object]
+
+
 class Listening(Executor):
     """The listeners of one consumer.
 
@@ -45,7 +53,7 @@ class Listening(Executor):
         self._slots = asyncio.Semaphore(count)
         self._context = context
         self._tasks: dict[asyncio.Task[None], AnyDelivery] = {}
-        self._pauses: dict[int, tuple[asyncio.TimerHandle, Callable[[], object]]] = {}
+        self._pauses: dict[int, _Pause] = {}
         self._numbers = itertools.count()
         self._is_closing = False
 
@@ -66,31 +74,39 @@ class Listening(Executor):
         It begins by a timer: a loop that ends cancels all tasks, and runs no timer any more.
         """
         delivery = self._tasks.pop(task)
-        if task.cancelled() and not self._is_closing:
+        if task.cancelled() and not self._is_closing and not delivery.is_stopped:
             pause_s = delivery.pause_s if isinstance(delivery, InTurn) else 0.0
-            self._after(max(pause_s, RECHECK_S), lambda: self.put(delivery))
+            self._after(delivery, max(pause_s, RECHECK_S), lambda: self.put(delivery))
 
-    def _after(self, pause_s: float, call: Callable[[], object]) -> None:
-        """Call something after a pause, or when the pauses are ended."""
+    def _after(self, delivery: AnyDelivery, pause_s: float, call: Callable[[], object]) -> None:
+        """Call something for a partition after a pause, or when the pauses are ended."""
         number = next(self._numbers)
         loop = asyncio.get_running_loop()
-        self._pauses[number] = loop.call_later(pause_s, self._is_over, number), call
+        if delivery.is_stopped:  # there is nothing to wait for
+            pause_s = 0.0
+        timer = loop.call_later(pause_s, self._is_over, number)
+        self._pauses[number] = _Pause(delivery, timer, call)
 
     def _is_over(self, number: int) -> None:
-        _, call = self._pauses.pop(number)
-        call()
+        self._pauses.pop(number).call()
+
+    def forget(self, delivery: AnyDelivery) -> None:
+        """See ``Executor.forget``; what waits goes on at once, and finds that it was stopped."""
+        for number in [of for of, each in self._pauses.items() if each.delivery is delivery]:
+            self._pauses[number].timer.cancel()
+            self._is_over(number)
 
     def end_pauses(self) -> None:
         """See ``Executor.end_pauses``."""
-        for number, (timer, _) in list(self._pauses.items()):
-            timer.cancel()
+        for number, pause in list(self._pauses.items()):
+            pause.timer.cancel()
             self._is_over(number)
 
     async def close(self) -> None:
         """Cancel what still runs, after the consumer has waited for it and left the group."""
         self._is_closing = True
-        for timer, _ in self._pauses.values():
-            timer.cancel()
+        for pause in self._pauses.values():
+            pause.timer.cancel()
         self._pauses.clear()
         for delivery in self._tasks.values():
             if delivery.is_entered:
@@ -129,7 +145,7 @@ class Listening(Executor):
                 await asyncio.sleep(0.0)
                 continue
             over = asyncio.Event()
-            self._after(pause, over.set)
+            self._after(delivery, pause, over.set)
             await over.wait()
 
     async def _deliver(self, delivery: InTurn) -> float | None:
@@ -176,12 +192,12 @@ class Listening(Executor):
             finally:
                 delivery.leave()
         if pause is not None and not delivery.is_stopped:
-            self._after(pause, lambda: self.put(delivery))
+            self._after(delivery, pause, lambda: self.put(delivery))
 
     async def _pass(self, delivery: Sliding) -> float | None:
         """Do what its namesake in ``workers`` does, with a coroutine function."""
         now = delivery.permit.now
-        ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
+        ready, done, waiting = delivery.ready, delivery.done, delivery.waiting
         slice_end = now() + SLICE_S
         while delivery.more():
             call = delivery.listener
@@ -202,7 +218,7 @@ class Listening(Executor):
                     self._try_later(delivery, [message], result)
                     continue
                 done.append(message)
-                if lanes and lanes.get(message.key) and delivery.settle():
+                if waiting and message.key in waiting and delivery.settle():
                     self.put(delivery)
         return None
 
@@ -229,7 +245,7 @@ class Listening(Executor):
             if isinstance(result, Retry):
                 self._try_later(delivery, messages, result)
             else:
-                delivery.finished(messages)
+                delivery.done.extend(messages)
         return None
 
     def _try_later(
@@ -240,7 +256,7 @@ class Listening(Executor):
         if cancelled is not None and self._is_closing:
             raise cancelled
         for message, pause_s in delivery.failed(messages, result):
-            self._after(pause_s, partial(self._again, delivery, message))
+            self._after(delivery, pause_s, partial(self._again, delivery, message))
         if cancelled is not None:
             raise cancelled
 

@@ -4,14 +4,16 @@
 
 A message is *ready* when it may be handled now. Those with the same *lane* follow one another: the
 first is ready or in hand, the others wait behind it. Whoever is at messages takes them from
-``ready`` and puts them into ``done``; both are plain deques, so nothing is locked for a message.
-What is done moves on (``_settle``) when somebody runs out of messages, or asks for the progress.
+``ready`` and puts them into ``done``: a plain deque and a plain list, so nothing is locked for a
+message. What is done moves on (``_settle``), many at a time, when somebody runs out of messages, or
+asks for the progress.
 """
 
 import contextlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice
+from operator import itemgetter
 from typing import Any, Final, final
 
 from vq.client.config import ConsumerConfig
@@ -20,23 +22,21 @@ from vq.client.consumer.deliver.failures import FailingMessages, Failures, Verdi
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.deliver.sliding_window import SlidingWindow
-from vq.client.consumer.deliver.tries import Retry, tried_again
+from vq.client.consumer.deliver.tries import Retry, TriedMessage, tried_again
 from vq.client.raised import forget_locals
 from vq.client.reading.chunk import Chunk
+from vq.coordination.tree.values.consumers import BAD_RECORD_ID
 from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.errors import FilterFailed, ListenerFailed, VqError
 from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 
 _ONE: Final = object()  # the lane of all messages of an orderly partition
+_lane_of_key: Final[Callable[[Message], Hashable]] = itemgetter(Message._fields.index("key"))
 
 
 def _no_lane(_: Message) -> Hashable:
     return None
-
-
-def _lane_of_key(message: Message) -> Hashable:
-    return message.key
 
 
 def _one_lane(_: Message) -> Hashable:
@@ -58,7 +58,7 @@ class Sliding(Delivery):
         window: What was decoded and is not finished up to its beginning.
         ready: What may be handled now; taken from the left by whoever is at messages.
         done: What the listener is done with, and has not moved on.
-        lanes: The messages that wait, by lane; None for a lane that has only one ready or in hand.
+        waiting: The messages that wait for one of their lane, by lane; no lane has an empty queue.
         takes_lists: The listener gets lists.
     """
 
@@ -88,13 +88,14 @@ class Sliding(Delivery):
         )
         self.window: Final = SlidingWindow(position, config.window_messages, config.window_bytes)
         self.ready: Final[deque[Message]] = deque()
-        self.done: Final[deque[Message]] = deque()
-        self.lanes: Final[dict[Hashable, deque[Message] | None]] = {}
+        self.done: Final[list[Message]] = []
+        self.waiting: Final[dict[Hashable, deque[Message]]] = {}
         self.takes_lists: Final = config.batch_size > 1
         self._batch_size = config.batch_size
         self._batch_wait_s = config.batch_wait_ms / 1000
         self._short_since: float | None = None  # there are fewer messages than a list has
         self._lane_of = _LANES[WorkingMode(config.mode)]
+        self._lanes: Final[set[Hashable]] = set()  # those with a message that is ready or in hand
         self._handled: Final = dict(ahead)  # ids by offsets: before, and not to be delivered again
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
@@ -115,6 +116,10 @@ class Sliding(Delivery):
         with self._lock:
             self._settle()
             return (*self.window.ahead(), *sorted(self._handled.items()))
+
+    def has_passed(self, offset: int) -> bool:
+        """See ``Delivery``."""
+        return self._handled.get(offset) == BAD_RECORD_ID
 
     def forsake(self) -> None:
         """See ``Delivery.forsake``."""
@@ -205,24 +210,37 @@ class Sliding(Delivery):
 
         A message that failed before is alone, so that the others of its list do not fail with it.
         """
-        most, lanes = self._batch_size, self.lanes
+        most, waiting = self._batch_size, self.waiting
         found: list[Message] = []
         with self._lock:
             pause_s = self._pause_of_short()
             if pause_s:
                 return found, pause_s
-            ready = self.ready
+            ready, is_failing = self.ready, len(self._failing) > 0
+            if not waiting and not is_failing:
+                return [ready.popleft() for _ in range(min(most, len(ready)))], 0.0
             while ready and len(found) < most:
-                if found and ready[0].attempts > 1:
+                if found and is_failing and ready[0].attempts > 1:
                     break
                 message = ready.popleft()
                 found.append(message)
-                if message.attempts > 1:
+                if is_failing and message.attempts > 1:
                     break
-                waiting = lanes.get(self._lane_of(message))
-                while waiting and len(found) < most and waiting[0].attempts == 1:
-                    found.append(waiting.popleft())
+                self._take_lane(self._lane_of(message), found)
         return found, 0.0
+
+    def _take_lane(self, lane: Hashable, found: list[Message]) -> None:
+        """Take what waits in a lane, too, up to the length of a list."""
+        waiting = self.waiting.get(lane)
+        if waiting is None:
+            return
+        count = min(len(waiting), self._batch_size - len(found))
+        if self._failing:
+            tries = (message.attempts > 1 for message in islice(waiting, count))
+            count = next(compress(range(count), tries), count)
+        found += [waiting.popleft() for _ in range(count)]
+        if not waiting:
+            del self.waiting[lane]
 
     def _pause_of_short(self) -> float:
         """Return how long to wait for more messages than there are."""
@@ -243,18 +261,10 @@ class Sliding(Delivery):
     def _at_hand(self) -> int:
         """Return how many messages a list could have now, or more than it may have."""
         count = len(self.ready)
-        for message in islice(self.ready, self._batch_size):
-            count += len(self.lanes.get(self._lane_of(message)) or ())
+        if count < self._batch_size and self.waiting:
+            for message in islice(self.ready, count):
+                count += len(self.waiting.get(self._lane_of(message)) or ())
         return count
-
-    def finished(self, messages: Sequence[Message]) -> None:
-        """The listener is done with a list."""
-        with self._lock:
-            self._finish(messages)
-            for lane in {self._lane_of(each) for each in messages}:
-                self._release(lane)
-        if self.error is not None:
-            self._goes_on()
 
     def failed(
         self, messages: Sequence[Message], result: BaseException | Retry
@@ -297,8 +307,7 @@ class Sliding(Delivery):
             self._finish(handled)
             for lane, waiting in behind.items():
                 self._wait_first(lane, waiting)
-            for lane in {self._lane_of(each) for each in handled} - behind.keys():
-                self._release(lane)
+            self._release(each for each in map(self._lane_of, handled) if each not in behind)
         if self.error is not None:
             self._goes_on()
         return later
@@ -309,8 +318,7 @@ class Sliding(Delivery):
         with self._lock:
             self._finish(done)
             kept = {self._lane_of(each) for each in left}
-            for lane in {self._lane_of(each) for each in done} - kept:
-                self._release(lane)
+            self._release(each for each in map(self._lane_of, done) if each not in kept)
 
     def again(self, message: Message) -> bool:
         """A message that failed may be handled again; returns whether ``put`` follows."""
@@ -329,11 +337,13 @@ class Sliding(Delivery):
     def _halt(self) -> None:
         super()._halt()
         self.ready.clear()
-        self.lanes.clear()
+        self.waiting.clear()
+        self._lanes.clear()
         self._decoded, self._admitted = (), 0
 
-    def _passed_over(self, offset: int) -> None:
-        self.window.pass_over(offset)
+    def _passed_over(self, bad: int, following: int) -> None:
+        self.window.pass_over(bad, following)
+        self._handled.pop(bad, None)
         self._is_damaged = False
 
     def _forget_fetched(self) -> int:
@@ -348,41 +358,39 @@ class Sliding(Delivery):
 
     def _settle(self) -> None:
         """Let what is done move on: in the window, and the messages that wait in its lane."""
-        done = self.done
-        count = len(done)
-        if not count:
+        messages = self.done[:]
+        if not messages:
             return
-        messages = [done.popleft() for _ in range(count)]
+        del self.done[: len(messages)]  # others append to it meanwhile
         self._finish(messages)
-        if self.lanes:
-            for message in messages:
-                self._release(self._lane_of(message))
+        if self._lanes:
+            self._release(map(self._lane_of, messages))
 
-    def _finish(self, messages: Iterable[Message]) -> None:
-        offsets = [message.offset for message in messages]
-        self.window.finish(offsets)
+    def _finish(self, messages: Sequence[Message]) -> None:
+        self.window.finish(messages)
         if self._failing:
-            for offset in offsets:
-                self._failing.finish(offset)
+            for message in [each for each in messages if type(each) is TriedMessage]:
+                self._failing.finish(message.offset)
 
-    def _release(self, lane: Hashable) -> None:
-        """The message of a lane that was in hand is finished."""
-        if lane not in self.lanes:
+    def _release(self, lanes: Iterable[Hashable]) -> None:
+        """The messages of these lanes that were in hand are finished."""
+        waiting = self.waiting
+        if not waiting:
+            self._lanes.difference_update(lanes)
             return
-        waiting = self.lanes[lane]
-        if waiting:
-            self.ready.append(waiting.popleft())
-        else:
-            del self.lanes[lane]
+        lanes = list(lanes)
+        self._lanes.difference_update(lanes)
+        # A list may have had several messages of a lane.
+        for lane in dict.fromkeys([each for each in lanes if each in waiting]):
+            self._lanes.add(lane)
+            self.ready.append(waiting[lane].popleft())
+            if not waiting[lane]:
+                del waiting[lane]
 
     def _wait_first(self, lane: Hashable, messages: Sequence[Message]) -> None:
         """Have messages wait in front of the others of their lane."""
-        if not messages or self.is_stopped:
-            return
-        waiting = self.lanes[lane]
-        if waiting is None:
-            waiting = self.lanes[lane] = deque()
-        waiting.extendleft(reversed(messages))
+        if messages and not self.is_stopped:
+            self.waiting.setdefault(lane, deque()).extendleft(reversed(messages))
 
     def _admit(self) -> None:
         """Take what was decoded into the window, as far as it has room."""
@@ -395,23 +403,19 @@ class Sliding(Delivery):
             self._decoded, self._admitted = (), 0
         if self._handled:
             messages = self._pass_handled(messages)
-        lane_of, lanes, ready = self._lane_of, self.lanes, self.ready
-        if lane_of is _no_lane:
-            ready.extend(messages)
+        if self._lane_of is _no_lane:
+            self.ready.extend(messages)
             return
-        for message in messages:
-            lane = lane_of(message)
-            if lane is None:
-                ready.append(message)
-            elif lane not in lanes:
-                lanes[lane] = None
-                ready.append(message)
+        lanes, add_lane, make_ready = self._lanes, self._lanes.add, self.ready.append
+        for message, lane in zip(messages, map(self._lane_of, messages), strict=True):
+            if lane not in lanes:
+                if lane is not None:
+                    add_lane(lane)
+                make_ready(message)
+            elif lane in self.waiting:
+                self.waiting[lane].append(message)
             else:
-                waiting = lanes[lane]
-                if waiting is None:
-                    lanes[lane] = deque((message,))
-                else:
-                    waiting.append(message)
+                self.waiting[lane] = deque((message,))
 
     def _pass_handled(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Finish those of the admitted messages that were handled before; return the others.
@@ -421,7 +425,7 @@ class Sliding(Delivery):
         handled, left, passed = self._handled, [], []
         for message in messages:
             if handled.pop(message.offset, None) == message.id:
-                passed.append(message.offset)
+                passed.append(message)
             else:
                 left.append(message)
         self.window.finish(passed)

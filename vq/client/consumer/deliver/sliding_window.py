@@ -3,16 +3,31 @@
     finished ──▶│ the lowest unfinished one … finished and unfinished ones … │◀── the end
              place (what is committed)              at most so many, and so many bytes
 
-What is redelivered after a crash is at most what lies in the window. A result for a message that is
-not in it, such as one of an earlier lifetime of the partition, changes nothing.
+What is redelivered after a crash is at most what lies in the window, and what left it since the
+last commit. A result for a message that is not in it, such as one of an earlier lifetime of the
+partition, changes nothing.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from itertools import accumulate, compress, takewhile
+from operator import is_, itemgetter
+from typing import Final
 
 from vq.client.consumer.deliver.progress import Progress
+from vq.coordination.tree.values.consumers import BAD_RECORD_ID
 from vq.model import Message
+
+# What is done for each message is done by these, many at a time, without a step of Python for each.
+_FIELDS: Final = Message._fields
+_content_of: Final = itemgetter(_FIELDS.index("content"))
+_offset_of: Final = itemgetter(_FIELDS.index("offset"))
+_offset_and_id: Final = itemgetter(_FIELDS.index("offset"), _FIELDS.index("id"))
+
+
+def _size_of(messages: Sequence[Message]) -> int:
+    return sum(map(len, map(_content_of, messages)))
 
 
 class SlidingWindow:
@@ -29,6 +44,7 @@ class SlidingWindow:
     """
 
     __slots__ = (
+        "_bad",
         "_begin",
         "_bytes",
         "_finished",
@@ -48,6 +64,7 @@ class SlidingWindow:
         self._begin = Progress(position)
         self._messages: deque[Message] = deque()  # from the lowest unfinished one on
         self._finished: set[int] = set()  # offsets of those of them that are finished
+        self._bad: deque[int] = deque()  # offsets behind them that were passed over
         self._bytes = 0
         self._is_cut = False  # something was passed over behind the last message
 
@@ -66,26 +83,34 @@ class SlidingWindow:
         return self._begin
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
-        """Return the offset and the id of each finished message behind an unfinished one."""
-        finished = self._finished
-        if not finished:
-            return ()
-        return tuple((each.offset, each.id) for each in self._messages if each.offset in finished)
+        """Return the offset and the id of each finished message behind an unfinished one.
+
+        First those of what was passed over there.
+        """
+        bad = tuple((each, BAD_RECORD_ID) for each in self._bad)
+        if not self._finished:
+            return bad
+        are_finished = map(self._finished.__contains__, map(_offset_of, self._messages))
+        return (*bad, *compress(map(_offset_and_id, self._messages), are_finished))
 
     def admit(self, messages: Sequence[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
-        stop = min(len(messages), start + self._most - len(self._messages))
-        size, most_bytes = self._bytes, self._most_bytes
-        at = start
-        while at < stop and size < most_bytes:
-            size += len(messages[at].content)
-            at += 1
-        if at > start:
-            self._is_cut = False
-            self._messages.extend(islice(messages, start, at))
-            self._bytes = size
-            self.end = messages[at - 1].next_offset
-        return at
+        room = self._most - len(self._messages)
+        if room <= 0 or self._bytes >= self._most_bytes:
+            return start
+        taken = messages[start : start + room]
+        if not taken:
+            return start
+        size = self._bytes + _size_of(taken)
+        if size - len(taken[-1].content) >= self._most_bytes:  # the last one may reach the bound
+            sizes = list(accumulate(map(len, map(_content_of, taken)), initial=self._bytes))
+            count = bisect_left(sizes, self._most_bytes)
+            taken, size = taken[:count], sizes[count]
+        self._is_cut = False
+        self._messages.extend(taken)
+        self._bytes = size
+        self.end = taken[-1].next_offset
+        return start + len(taken)
 
     def pass_to(self, position: int) -> None:
         """Note that there are no more messages before ``position``, at or behind its end."""
@@ -93,29 +118,46 @@ class SlidingWindow:
         if not self._messages:
             self._begin = Progress(position, self._begin.message_id)
 
-    def pass_over(self, position: int) -> None:
-        """Note that something is before ``position`` that is no message: see ``Window``."""
+    def pass_over(self, bad: int, position: int) -> None:
+        """Note that from ``bad`` to ``position`` there is no message: see ``Window``."""
         self.end = position
         self._is_cut = True
-        if not self._messages:
+        if self._messages:
+            self._bad.append(bad)
+        else:
             self._begin = Progress(position)
 
-    def finish(self, offsets: Iterable[int]) -> None:
-        """Note that the messages at these offsets are finished."""
-        messages, finished = self._messages, self._finished
-        lowest = messages[0].offset if messages else self.end
-        for offset in offsets:
-            if lowest <= offset < self.end:
-                finished.add(offset)
-        last = None
-        while messages and messages[0].offset in finished:
-            last = messages.popleft()
-            finished.remove(last.offset)
-            self._bytes -= len(last.content)
-            self.finished_ever += 1
-        if last is not None:
-            is_end = not messages
-            known = None if is_end and self._is_cut else last.id
-            self._begin = Progress(self.end if is_end else last.next_offset, known)
+    def finish(self, messages: Sequence[Message]) -> None:
+        """Note that these messages are finished, or others of the same offsets."""
+        window, finished = self._messages, self._finished
+        count = len(messages)
+        if not finished and count <= len(window) and all(map(is_, messages, window)):
+            self._advance(count)  # nearly always: in the order of the partition
+            return
         if not messages:
-            finished.clear()  # of what begins no message
+            return
+        offsets = list(map(_offset_of, messages))
+        lowest, end = window[0].offset if window else self.end, self.end
+        if min(offsets) < lowest or max(offsets) >= end:  # it does not have all of them
+            offsets = [each for each in offsets if lowest <= each < end]
+        finished.update(offsets)
+        passed = list(takewhile(finished.__contains__, map(_offset_of, window)))
+        finished.difference_update(passed)
+        self._advance(len(passed))
+
+    def _advance(self, count: int) -> None:
+        """The first ``count`` messages are finished."""
+        if not count:
+            return
+        messages = self._messages
+        passed = [messages.popleft() for _ in range(count)]
+        self._bytes -= _size_of(passed)
+        self.finished_ever += count
+        last = passed[-1]
+        if messages:
+            self._begin = Progress(last.next_offset, last.id)
+        else:
+            self._begin = Progress(self.end, None if self._is_cut else last.id)
+            self._finished.clear()  # of what begins no message
+        while self._bad and self._bad[0] < self._begin.position:
+            self._bad.popleft()

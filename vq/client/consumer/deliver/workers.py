@@ -77,11 +77,18 @@ class Workers(Executor):
     def put_later(
         self, delivery: AnyDelivery, pause_s: float, message: Message | None = None
     ) -> None:
-        """Have a partition handled after a pause; with a message of it that is ready then."""
+        """Have a partition handled after a pause; with a message of it that is ready then.
+
+        If it was stopped meanwhile, the next owner handles them.
+        """
         with self._wake:
+            if delivery.is_stopped:  # before ``forget``, which takes this lock, too
+                return
             due = time.monotonic() + pause_s
-            heapq.heappush(self._later, (due, next(self._numbers), delivery, message))
-            self._wake.notify()  # whoever waits looks again for how long
+            later = due, next(self._numbers), delivery, message
+            heapq.heappush(self._later, later)
+            if self._later[0] is later:
+                self._wake.notify()  # whoever waits looks again for how long
 
     def end_pauses(self) -> None:
         """See ``Executor.end_pauses``."""
@@ -90,6 +97,14 @@ class Workers(Executor):
             self._later = [(min(each[0], now), *each[1:]) for each in self._later]
             heapq.heapify(self._later)
             self._wake.notify()
+
+    def forget(self, delivery: AnyDelivery) -> None:
+        """See ``Executor.forget``."""
+        with self._wake:
+            left = [each for each in self._later if each[2] is not delivery]
+            if len(left) < len(self._later):
+                self._later = left
+                heapq.heapify(self._later)
 
     def _run(self) -> None:
         while not self._closed and (delivery := self._next()) is not None:
@@ -105,6 +120,7 @@ class Workers(Executor):
                     logger.exception("delivery failed, others continue")
             finally:
                 self._at_work.discard(delivery)
+                delivery = None  # what is stopped is not kept while the thread waits
 
     def _handle(self, delivery: InTurn) -> None:
         """Handle one chunk, or go on with it after a pause; then get in line again, or leave."""
@@ -118,8 +134,7 @@ class Workers(Executor):
         finally:
             if pause is not None:
                 delivery.leave()
-                if not delivery.is_stopped:
-                    self.put_later(delivery, pause)
+                self.put_later(delivery, pause)
             elif delivery.leave_line():
                 self.put(delivery)
 
@@ -135,16 +150,16 @@ class Workers(Executor):
             pause = RECHECK_S
         finally:
             delivery.leave()
-            if pause is not None and not delivery.is_stopped:
+            if pause is not None:
                 self.put_later(delivery, pause)
 
     def _pass(self, delivery: Sliding) -> float | None:
         """Call the listener for what is ready; return a pause before coming back, None: need not.
 
-        Other threads do the same with the same two deques, whose ends are theirs one at a time.
+        Other threads do the same with the same two queues, whose ends are theirs one at a time.
         """
         now = delivery.permit.now
-        ready, done, lanes = delivery.ready, delivery.done, delivery.lanes
+        ready, done, waiting = delivery.ready, delivery.done, delivery.waiting
         message = result = None
         until = -math.inf
         slice_end = now() + SLICE_S
@@ -175,7 +190,7 @@ class Workers(Executor):
                         self._try_later(delivery, [message], result)
                         continue
                     done.append(message)
-                    if lanes and lanes.get(message.key) and delivery.settle():
+                    if waiting and message.key in waiting and delivery.settle():
                         self.put(delivery)
         finally:
             message = result = None  # an error that is kept refers to this call
@@ -207,7 +222,7 @@ class Workers(Executor):
                 if isinstance(result, Retry):
                     self._try_later(delivery, messages, result)
                 else:
-                    delivery.finished(messages)
+                    delivery.done.extend(messages)
         finally:
             messages, result = [], None  # as in ``_pass``
         return None

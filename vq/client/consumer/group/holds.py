@@ -14,7 +14,7 @@ from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.client.loop_calls import call_soon
 from vq.coordination.groups.claims import Claim
-from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
+from vq.coordination.tree.values.consumers import AHEAD_MAX, BAD_RECORD_ID, CommittedOffset
 from vq.errors import OffsetStoreFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
@@ -179,17 +179,21 @@ class Hold:
         """Return the progress that is not committed yet; None: all is committed.
 
         What is handled ahead of it goes only with the last commit before a hand-over: it may be
-        much, and changes with every message.
+        much, and changes with every message. What was passed over goes with each: it is little, and
+        the next member would keep its bytes once more, also after a crash.
         """
         progress = self.progress()
         if progress is None or not self.is_owned:
             return None
-        ahead = progress.ahead[:AHEAD_MAX] if is_last else ()
+        ahead = progress.ahead
+        if ahead and not is_last:
+            ahead = tuple(each for each in ahead if each[1] == BAD_RECORD_ID)
+        ahead = ahead[:AHEAD_MAX]
         progress = progress._replace(ahead=ahead)
         committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
             return progress
-        if ahead and ahead != committed.ahead:
+        if not set(ahead) <= set(committed.ahead):
             return progress
         return progress if self.stopped and not committed.stopped else None
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar
 from vq.client.disk_thread import DiskThread
 from vq.clock import Clock
 from vq.coordination.groups.claims import Claim, make_parents
-from vq.coordination.groups.offset_store import CommitResult, OffsetStore
+from vq.coordination.groups.zookeeper_offsets import CommitResult, ZooKeeperOffsets
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.errors import CoordinationError, GenerationStale, OffsetStoreFailed, VqError
@@ -97,7 +97,7 @@ class OutsideOffsets:
         self._store = store
         self._cluster = cluster
         self._coordinator = coordinator
-        self._in_zookeeper = OffsetStore(coordinator)
+        self._in_zookeeper = ZooKeeperOffsets(coordinator)
         self._clock = clock
         self._in_order = in_order
         self._thread = DiskThread("vq-offsets")
@@ -140,7 +140,7 @@ class OutsideOffsets:
         anything is delivered. So it is done once, whatever is killed meanwhile.
 
         Raises:
-            ConnectionLost, SessionExpired: See ``OffsetStore.known``.
+            ConnectionLost, SessionExpired: See ``ZooKeeperOffsets.known``.
         """
         if not claimed:
             return {}

@@ -21,7 +21,7 @@ from vq.client import environment
 from vq.client.cluster import ClusterClient
 from vq.client.disk_thread import DiskThread
 from vq.coordination.groups.claims import Claim
-from vq.coordination.groups.offset_store import CommitResult
+from vq.coordination.groups.zookeeper_offsets import CommitResult
 from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.values.consumers import CommittedOffset, Member
 from vq.coordination.tree.values.group_terms import ZOOKEEPER

@@ -30,7 +30,7 @@ from vq.coordination.groups.claims import (
     Occasion,
     StillOwned,
 )
-from vq.coordination.groups.offset_store import COMMITS_PER_MULTI
+from vq.coordination.groups.zookeeper_offsets import COMMITS_PER_MULTI
 from vq.coordination.tree.coordinator import (
     ConnectionLost,
     EventKind,

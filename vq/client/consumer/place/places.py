@@ -12,7 +12,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.reading.partition_reader import PartitionReader
-from vq.coordination.groups.offset_store import why_of_another
+from vq.coordination.groups.zookeeper_offsets import why_of_another
 from vq.coordination.topics import topics
 from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel

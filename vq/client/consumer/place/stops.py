@@ -160,7 +160,8 @@ class Stops:
         delivery, hold = reading.delivery, reading.hold
         if not reading.is_current:
             return None
-        policy = self._policy.now.on_bad_record
+        has_passed = delivery.has_passed(offset)
+        policy = OnBadRecord.SKIP if has_passed else self._policy.now.on_bad_record
         if policy == OnBadRecord.STOP:
             # What is before it is handled first, so that the group stops right at it.
             if delivery.position >= reading.fetcher.position and hold.may(Event.STOP):
@@ -172,7 +173,7 @@ class Stops:
             reader, offset, damage, keep=policy == OnBadRecord.DEAD_LETTER
         )
         reading.message_id = None  # nobody knows the one before the next
-        delivery.pass_over(following)
+        delivery.pass_over(offset, following)
         return following
 
     def stuck(self, reading: Reading, error: VqError) -> None:

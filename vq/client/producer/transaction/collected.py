@@ -49,21 +49,22 @@ class Collected:
         self._order: list[tuple[TopicPartition, int]] = []
         self._sizes: dict[TopicPartition, list[int]] = {}
 
-    def add(self, item: SendFuture, id: int, queues: TopicQueues, any_partition: int) -> int:
+    def add(self, item: SendFuture, id: int, queues: TopicQueues) -> int:
         """Add a message; return the partition to which it goes.
 
         Args:
             item: Its future.
             id: Its id.
             queues: Of its topic.
-            any_partition: Where it goes if it is the first one that may go anywhere.
 
         Raises:
             BatchTooLarge: There would be too much; nothing was added.
         """
         number = item.partition
         if number == ANY_PARTITION:
-            number = self._keyless.get(queues.topic, any_partition)
+            number = self._keyless.get(queues.topic, ANY_PARTITION)
+            if number == ANY_PARTITION:
+                number = queues.next_partition()
         to = TopicPartition(queues.topic, number)
         size = item.size + RECORD_HEADER_BYTES
         part = self._parts.get(to) or _Part(queues)
@@ -102,6 +103,22 @@ class Collected:
         """The partition of the first message."""
         return self._order[0][0] if self._order else None
 
+    def only_part(self) -> tuple[TopicPartition, str, bytes, int] | None:
+        """Return partition, id of its topic, records and their number if all go to one partition.
+
+        None: they go to several.
+        """
+        if len(self._parts) != 1:
+            return None
+        ((to, part),) = self._parts.items()
+        body = self._encoded(to, part)
+        return to, part.queues.topic_id, body, len(part.items)
+
+    def _encoded(self, to: TopicPartition, part: _Part) -> bytes:
+        contents, heads = [e.content for e in part.items], [e.head for e in part.items]
+        body, self._sizes[to] = encode_records(contents, heads, part.ids)
+        return body
+
     def requests(self) -> list[tuple[list[TransactionPart], bytes]]:
         """Return the parts and the bodies of as many requests as are needed, at least one."""
         requests: list[tuple[list[TransactionPart], bytes]] = []
@@ -109,10 +126,7 @@ class Collected:
         bodies: list[bytes] = []
         room = limits.TRANSACT_BYTES_MAX
         for index, (to, part) in enumerate(self._parts.items()):
-            body, sizes = encode_records(
-                [each.content for each in part.items], [each.head for each in part.items], part.ids
-            )
-            self._sizes[to] = sizes
+            body, sizes = self._encoded(to, part), self._sizes[to]
             begin, first = 0, 0
             while first < len(sizes):
                 end, last = begin, first

@@ -24,6 +24,7 @@ from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.spread.partitioner import key_partition
 from vq.client.producer.transaction.collected import Collected
+from vq.client.producer.transaction.single_part import Lines, SinglePart
 from vq.errors import (
     InvalidState,
     NotSent,
@@ -43,6 +44,8 @@ __all__ = ["TransactionCore", "Transactions"]
 
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
+#: Ids of messages are taken so many at a time.
+_IDS_MAX: Final = 100
 
 
 class _Stage(Enum):
@@ -61,6 +64,8 @@ class Transactions:
     Attributes:
         open: How many are open. Any thread reads it.
         accumulator, cluster, config: Those of the producer.
+        lines: For transactions with messages for one partition alone.
+        epoch: Of the transactional id; 0: it was not taken yet.
     """
 
     def __init__(
@@ -71,8 +76,9 @@ class Transactions:
         self.config = config
         self.open = 0
         self._lock = threading.Lock()
+        self.lines = Lines(cluster)
         self._fenced: ProducerFenced | None = None
-        self.epoch = 0  # of the transactional id; 0: it was not taken yet
+        self.epoch = 0
 
     def current(self) -> "TransactionCore | None":
         """Return the transaction to which this thread, or this task, sends."""
@@ -179,9 +185,11 @@ class TransactionCore:
         self.producer = producer
         self.number = 0
         self._collected = Collected()
+        self._ids: list[int] = []  # for the next messages, the last one first
         self._lock = threading.Lock()
         self._stage = _Stage.OPEN
         self._ends_at = producer.cluster.clock.monotonic() + producer.config.transaction_timeout_s
+        self._single: SinglePart | None = None  # or it needs a journal:
         self._journal: TopicPartition | None = None
         self._requests: list[TransactRequest] = []
         self._bodies: list[bytes] = []
@@ -213,10 +221,12 @@ class TransactionCore:
         with self._lock:
             self._check_open()
             future, queues = producer.accumulator.prepare_any(message, callback)
-            (id,) = producer.cluster.take_ids(1)
+            if not self._ids:  # twice as many as before: most transactions have few messages
+                count = min(self._collected.messages or 1, _IDS_MAX)
+                self._ids = producer.cluster.take_ids(count)[::-1]
+            id = self._ids.pop()
             with producer.accumulator.lock:
-                anywhere = queues.next_partition()
-            future.partition = self._collected.add(future, id, queues, anywhere)
+                future.partition = self._collected.add(future, id, queues)
             return future
 
     def place_of(self, future: SendFuture) -> SendResult:
@@ -253,7 +263,10 @@ class TransactionCore:
         if self._stage is _Stage.COMMITTED:
             return self._results
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
-            return await self._commit(self.producer.cluster.clock.monotonic() + timeout_s)
+            return await self._commit(self._until(timeout_s))
+
+    def _until(self, timeout_s: float) -> float:
+        return self.producer.cluster.clock.monotonic() + timeout_s
 
     async def rollback(self, timeout_s: float) -> None:
         """Have no message stored. May be called again.
@@ -265,10 +278,12 @@ class TransactionCore:
         if self._stage is _Stage.ROLLED_BACK:
             return
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
+            if self._single is not None:
+                await self._store(self._single, self._until(timeout_s))
+                raise TransactionRefused(f"transaction {self.number} is committed")
             if self._requests:
-                deadline = self.producer.cluster.clock.monotonic() + timeout_s
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
-                await self._decide(request, b"", deadline)
+                await self._decide(request, b"", self._until(timeout_s))
             self._roll_back(NotSent("its transaction was rolled back"))
 
     async def outcome(self, timeout_s: float) -> TransactionState:
@@ -281,11 +296,14 @@ class TransactionCore:
             return TransactionState.COMMITTED
         if self._stage is _Stage.ROLLED_BACK:
             return TransactionState.ROLLED_BACK
+        if self._single is not None:  # to ask is to send it again
+            with contextlib.suppress(Refused):
+                await self.commit(timeout_s)
+            return await self.outcome(timeout_s)
         if not self._requests:
             return TransactionState.OPEN
         request = self._request(TransactionState.UNKNOWN, self._sent)
-        deadline = self.producer.cluster.clock.monotonic() + timeout_s
-        answer = await self._ask(request, b"", deadline)
+        answer = await self._ask(request, b"", self._until(timeout_s))
         return TransactionState(answer.state)
 
     @contextlib.contextmanager
@@ -311,7 +329,7 @@ class TransactionCore:
 
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
-        if not self._requests:
+        if not self._requests and self._single is None:
             if not self._collected.messages:
                 self._stage = _Stage.COMMITTED
                 return []
@@ -320,6 +338,8 @@ class TransactionCore:
                 self._roll_back(error)
                 raise error
             await self._make_requests()
+        if self._single is not None:
+            return await self._store(self._single, deadline)
         try:
             while self._sent < len(self._requests) - 1:
                 await self._ask(self._requests[self._sent], self._bodies[self._sent], deadline)
@@ -338,21 +358,21 @@ class TransactionCore:
                 answer = await self._ask(request, b"", deadline)
             except VqError:
                 break  # it is committed: where its messages are is not known
-        self._results = self._collected.results(list(answer.offsets))
-        self._stage = _Stage.COMMITTED
-        self._collected.succeed(self._results)
-        return self._results
+        return self._committed(list(answer.offsets))
 
     async def _make_requests(self) -> None:
-        """Give it a number and a journal, and make its requests.
+        """Give it a number, and a journal and requests, or what needs none.
 
         Raises:
             VqError: That cannot be done; the transaction is rolled back.
         """
         try:
-            if self._journal is None:
-                self._journal = await self.producer.journal_of(self._collected.first)
             (self.number,) = self.producer.cluster.take_ids(1)
+            only = self._collected.only_part()
+            if only is not None and self.producer.config.transactional_id is None:
+                self._single = SinglePart(self.producer.lines, self.number, *only)
+                return
+            self._journal = await self.producer.journal_of(self._collected.first)
         except VqError as error:
             self._roll_back(error)
             raise
@@ -408,13 +428,7 @@ class TransactionCore:
         try:
             return await self._ask(request, body, deadline)
         except OutcomeUnknown as error:
-            self._stage = _Stage.IN_DOUBT
-            doubt = TransactionInDoubt(
-                f"it is unknown whether transaction {self.number} is committed: {error}",
-                details={"transaction": self.number},
-            )
-            self._collected.fail(doubt)
-            raise doubt from error
+            raise self._in_doubt(error) from error
         except VqError as error:
             if isinstance(error, ProducerFenced):
                 self.producer.fenced(error)
@@ -423,6 +437,37 @@ class TransactionCore:
                 raise
             self._roll_back(error)
             raise
+
+    async def _store(self, single: SinglePart, deadline: float) -> list[SendResult]:
+        """Store what needs no journal.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it is stored.
+            VqError: It is not.
+        """
+        try:
+            offset = await single.commit(deadline)
+        except OutcomeUnknown as error:
+            raise self._in_doubt(error) from error
+        except VqError as error:
+            self._roll_back(error)
+            raise
+        return self._committed([offset])
+
+    def _committed(self, offsets: list[int]) -> list[SendResult]:
+        self._results = self._collected.results(offsets)
+        self._stage = _Stage.COMMITTED
+        self._collected.succeed(self._results)
+        return self._results
+
+    def _in_doubt(self, error: OutcomeUnknown) -> TransactionInDoubt:
+        self._stage = _Stage.IN_DOUBT
+        doubt = TransactionInDoubt(
+            f"it is unknown whether transaction {self.number} is committed: {error}",
+            details={"transaction": self.number},
+        )
+        self._collected.fail(doubt)
+        return doubt
 
     def _roll_back(self, error: VqError) -> None:
         self._stage = _Stage.ROLLED_BACK

@@ -26,6 +26,9 @@ from vq.topic_pattern import check_pattern, matches, matching
 
 #: Messages behind an offset that a commit names as handled, too.
 AHEAD_MAX: Final = 200
+#: There, in place of an id: a record that nobody can read, and that was passed over. No message has
+#: this id.
+BAD_RECORD_ID: Final = 0
 #: Claims of a partition that its assignment remembers.
 HISTORY_MAX: Final = 8
 
@@ -358,8 +361,8 @@ class CommittedOffset(PartitionOfGroup):
     the same offset. ``stopped`` says why the group does not go on from here. ``copied``: another
     store has the group's offsets, and this one may be behind it. An empty ``topic_id`` or
     ``stopped`` is left out, and ``copied`` where it is false. ``ahead`` has the offset and the id
-    of messages behind ``offset`` that are handled, too, the first ``AHEAD_MAX`` of them; left out
-    if there are none.
+    of messages behind ``offset`` that are handled, too, the first ``AHEAD_MAX`` of them, and of bad
+    records that were passed over (``BAD_RECORD_ID``); left out if there are none.
     """
 
     _what = "offset"

@@ -82,6 +82,8 @@ def test_a_retry_that_is_due_before_anybody_waits_for_it_comes(
     done = threading.Event()
 
     class Again:
+        is_stopped = False
+
         def enter(self) -> bool:
             if next(left, None) is None:
                 done.set()
@@ -179,6 +181,23 @@ def test_skip_goes_on_after_so_many_tries(workers: Workers) -> None:
     ]
     assert [each.error for each in partition.copied] == [None, None], "it was logged before"
     assert partition.delivery.position == partition.offset
+
+
+def test_messages_that_fail_for_one_cause_share_its_traceback(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes longer than all else about a failure; each of them has its line."""
+
+    def listener(message: Message) -> None:
+        if message.attempts == 1:
+            raise ValueError(message.content) if int(message.content) % 2 else OSError("busy")
+
+    partition = Partition(workers, listener, mode="concurrent")
+    partition.add(20)
+    block_until(lambda: partition.delivery.delivered == 20)
+    lines = [each for each in caplog.records if "trying again" in each.message]
+    assert len(lines) == 20
+    assert [each.exc_info[0] for each in lines if each.exc_info] == [OSError, ValueError]
 
 
 def test_the_traceback_is_logged_once_for_each_cause(

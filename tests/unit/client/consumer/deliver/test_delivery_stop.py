@@ -1,7 +1,10 @@
 """A partition stops once its listener returned, and delivers nothing afterwards."""
 
+import gc
 import math
 import threading
+import weakref
+from typing import Any
 
 import pytest
 from support.delivery import Listener, NotedWorkers, Partition
@@ -91,6 +94,42 @@ def test_stopping_between_two_tries_leaves_the_message_for_the_next_owner(
     other.add(1)
     block_until(lambda: other.delivery.delivered == 1)
     assert len(listener.calls) == calls
+
+
+def failing(workers: Workers, mode: str) -> Partition:
+    """Return a partition whose messages failed, and wait for an hour."""
+    tried: list[int] = []
+
+    def listener(message: Message) -> None:
+        tried.append(int(message.content))
+        raise ValueError
+
+    settings = {"mode": mode, "retry_backoff": (3_600.0, 3_600.0), "on_failure": "hold"}
+    partition = Partition(workers, listener, **settings)
+    partition.add(5)
+    block_until(lambda: len(tried) == (1 if mode == "orderly" else 5))
+    return partition
+
+
+@pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
+def test_what_waits_for_its_next_try_is_not_kept(mode: str) -> None:
+    """The pause of a message of a partition that is another member's by then may be of days."""
+    workers = Workers(1, name="test")
+
+    def stopped() -> weakref.ref[Any]:
+        partition = failing(workers, mode)
+        partition.stop()
+        assert partition.stopped.wait(WAIT_S)
+        return weakref.ref(partition.delivery)
+
+    delivery = stopped()
+
+    def is_gone() -> bool:
+        gc.collect()
+        return delivery() is None
+
+    block_until(is_gone)
+    assert workers.close(WAIT_S)
 
 
 def test_stops_that_race_with_deliveries_are_always_told() -> None:

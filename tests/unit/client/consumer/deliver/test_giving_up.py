@@ -8,7 +8,7 @@ import pytest
 from support.cases import case
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.deliver.giving_up import FailedTries, Spent, awaiting, calling
+from vq.client.consumer.deliver.giving_up import Copied, FailedTries, Spent, awaiting, calling
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import RETRY, NotCopied, Retry, tried_again
 from vq.errors import ContentUnreadable, OutcomeUnknown
@@ -49,13 +49,15 @@ class Case:
     async def _listen_async(self, given: Any) -> Any:
         return self._listen(given)
 
-    def _copy(self, spent: Spent) -> None:
-        if spent.message.offset == self.refuse_at:
-            raise OutcomeUnknown("no answer")
-        self.copied.append((spent.message.offset, spent.failure))
+    def _copy(self, spent: Sequence[Spent]) -> Copied:
+        for count, each in enumerate(spent):
+            if each.message.offset == self.refuse_at:
+                return count, OutcomeUnknown("no answer")
+            self.copied.append((each.message.offset, each.failure))
+        return len(spent), None
 
-    async def _copy_async(self, spent: Spent) -> None:
-        self._copy(spent)
+    async def _copy_async(self, spent: Sequence[Spent]) -> Copied:
+        return self._copy(spent)
 
     def __call__(self, given: Message | Sequence[Message]) -> Any:
         self.now_ms += 10

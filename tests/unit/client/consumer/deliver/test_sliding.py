@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -331,6 +332,39 @@ def test_a_long_backlog_does_not_keep_the_others_waiting(workers: Workers) -> No
     second.add(2)
     block_until(lambda: len(order) == 102)
     assert 1 in order[:50]
+
+
+@pytest.mark.parametrize("on_failure", ["hold", "skip"])
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("mode", ["keyed", "concurrent"])
+def test_no_function_is_called_for_each_message_but_the_listener(
+    mode: str, size: int, on_failure: str
+) -> None:
+    """What is done for each of them is done for a step of them at a time.
+
+    With ``skip`` there is one call more: of what stands before the listener.
+    """
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is not listener.__code__:
+            calls[frame.f_code.co_name] += 1
+
+    def listener(_: object) -> None:
+        pass
+
+    threading.setprofile(note)
+    try:
+        workers = Workers(1, name="test")
+    finally:
+        threading.setprofile(None)
+    partition = Partition(workers, listener, mode=mode, batch_size=size, on_failure=on_failure)
+    partition.add(5_000, keys=range(5_000))
+    block_until(lambda: partition.delivery.delivered == 5_000)
+    assert workers.close(WAIT_S)
+    lists = 0 if size == 1 else 5_000 // size
+    assert calls.pop("call", 0) == (0 if on_failure == "hold" else 5_000 // size)
+    assert max(calls.values()) <= 40 + 4 * lists, calls.most_common(3)
 
 
 # Lists --------------------------------------------------------------------------------------------

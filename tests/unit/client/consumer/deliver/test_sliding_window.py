@@ -25,11 +25,11 @@ def test_the_place_is_that_of_the_lowest_unfinished_message() -> None:
     window = SlidingWindow(0, 10, 100)
     messages = messages_of([1, 1, 1])
     assert window.admit(messages) == 3
-    window.finish([messages[2].offset])
+    window.finish([messages[2]])
     assert window.place == Progress(0)
-    window.finish([messages[0].offset])
+    window.finish([messages[0]])
     assert window.place == Progress(messages[1].offset, 1)
-    window.finish([messages[1].offset])
+    window.finish([messages[1]])
     assert window.place == Progress(messages[2].next_offset, 3)
     assert (len(window), window.finished_ever) == (0, 3)
 
@@ -43,7 +43,7 @@ def test_what_has_no_message_is_passed_once_all_before_it_is_finished() -> None:
     window.admit(messages)
     window.pass_to(50)
     assert (window.place, window.end) == (Progress(5), 50)
-    window.finish([5])
+    window.finish(messages)
     assert window.place == Progress(50, 1)
 
 
@@ -55,9 +55,9 @@ def test_it_is_full_at_one_of_its_bounds() -> None:
     for window in (by_number, by_bytes):
         assert not window.has_room
         assert window.admit(messages, 2) == 2
-        window.finish([messages[1].offset])
+        window.finish([messages[1]])
         assert not window.has_room, "what is finished behind an unfinished one is in it still"
-        window.finish([messages[0].offset])
+        window.finish([messages[0]])
         assert window.has_room
         assert window.admit(messages, 2) == 3
 
@@ -66,10 +66,10 @@ def test_it_is_full_at_one_of_its_bounds() -> None:
 def test_a_result_for_a_message_that_it_does_not_have_changes_nothing(foreign: int) -> None:
     """One of an earlier lifetime of the partition, behind or before what is here."""
     window = SlidingWindow(10, 10, 100)
-    window.finish([foreign])
+    window.finish([Message("t", b"", offset=foreign)])
     messages = messages_of([1, 1], begin=10)
     window.admit(messages)
-    window.finish([foreign if foreign != 10 else 1_000])
+    window.finish([Message("t", b"", offset=foreign if foreign != 10 else 1_000)])
     assert (window.place, len(window)) == (Progress(10), 2)
 
 
@@ -101,13 +101,13 @@ def test_in_any_order_nothing_unfinished_is_passed_and_the_bounds_hold(
 ) -> None:
     """Two lifetimes: what is finished under the first one, late, says nothing to the second."""
     messages = messages_of(sizes)
-    late: list[int] = []
+    late: list[Message] = []
     for _ in range(2):
         window, model, at = SlidingWindow(0, most, most_bytes), Model(), 0
         place = window.place.position
         while at < len(messages) or model.unfinished():
             if late and data.draw(st.booleans()):
-                others = [offset for offset in late if offset >= window.end]
+                others = [each for each in late if each.offset >= window.end]
                 window.finish(others)  # a foreign result for what is not here yet
             had_room = window.has_room
             behind = window.admit(messages, at)
@@ -119,7 +119,7 @@ def test_in_any_order_nothing_unfinished_is_passed_and_the_bounds_hold(
             assert sum(len(each.content) for each in span[:-1]) < most_bytes
             some = data.draw(st.lists(st.sampled_from(model.unfinished()), max_size=4))
             some = some or model.unfinished()[:1]
-            window.finish([each.offset for each in some])
+            window.finish(some)
             model.finished |= {each.offset for each in some}
             lowest = min((each.offset for each in model.unfinished()), default=window.end)
             assert window.place.position == lowest >= place
@@ -127,4 +127,4 @@ def test_in_any_order_nothing_unfinished_is_passed_and_the_bounds_hold(
             done = [each.id for each in model.admitted if each.offset < lowest]
             assert window.place.message_id == (done[-1] if done else None)
             assert window.finished_ever == len(done)
-        late = [each.offset for each in messages]
+        late = messages

@@ -1,13 +1,13 @@
 """A list whose first messages are handled already: the others are given, and did not fail."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.deliver.giving_up import FailedTries, Spent, awaiting, calling
+from vq.client.consumer.deliver.giving_up import Copied, FailedTries, Spent, awaiting, calling
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.stored_results import passing, passing_async
 from vq.client.consumer.deliver.tries import Retry
@@ -42,15 +42,19 @@ def handle(request: pytest.FixtureRequest) -> Callable[[Store, list[Message]], A
 
     def call(store: Store, messages: list[Message]) -> Any:
         failing = FailedTries(policy, lambda: 0)
+
+        def copy(spent: Sequence[Spent]) -> Copied:
+            store.copied += [each.message.offset for each in spent]
+            return len(spent), None
+
         if request.param == "blocking":
-            copy: Any = lambda spent: store.copied.append(spent.message.offset)  # noqa: E731
             return calling(passing(store), failing, copy)(messages)
 
         async def listener(given: list[Message]) -> Any:
             return store(given)
 
-        async def keep(spent: Spent) -> None:
-            store.copied.append(spent.message.offset)
+        async def keep(spent: Sequence[Spent]) -> Copied:
+            return copy(spent)
 
         async def run() -> Any:
             return await awaiting(passing_async(listener), failing, keep)(messages)

@@ -61,7 +61,7 @@ class CommitResult:
     stale: tuple[TopicPartition, ...] = ()
 
 
-class OffsetStore:
+class ZooKeeperOffsets:
     """The progress of consumer groups.
 
     A lost answer (``ConnectionLost``) leaves unknown what was written: do the same again.

@@ -7,7 +7,7 @@ import pytest
 from support.coordination import FAULTS, at, client_of, disarm, expire, known, strike
 
 from vq.coordination.groups import claims
-from vq.coordination.groups.offset_store import OffsetStore
+from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
@@ -22,10 +22,10 @@ async def test_commits_go_on_from_each_other(client) -> None:
     """The first creates, the next ones set; readers see the last."""
     mine = await claims.claim(client, "g", "m1", P0)
     for offset in (10, 20, 20, 30):
-        result = await OffsetStore(client).commit([(mine, at(offset))])
+        result = await ZooKeeperOffsets(client).commit([(mine, at(offset))])
         assert result.stale == ()
         mine = result.done[P0]
-    assert await OffsetStore(client).read("g", ["t"]) == {P0: at(30)}
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {P0: at(30)}
 
 
 async def test_a_former_owner_cannot_commit(ensemble, client, other) -> None:
@@ -33,10 +33,10 @@ async def test_a_former_owner_cannot_commit(ensemble, client, other) -> None:
     mine = await claims.claim(client, "g", "m1", P0)
     await expire(ensemble, client)
     theirs = await claims.claim(other, "g", "m2", P0)
-    await OffsetStore(other).commit([(theirs, at(50, "m2"))])
-    result = await OffsetStore(client).commit([(mine, at(99))])
+    await ZooKeeperOffsets(other).commit([(theirs, at(50, "m2"))])
+    result = await ZooKeeperOffsets(client).commit([(mine, at(99))])
     assert result.stale == (P0,)
-    assert await OffsetStore(client).read("g", ["t"]) == {P0: at(50, "m2")}
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {P0: at(50, "m2")}
 
 
 async def test_a_stale_partition_does_not_hold_up_the_others(ensemble, client, other) -> None:
@@ -44,28 +44,28 @@ async def test_a_stale_partition_does_not_hold_up_the_others(ensemble, client, o
     mine = {p: await claims.claim(client, "g", "m1", p) for p in (P0, P1, P2)}
     await claims.release(client, mine[P1])
     await claims.claim(other, "g", "m2", P1)
-    result = await OffsetStore(client).commit([(mine[p], at(7)) for p in (P0, P1, P2)])
+    result = await ZooKeeperOffsets(client).commit([(mine[p], at(7)) for p in (P0, P1, P2)])
     assert result.stale == (P1,)
     assert sorted(result.done) == [P0, P2]
-    assert sorted(await OffsetStore(client).read("g", ["t"])) == [P0, P2]
+    assert sorted(await ZooKeeperOffsets(client).read("g", ["t"])) == [P0, P2]
 
 
 async def test_offsets_never_go_back(client) -> None:
     """A smaller offset than the committed one is a mistake of the caller."""
     mine = await claims.claim(client, "g", "m1", P0)
-    mine = (await OffsetStore(client).commit([(mine, at(10))])).done[P0]
+    mine = (await ZooKeeperOffsets(client).commit([(mine, at(10))])).done[P0]
     with pytest.raises(InvalidArgument, match="reset_offset"):
-        await OffsetStore(client).commit([(mine, at(9))])
+        await ZooKeeperOffsets(client).commit([(mine, at(9))])
 
 
 async def test_an_offset_goes_back_where_that_is_meant(client) -> None:
     """The application has sought back; also where an answer was lost meanwhile."""
     mine = await claims.claim(client, "g", "m1", P0)
-    await OffsetStore(client).commit([(mine, at(10))])
-    result = await OffsetStore(client).commit([(mine, at(4))], may_go_back={P0})
+    await ZooKeeperOffsets(client).commit([(mine, at(10))])
+    result = await ZooKeeperOffsets(client).commit([(mine, at(4))], may_go_back={P0})
     assert result.done[P0].committed == at(4)
     with pytest.raises(InvalidArgument, match="reset_offset"):
-        await OffsetStore(client).commit([(mine, at(3))], may_go_back={P1})
+        await ZooKeeperOffsets(client).commit([(mine, at(3))], may_go_back={P1})
 
 
 @pytest.mark.virtual_time
@@ -76,9 +76,9 @@ async def test_a_commit_that_may_be_written_is_not_told_as_certainly_lost() -> N
         mine = await claims.claim(owner, "g", "m1", P0)
         ensemble.lose_next_reply(owner)
         with pytest.raises(ConnectionLost) as told:
-            await OffsetStore(owner).commit([(mine, at(5))])
+            await ZooKeeperOffsets(owner).commit([(mine, at(5))])
         assert not isinstance(told.value, NotConnected)
-        assert await OffsetStore(reader).read("g", ["t"]) == {P0: at(5)}
+        assert await ZooKeeperOffsets(reader).read("g", ["t"]) == {P0: at(5)}
 
 
 async def test_a_commit_is_not_tried_again_in_the_next_session(
@@ -97,33 +97,33 @@ async def test_a_commit_is_not_tried_again_in_the_next_session(
 
         monkeypatch.setattr(owner, "multi", lost)
         with pytest.raises(ConnectionLost):
-            await OffsetStore(owner).commit([(mine, at(5))])
-        assert await OffsetStore(reader).read("g", ["t"]) == {}
+            await ZooKeeperOffsets(owner).commit([(mine, at(5))])
+        assert await ZooKeeperOffsets(reader).read("g", ["t"]) == {}
 
 
 async def test_many_partitions_are_committed_in_bounded_steps(client) -> None:
     """More than fit into one multi."""
     partitions = [TopicPartition("t", n) for n in range(230)]
     mine = [await claims.claim(client, "g", "m1", each) for each in partitions]
-    result = await OffsetStore(client).commit([(each, at(5)) for each in mine])
+    result = await ZooKeeperOffsets(client).commit([(each, at(5)) for each in mine])
     assert sorted(result.done) == partitions
-    assert len(await OffsetStore(client).read("g", ["t"])) == 230
+    assert len(await ZooKeeperOffsets(client).read("g", ["t"])) == 230
 
 
 async def test_a_commit_of_a_deleted_topic_is_stale(client) -> None:
     """Nothing is made anew by a late commit."""
     mine = await claims.claim(client, "g", "m1", P0)
     await client.delete(Assignment.path("g", "t", 0))
-    assert (await OffsetStore(client).commit([(mine, at(1))])).stale == (P0,)
-    assert await OffsetStore(client).read("g", ["t"]) == {}
+    assert (await ZooKeeperOffsets(client).commit([(mine, at(1))])).stale == (P0,)
+    assert await ZooKeeperOffsets(client).read("g", ["t"]) == {}
 
 
 async def test_an_offset_node_that_an_operator_deleted_is_made_again(client) -> None:
     """The fence still holds, so the owner's progress counts."""
     mine = await claims.claim(client, "g", "m1", P0)
-    mine = (await OffsetStore(client).commit([(mine, at(10))])).done[P0]
+    mine = (await ZooKeeperOffsets(client).commit([(mine, at(10))])).done[P0]
     await client.delete(CommittedOffset.path("g", "t", 0))
-    result = await OffsetStore(client).commit([(mine, at(20))])
+    result = await ZooKeeperOffsets(client).commit([(mine, at(20))])
     assert result.done[P0].committed == at(20)
 
 
@@ -131,9 +131,9 @@ async def test_an_offset_node_that_an_operator_deleted_is_made_again(client) -> 
 async def test_a_reset_moves_back_and_fences_the_owner(client, other) -> None:
     """The owner can commit nothing any more, claims again and goes on from the new place."""
     mine = await claims.claim(client, "g", "m1", P0)
-    mine = (await OffsetStore(client).commit([(mine, at(100))])).done[P0]
-    await OffsetStore(other).reset("g", P0, at(5, ""))
-    assert (await OffsetStore(client).commit([(mine, at(110))])).stale == (P0,)
+    mine = (await ZooKeeperOffsets(client).commit([(mine, at(100))])).done[P0]
+    await ZooKeeperOffsets(other).reset("g", P0, at(5, ""))
+    assert (await ZooKeeperOffsets(client).commit([(mine, at(110))])).stale == (P0,)
     assert not await claims.still_ours(client, mine)
     again = await known(client, await claims.claim(client, "g", "m1", P0))
     assert again.committed == at(5, "")
@@ -148,13 +148,13 @@ async def test_a_reset_survives_a_fault_at_every_call(fault: str) -> None:
         ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
         async with client_of(ensemble) as owner, client_of(ensemble) as operator:
             mine = await claims.claim(owner, "g", "m1", P0)
-            mine = (await OffsetStore(owner).commit([(mine, at(5))])).done[P0]
+            mine = (await ZooKeeperOffsets(owner).commit([(mine, at(5))])).done[P0]
             strike(ensemble, operator, fault, skip)
             with contextlib.suppress(ConnectionLost, SessionExpired):
-                await OffsetStore(operator).reset("g", P0, at(5))
-                assert (await OffsetStore(owner).commit([(mine, at(9))])).stale == (P0,)
+                await ZooKeeperOffsets(operator).reset("g", P0, at(5))
+                assert (await ZooKeeperOffsets(owner).commit([(mine, at(9))])).stale == (P0,)
             was_struck = disarm(operator)
-            assert await OffsetStore(owner).read("g", ["t"]) == {P0: at(5)}
+            assert await ZooKeeperOffsets(owner).read("g", ["t"]) == {P0: at(5)}
         if not was_struck:
             break
         skip += 1
@@ -163,5 +163,5 @@ async def test_a_reset_survives_a_fault_at_every_call(fault: str) -> None:
 
 async def test_a_reset_works_before_anybody_consumed(client) -> None:
     """It makes what is missing."""
-    await OffsetStore(client).reset("g", P0, at(42))
+    await ZooKeeperOffsets(client).reset("g", P0, at(42))
     assert (await known(client, await claims.claim(client, "g", "m1", P0))).committed == at(42)
