@@ -363,14 +363,13 @@ class Ledger:
         if ask.state is TransactionState.UNKNOWN:
             return Answer(TransactionState.UNKNOWN)
         is_late = since_ms > BEGUN_WITHIN_MS or time_ms_of(number) <= self._floor_ms
-        if is_late and ask.state is ROLLED_BACK:
-            return Answer(ROLLED_BACK)  # nothing of it is here, and nothing is taken any more
         if is_late or since_ms < -BEGUN_WITHIN_MS:
             raise TransactionRefused(
                 f"transaction {number} is not known here, and it was begun {since_ms / 1_000:.0f} "
                 f"s ago by this broker's clock; at most {BEGUN_WITHIN_MS // 1_000} s are allowed",
                 hint="it is rolled back, or it ended long ago; or the clocks of producer and "
                 "broker differ",
+                details={"state": int(TransactionState.UNKNOWN)},
             )
         if ask.state is ROLLED_BACK:
             return None
