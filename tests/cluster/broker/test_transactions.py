@@ -227,6 +227,30 @@ async def test_an_outcome_that_is_lost_is_settled(
         await transaction.rollback()
 
 
+async def test_a_commit_that_is_in_doubt_stays_so_until_somebody_knows(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """That a later try reaches nobody, or that nobody remembers it, does not roll it back."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=3))
+    async with producer.transaction():
+        for topic in ("t", "u"):
+            await producer.send(Message(topic, b"0"))
+    transaction = await producer.begin_transaction()
+    for topic in ("t", "u"):
+        await producer.send(Message(topic, b"1"))
+    cluster.network.cut("b1", "client")
+    with pytest.raises(TransactionInDoubt):
+        await transaction.commit()
+    await cluster.nodes["b1"].stop()
+    cluster.network.heal("b1", "client")
+    for end in (transaction.commit, transaction.rollback):
+        with pytest.raises(TransactionInDoubt):
+            await end()
+    await cluster.start()
+    await transaction.commit(30)
+    assert await all_stored(cluster, "t", "u") == [b"0", b"0", b"1", b"1"]
+
+
 async def test_a_late_request_of_an_ended_transaction_is_refused(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:

@@ -82,6 +82,10 @@ class Source(Protocol):
             Whether all of it is still there; otherwise it is stored.
         """
 
+    def joins(self, first: Item, item: Item) -> bool:
+        """Whether an item may go in one batch with another one."""
+        return True
+
     def put_back(self, to: TopicPartition, items: Sequence[Item]) -> None:
         """Have items wait again: an earlier master has sent them, and they got no outcome."""
 
@@ -237,7 +241,11 @@ class Deliveries:
             if len(notes) >= NOTES_MAX or count >= NOTED_MAX:
                 break  # the others follow once these are committed
         before = self._clock.monotonic() - DONE_S
-        done = {to: at for to, (since, at) in self._stored.items() if since <= before}
+        done = {  # not of those that have another batch by now: its note says it
+            to: at
+            for to, (since, at) in self._stored.items()
+            if since <= before and to not in self._batches
+        }
         if done:
             notes.append(Done(dict(itertools.islice(done.items(), NOTES_MAX))))
         return notes
@@ -282,7 +290,9 @@ class Deliveries:
         size = 0
         items: list[Item] = []
         for each in unpacked(bytes(ready[: source.batch_items * PACKED.size])):
-            if items and size + each.length > source.batch_bytes:
+            if items and (
+                size + each.length > source.batch_bytes or not source.joins(items[0], each)
+            ):
                 break
             items.append(each)
             size += each.length
@@ -312,6 +322,7 @@ class Deliveries:
                 self._again(to, [each for each in items if each not in error.items])
                 return
             except Gone as error:
+                self._stamps.pop(to, None)  # whoever has the name now waits for this batch's number
                 source.delivered(to, items, error)
                 logger.warning(
                     "what was to be delivered has no partition any more",

@@ -98,7 +98,7 @@ class Reader(Source, ABC):
                     self.channel.needed = min([self.position, *self._log.unread, *self.needs()])
                 await self._wait(self.pause_s() if self.is_live else LOOK_S)
         finally:
-            self._is_over = True
+            self._is_over, self.is_live = True, False
             self.channel.parked.pop(self, None)
             self.ended()
             await self._deliveries.close()

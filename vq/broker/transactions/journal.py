@@ -11,12 +11,13 @@ waits in a partition for what is not decided.
 """
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
 from vq import limits
 from vq.broker.base.runner import Runner
-from vq.broker.journal.deliveries import DONE_S, LeftOut
+from vq.broker.journal.deliveries import DONE_S
 from vq.broker.journal.items import Item
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
@@ -24,7 +25,7 @@ from vq.broker.journal.reader import LOOK_S, Reader
 from vq.broker.partition.batch_check import check_batch
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
-from vq.broker.transactions.ledger import Answer, Ask, Entry, Ledger, check_parts
+from vq.broker.transactions.ledger import Answer, Ask, Entry, Ledger, Part
 from vq.broker.transactions.notes import (
     FENCED,
     PIECE_BYTES,
@@ -38,7 +39,7 @@ from vq.broker.transactions.notes import (
     piece_bytes,
 )
 from vq.clock import Clock
-from vq.errors import CorruptData, InvalidRequest, VqError
+from vq.errors import Busy, CorruptData, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition, TransactionState
 from vq.remoting import wire_pb2 as wire
@@ -55,6 +56,10 @@ CARRY_BYTES: Final = 16 * limits.MIB
 #: An answer with a list ends behind the transaction that fills so much: each has up to 1,000 parts
 #: with the names of their topics, and all of it is one header.
 LISTED_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4
+#: So many of these, and of what is overdue, are noted at a time.
+DUE_MAX: Final = 1_000
+#: Bytes of requests that wait until they are noted.
+HELD_BYTES_MAX: Final = 64 * limits.MIB
 #: An open transaction that does not say otherwise ends after so long.
 TIMEOUT_MS: Final = int(limits.TRANSACTION_TIMEOUT_S_DEFAULT * 1_000)
 
@@ -100,6 +105,7 @@ class Journal(Reader):
         self._noted: dict[int | str, asyncio.Future[None]] = {}  # what is not read back yet
         self._unstored: dict[int, asyncio.Future[None]] = {}  # committed, and somebody waits
         self._looked_at = 0.0
+        self._held = 0  # bytes of requests that are not noted yet
 
     # Requests -------------------------------------------------------------------------------------
     async def transact(self, request: wire.TransactRequest, body: bytes) -> wire.TransactResponse:
@@ -108,8 +114,11 @@ class Journal(Reader):
         Raises:
             VqError: It is refused; or it is not known whether it was carried out.
         """
-        number = request.transaction
+        number, size = request.transaction, len(body)
+        if self._held and self._held + size > HELD_BYTES_MAX:
+            raise Busy(f"{self._held} bytes of transactions wait until they are noted")
         pieces = _pieces_of(request, body)
+        del body
         ask = Ask(
             number,
             request.number,
@@ -117,14 +126,29 @@ class Journal(Reader):
             bool(pieces),
             request.client,
             request.client_epoch,
-            request.by[: limits.NAME_CHARS_MAX],
+            request.by,
         )
-        await self._until_read(number, request.client)
+        self._held += size
+        try:
+            answer = await self._carry_out(ask, pieces, request)
+        finally:
+            self._held -= size
+            pieces.clear()
+        if answer.state is TransactionState.COMMITTED and number in self.ledger.active:
+            await self._until_stored(number, request.max_wait_ms / 1_000)
+            answer = self.ledger.answer(number)
+        return _response(answer)
+
+    async def _carry_out(
+        self, ask: Ask, pieces: Sequence[Piece], request: wire.TransactRequest
+    ) -> Answer:
+        number = ask.number
+        await self._until_read(number, ask.client)
         now_ms = self._clock.wall_ms()
         answer = self.ledger.judge(ask, now_ms)
         if answer is None:
             found = self.ledger.active.get(number)
-            check_parts(found, pieces)
+            self.ledger.check_parts(number, pieces)
             step = Step(
                 number,
                 ask.request + 1 if found is None or not ask.by else found.requests,
@@ -137,11 +161,8 @@ class Journal(Reader):
                 request.xid,
             )
             await self._note(number, [*pieces, step])
-            answer = self.ledger.answer(number)
-        if answer.state is TransactionState.COMMITTED and number in self.ledger.active:
-            await self._until_stored(number, request.max_wait_ms / 1_000)
-            answer = self.ledger.answer(number)
-        return _response(answer)
+            answer = self.ledger.answer_to(ask)
+        return answer
 
     async def fence(self, client: str) -> int:
         """Give a transactional id to who asks for it; return its epoch.
@@ -150,13 +171,10 @@ class Journal(Reader):
             VqError: That cannot be, or it is not known whether it was done.
         """
         _check_client(client)
-        epoch, mine = self.ledger.of_client(client)
-        while client in self._noted or any(each.number in self._noted for each in mine):
-            await self._until_read(client, *[each.number for each in mine])
-            epoch, mine = self.ledger.of_client(client)
-        note = Client(client, epoch + 1, self._clock.wall_ms())
-        await self._note(client, [*self._rolled_back(mine, FENCED), note])
-        return epoch + 1
+        await self._until_read(client)
+        epoch = self.ledger.epoch_of(client) + 1
+        await self._note(client, [Client(client, epoch, self._clock.wall_ms())])
+        return epoch
 
     async def _until_read(self, *keys: int | str) -> None:
         """Return once all that was noted about transactions and clients is read back.
@@ -164,9 +182,8 @@ class Journal(Reader):
         Raises:
             VqError: This node does not lead any more.
         """
-        for key in keys:
-            while key in self._noted:
-                await asyncio.shield(self._noted[key])
+        while waits := [self._noted[key] for key in keys if key in self._noted]:
+            await asyncio.shield(waits[0])  # and look at all of them again
 
     async def _note(self, key: int | str, notes: Sequence[Note]) -> None:
         """Append notes, the last of which is about ``key``; return once that is read back.
@@ -248,7 +265,7 @@ class Journal(Reader):
         elif isinstance(note, Step):
             self._take_step(note, record.offset)
         elif isinstance(note, Client):
-            self.ledger.take_client(note, record.offset)
+            self._counts.rolled_back += self.ledger.take_client(note, record.offset)
             self._was_read(note.id)
         else:
             self._deliveries.take(note)
@@ -314,17 +331,19 @@ class Journal(Reader):
             if offset != UNKNOWN:
                 offset += each.length
 
+    def _part_of(self, item: Item) -> Part:
+        return self.ledger.active[item.key].parts[item.offset]
+
+    def joins(self, first: Item, item: Item) -> bool:
+        """See ``Source``."""
+        return self._part_of(first).topic_id == self._part_of(item).topic_id
+
     async def parcel(self, sent: Sent, *, resend: bool, tries: int) -> Parcel:
         """See ``Source``."""
         data: list[bytes] = []
         messages = 0
-        parts = [self.ledger.active[each.key].parts[each.offset] for each in sent.items]
-        topic_id = parts[-1].topic_id
-        old = [e for e, part in zip(sent.items, parts, strict=True) if part.topic_id != topic_id]
-        if old:  # their topic was deleted, and made again
-            self.delivered(sent.to, old, Gone(f"topic {sent.to.topic} is another one now"))
-            self.free(sent.to, old)
-            raise LeftOut(old)
+        parts = list(map(self._part_of, sent.items))
+        topic_id = parts[0].topic_id
         for part in parts:
             messages += part.messages
             for offset, length in part.pieces:
@@ -359,21 +378,14 @@ class Journal(Reader):
         now_ms = self._clock.wall_ms()
         self.ledger.forget(now_ms)
         overdue = [e for e in self.ledger.overdue(now_ms) if e.number not in self._noted]
-        due: list[Note] = list(self._rolled_back(overdue[:1_000], TIME_OUT))
-        client = self.ledger.first_client()
-        if (
-            client is not None
-            and client[0].id not in self._noted
-            and self.position - client[1] > CARRY_BYTES
-        ):
-            due.append(client[0])
-        if due:
-            self._append(due)
-
-    def _rolled_back(self, transactions: Sequence[Entry], by: str) -> list[Step]:
-        now_ms = self._clock.wall_ms()
         state = TransactionState.ROLLED_BACK
-        return [Step(each.number, each.requests, state, by, now_ms) for each in transactions]
+        due: list[Note] = [
+            Step(each.number, each.requests, state, TIME_OUT, now_ms) for each in overdue
+        ]
+        old = self.ledger.clients_before(self.position - CARRY_BYTES)
+        due += [each for each in itertools.islice(old, DUE_MAX) if each.id not in self._noted]
+        if due:
+            self._append(due[:DUE_MAX])
 
     def needs(self) -> Sequence[int]:
         """See ``Reader``."""
@@ -404,9 +416,20 @@ def _pieces_of(request: wire.TransactRequest, body: bytes) -> list[Piece]:
             f"{len(body)} bytes in one request; at most {limits.TRANSACT_BYTES_MAX} are allowed: "
             "send the parts of a larger transaction in several ones"
         )
+    if len(request.by) > limits.NAME_CHARS_MAX or request.by in {TIME_OUT, FENCED}:
+        raise InvalidRequest(f"{shown(request.by)} is no name of somebody who decides")
+    if len(request.parts) > limits.TRANSACTION_PARTS_MAX:
+        raise InvalidRequest(
+            f"{len(request.parts)} parts in one request; at most {limits.TRANSACTION_PARTS_MAX} "
+            "are allowed"
+        )
+    if len({each.index for each in request.parts}) < len(request.parts):
+        raise InvalidRequest("a part comes twice in one request")
     pieces: list[Piece] = []
     at = 0
     for part in request.parts:
+        if len(part.topic) > limits.NAME_CHARS_MAX or len(part.topic_id) > limits.NAME_CHARS_MAX:
+            raise InvalidRequest(f"{shown(part.topic)} is no name of a topic, or its id is none")
         data = body[at : at + part.size]
         at += part.size
         check_batch(

@@ -1,6 +1,6 @@
 """The journals of a node: one for each partition of the topic of transactions that it leads."""
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -61,20 +61,20 @@ class Journals:
             kept_ms=KEPT_MS,
         )
 
-    async def transact(
+    def transact(
         self,
         channel: Channel,
         _session: Session,
         _id: RequestId,
         header: wire.TransactRequest,
         body: bytes,
-    ) -> wire.TransactResponse:
-        """Carry out a TRANSACT.
+    ) -> Coroutine[Any, Any, wire.TransactResponse]:
+        """Carry out a TRANSACT. It keeps the body no longer than it needs it.
 
         Raises:
             VqError: See ``Journal.transact``; or this node has no journal for the partition.
         """
-        return await self.readers.of(channel, header.epoch, _WHAT).transact(header, body)
+        return self.readers.of(channel, header.epoch, _WHAT).transact(header, body)
 
     async def fence(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.FenceRequest

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from vq import limits
 from vq.broker.journal.notes import UNKNOWN
-from vq.broker.transactions.notes import Client, Piece, Step
+from vq.broker.transactions.notes import FENCED, Client, Piece, Step
 from vq.errors import BatchTooLarge, Busy, InvalidRequest, ProducerFenced, TransactionRefused
 from vq.model import TopicPartition, TransactionState, time_ms_of
 
-__all__ = ["Answer", "Ask", "Entry", "Ledger", "Part", "check_parts"]
+__all__ = ["Answer", "Ask", "Entry", "Ledger", "Part"]
 
 OPEN: Final = TransactionState.OPEN
 PREPARED: Final = TransactionState.PREPARED
@@ -36,10 +36,16 @@ BEGUN_WITHIN_MS: Final = 5 * 60_000
 ENDED_MAX: Final = 200_000
 REMEMBERED_MS: Final = 2 * BEGUN_WITHIN_MS
 TOLD_MAX: Final = 1_000
+#: Parts of all that has ended, and is remembered; and of that of which all is kept.
+ENDED_PARTS_MAX: Final = 1_000_000
+TOLD_PARTS_MAX: Final = 50_000
 #: A transactional id that nobody has used for so long is forgotten.
 CLIENT_KEPT_MS: Final = 7 * 86_400_000
+CLIENTS_MAX: Final = 20_000
 #: Transactions of one journal that have not ended.
 UNDECIDED_MAX: Final = 10_000
+#: Notes with their messages.
+PIECES_MAX: Final = 200_000
 
 
 @dataclass(slots=True)
@@ -74,6 +80,7 @@ class Entry:
         requests: How many of its producer's were carried out.
         parts: What it has, for each partition.
         by: Who decided, if not its producer.
+        torn: The journal does not have its first notes any more: it has ended.
         client, client_epoch, xid: See ``Step``.
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
     """
@@ -84,6 +91,7 @@ class Entry:
     requests: int = 0
     parts: list[Part] = field(default_factory=list)
     by: str = ""
+    torn: bool = False
     client: str = ""
     client_epoch: int = 0
     xid: str = ""
@@ -154,6 +162,7 @@ class Ledger:
         self._told: OrderedDict[int, Entry] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
         self._clients: OrderedDict[str, _KnownClient] = OrderedDict()
+        self._pieces = self._ended_parts = self._told_parts = 0
 
     # Notes ----------------------------------------------------------------------------------------
     def take_piece(self, piece: Piece, offset: int, length: int) -> None:
@@ -165,12 +174,29 @@ class Ledger:
         if found is None:
             found = self.active[number] = Entry(number, offset)
         parts = found.parts
+        if piece.part > len(parts):
+            self._tear(found)
+        if found.torn:
+            return
         if piece.part == len(parts):
             parts.append(Part(piece.to, piece.topic_id))
         part = parts[piece.part]
         part.messages += piece.messages
         part.size += len(piece.data)
         part.pieces.append((offset, length))
+        self._pieces += 1
+
+    def _tear(self, found: Entry) -> None:
+        """Leave out the parts of a transaction whose first notes are gone: retention has them.
+
+        They are kept until it has ended, so nothing of it is to be delivered.
+        """
+        found.torn = True
+        self._drop_parts(found)
+
+    def _drop_parts(self, found: Entry) -> None:
+        self._pieces -= sum(len(each.pieces) for each in found.parts)
+        found.parts = []
 
     def take_step(self, step: Step, offset: int) -> Entry | None:
         """Take a note; return the transaction if it is committed now, and is to be delivered."""
@@ -180,6 +206,8 @@ class Ledger:
         found = self.active.get(number)
         if found is None:
             found = self.active[number] = Entry(number, offset)
+        if not found.requests and step.request > 1:
+            self._tear(found)
         if not found.begun_ms:
             found.begun_ms = step.at_ms
             found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
@@ -200,36 +228,52 @@ class Ledger:
             return None
         return found if step.state is COMMITTED else None
 
-    def take_client(self, note: Client, offset: int) -> None:
-        """Take who has a transactional id."""
+    def take_client(self, note: Client, offset: int) -> int:
+        """Take who has a transactional id; return how many transactions that has rolled back."""
         self._clients[note.id] = _KnownClient(note.epoch, offset, note.at_ms)
         self._clients.move_to_end(note.id)
+        old = [
+            each
+            for each in self.active.values()
+            if each.client == note.id and each.state is OPEN and each.client_epoch < note.epoch
+        ]
+        for each in old:
+            each.state, each.by = ROLLED_BACK, FENCED
+            each.ends_ms, each.decided_ms = 0, note.at_ms
+            self.end(each)
+        return len(old)
 
     def end(self, transaction: Entry) -> None:
         """Remember only what became of a transaction: it is stored, or is for nobody."""
         number = transaction.number
         del self.active[number]
-        offsets = tuple(each.offset for each in transaction.parts)
-        for part in transaction.parts:
-            part.pieces.clear()
         stored = transaction.state is COMMITTED
+        offsets = tuple(each.offset for each in transaction.parts) if stored else ()
+        for part in transaction.parts:
+            self._pieces -= len(part.pieces)
+            part.pieces.clear()
         answer = Answer(transaction.state, transaction.by, offsets, stored)
         self._ended[number] = answer, transaction.decided_ms
+        self._ended_parts += len(offsets)
         self._told[number] = transaction
-        if len(self._told) > TOLD_MAX:
-            self._told.popitem(last=False)
-        if len(self._ended) > ENDED_MAX:
-            first, _ = self._ended.popitem(last=False)
+        self._told_parts += len(transaction.parts)
+        while len(self._told) > TOLD_MAX or self._told_parts > TOLD_PARTS_MAX:
+            _, told = self._told.popitem(last=False)
+            self._told_parts -= len(told.parts)
+        while len(self._ended) > ENDED_MAX or self._ended_parts > ENDED_PARTS_MAX:
+            first, (oldest, _) = self._ended.popitem(last=False)
+            self._ended_parts -= len(oldest.offsets)
             self._floor_ms = max(self._floor_ms, time_ms_of(first))
 
     def forget(self, now_ms: int) -> None:
         """Forget what nobody can ask for any more."""
         ended = self._ended
         while ended:
-            number, (_, at_ms) = next(iter(ended.items()))
+            number, (answer, at_ms) = next(iter(ended.items()))
             if at_ms + REMEMBERED_MS > now_ms:
                 break
             del ended[number]
+            self._ended_parts -= len(answer.offsets)
         if self._clients:
             first_id = next(iter(self._clients))
             if self._clients[first_id].used_ms + CLIENT_KEPT_MS <= now_ms:
@@ -262,12 +306,34 @@ class Ledger:
             _judge_open(ask, found)
         return None
 
+    def check_parts(self, number: int, pieces: Sequence[Piece]) -> None:
+        """Return if a transaction may have these pieces, too.
+
+        Raises:
+            InvalidRequest: They do not follow those that it has, or it would have too much.
+            Busy: All together would have too much.
+        """
+        _check_parts(self.active.get(number), pieces)
+        if pieces and self._pieces + len(pieces) > PIECES_MAX:
+            raise Busy(
+                f"the transactions of this journal that have not ended have {self._pieces} parts; "
+                f"at most {PIECES_MAX} may be under way"
+            )
+
     def answer(self, number: int) -> Answer:
         """Return what became of a transaction."""
         if number in self._ended:
             return self._ended[number][0]
         found = self.active.get(number)
         return Answer(TransactionState.UNKNOWN) if found is None else _answer_of(found)
+
+    def answer_to(self, ask: Ask) -> Answer:
+        """Return what became of a transaction for which a request was carried out.
+
+        Raises:
+            TransactionRefused: It became something else.
+        """
+        return _after_end(ask, self.answer(ask.number))
 
     def _check_client(self, ask: Ask, found: Entry | None) -> None:
         if found is not None and ask.state is TransactionState.UNKNOWN:
@@ -286,7 +352,7 @@ class Ledger:
                 f"{CLIENT_KEPT_MS // 86_400_000} days",
                 hint="make a new producer with that id",
             )
-        if ask.client_epoch < known.epoch:
+        if ask.client_epoch != known.epoch:  # a higher one was known here, and forgotten
             raise ProducerFenced(
                 f"another producer has taken the transactional id {ask.client!r}: epoch "
                 f"{ask.client_epoch} is over, {known.epoch} holds"
@@ -297,14 +363,13 @@ class Ledger:
         if ask.state is TransactionState.UNKNOWN:
             return Answer(TransactionState.UNKNOWN)
         is_late = since_ms > BEGUN_WITHIN_MS or time_ms_of(number) <= self._floor_ms
-        if is_late and ask.state is ROLLED_BACK:
-            return Answer(ROLLED_BACK)  # nothing of it is here, and nothing is taken any more
         if is_late or since_ms < -BEGUN_WITHIN_MS:
             raise TransactionRefused(
                 f"transaction {number} is not known here, and it was begun {since_ms / 1_000:.0f} "
                 f"s ago by this broker's clock; at most {BEGUN_WITHIN_MS // 1_000} s are allowed",
                 hint="it is rolled back, or it ended long ago; or the clocks of producer and "
                 "broker differ",
+                details={"state": int(TransactionState.UNKNOWN)},
             )
         if ask.state is ROLLED_BACK:
             return None
@@ -326,24 +391,34 @@ class Ledger:
             if each.state is OPEN and each.ends_ms and each.ends_ms <= now_ms
         ]
 
-    def of_client(self, client: str) -> tuple[int, list[Entry]]:
-        """Return the epoch of a transactional id, 0 if it is not known, and what is open of it."""
-        known = self._clients.get(client)
-        mine = [e for e in self.active.values() if e.client == client and e.state is OPEN]
-        return 0 if known is None else known.epoch, mine
+    def epoch_of(self, client: str) -> int:
+        """Return the epoch of a transactional id; 0: it is not known.
 
-    def first_client(self) -> tuple[Client, int] | None:
-        """Return the client whose note is the oldest, and the offset of that."""
+        Raises:
+            Busy: It would be one too many.
+        """
+        known = self._clients.get(client)
+        if known is None and len(self._clients) >= CLIENTS_MAX:
+            raise Busy(
+                f"{len(self._clients)} transactional ids are known to this journal; at most "
+                f"{CLIENTS_MAX} may be, and each is for {CLIENT_KEPT_MS // 86_400_000} days after "
+                "its last use"
+            )
+        return 0 if known is None else known.epoch
+
+    def clients_before(self, offset: int) -> Iterator[Client]:
+        """Yield the clients whose notes are before an offset, the oldest ones first."""
         for id, known in self._clients.items():
-            return Client(id, known.epoch, known.used_ms), known.offset
-        return None
+            if known.offset >= offset:
+                break
+            yield Client(id, known.epoch, known.used_ms)
 
     def needs(self) -> list[int]:
         """Return the offsets from which on the journal is needed."""
         first = next(iter(self.active.values()), None)
-        client = self.first_client()
+        client = next(iter(self._clients.values()), None)
         found = [] if first is None else [first.offset]
-        return found if client is None else [*found, client[1]]
+        return found if client is None else [*found, client.offset]
 
     def listed(self, *, ended: bool) -> Iterator[Entry]:
         """Yield the transactions that are known, in the order of their numbers."""
@@ -368,6 +443,11 @@ def _answer_of(found: Entry) -> Answer:
 def _after_end(ask: Ask, answer: Answer) -> Answer:
     if ask.state in {answer.state, TransactionState.UNKNOWN}:
         return answer
+    if answer.by == FENCED and ask.client:
+        raise ProducerFenced(
+            f"another producer has taken the transactional id {ask.client!r}; transaction "
+            f"{ask.number} is rolled back"
+        )
     by = f" by {answer.by}" if answer.by else ""
     raise TransactionRefused(
         f"transaction {ask.number} is {answer.state.word}{by}; it cannot be {ask.state.word}",
@@ -399,16 +479,13 @@ def _named(client: str) -> str:
     return f"transactional id {client!r}" if client else "a producer without a transactional id"
 
 
-def check_parts(found: Entry | None, pieces: Sequence[Piece]) -> None:
-    """Return if a transaction may have these pieces, too.
-
-    Raises:
-        InvalidRequest: They do not follow those that it has, or it would have too much.
-    """
+def _check_parts(found: Entry | None, pieces: Sequence[Piece]) -> None:
     parts = [] if found is None else [(e.to, e.topic_id, e.messages, e.size) for e in found.parts]
+    taken = {to for to, *_ in parts}
     for piece in pieces:
-        if piece.part == len(parts) and all(to != piece.to for to, *_ in parts):
+        if piece.part == len(parts) and piece.to not in taken:
             parts.append((piece.to, piece.topic_id, 0, 0))
+            taken.add(piece.to)
         if not piece.part < len(parts) or parts[piece.part][:2] != (piece.to, piece.topic_id):
             raise InvalidRequest(
                 f"part {piece.part} is for {piece.to}; the transaction has {len(parts)} parts, and "

@@ -82,11 +82,11 @@ class Step(NamedTuple):
     @property
     def is_automatic(self) -> bool:
         """Whether nobody has asked for it: it counts only if the transaction is still open."""
-        return self.by in {TIME_OUT, FENCED}
+        return self.by == TIME_OUT
 
 
 class Client(NamedTuple):
-    """Who has a transactional id from now on.
+    """Who has a transactional id from now on; what earlier epochs have open is rolled back.
 
     Attributes:
         id: That.

@@ -194,6 +194,7 @@ class TransactionCore:
         self._requests: list[TransactRequest] = []
         self._bodies: list[bytes] = []
         self._sent = 0  # requests that were answered
+        self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
 
     @property
@@ -425,11 +426,15 @@ class TransactionCore:
             TransactionInDoubt: It is unknown whether it was carried out.
             VqError: It was not; the transaction is rolled back, or committed if it should be not.
         """
+        before, self._may_be_decided = self._may_be_decided, True
         try:
-            return await self._ask(request, body, deadline)
+            answer = await self._ask(request, body, deadline)
         except OutcomeUnknown as error:
             raise self._in_doubt(error) from error
         except VqError as error:
+            if before and not _tells_the_end(error):
+                raise self._in_doubt(error) from error
+            self._may_be_decided = False
             if isinstance(error, ProducerFenced):
                 self.producer.fenced(error)
             if error.details.get("state") == TransactionState.COMMITTED:
@@ -437,6 +442,8 @@ class TransactionCore:
                 raise
             self._roll_back(error)
             raise
+        self._may_be_decided = False
+        return answer
 
     async def _store(self, single: SinglePart, deadline: float) -> list[SendResult]:
         """Store what needs no journal.
@@ -460,7 +467,7 @@ class TransactionCore:
         self._collected.succeed(self._results)
         return self._results
 
-    def _in_doubt(self, error: OutcomeUnknown) -> TransactionInDoubt:
+    def _in_doubt(self, error: VqError) -> TransactionInDoubt:
         self._stage = _Stage.IN_DOUBT
         doubt = TransactionInDoubt(
             f"it is unknown whether transaction {self.number} is committed: {error}",
@@ -472,6 +479,12 @@ class TransactionCore:
     def _roll_back(self, error: VqError) -> None:
         self._stage = _Stage.ROLLED_BACK
         self._collected.fail(error if isinstance(error, Refused) else NotSent(str(error)))
+
+
+def _tells_the_end(error: VqError) -> bool:
+    """Whether a refusal says what became of a request that was sent before and got no answer."""
+    ended = isinstance(error, TransactionRefused | ProducerFenced)
+    return ended and error.details.get("state") != TransactionState.UNKNOWN
 
 
 def _group_of(cluster: ClusterClient, partition: TopicPartition) -> str | None:

@@ -1,0 +1,200 @@
+"""Whoever reads the journal of transactions knows what the one before it knew, wherever it begins.
+
+Random requests, time-outs and fences are judged by a ledger; what it notes is read by others: all
+of it, or from a batch on before which nothing is needed any more, as retention leaves it.
+"""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from support.cases import case
+
+from vq.broker.transactions import ledger as ledgers
+from vq.broker.transactions.ledger import Ask, Entry, Ledger
+from vq.broker.transactions.notes import TIME_OUT, Client, Note, Piece, Step
+from vq.errors import ProducerFenced, VqError
+from vq.model import TopicPartition, TransactionState, time_ms_of
+
+OPEN, PREPARED = TransactionState.OPEN, TransactionState.PREPARED
+COMMITTED, ROLLED_BACK = TransactionState.COMMITTED, TransactionState.ROLLED_BACK
+STATES = (OPEN, OPEN, OPEN, PREPARED, COMMITTED, ROLLED_BACK)
+ZERO = time_ms_of(0)
+SHIFT = next(bits for bits in range(63) if time_ms_of(1 << bits) > ZERO)
+NOW_MS = ZERO + 100_000_000_000
+
+
+def number_of(time_ms: int) -> int:
+    """Return the first number that was made at a time."""
+    return (time_ms - ZERO) << SHIFT
+
+
+def take(ledger: Ledger, batch: Sequence[tuple[int, Note]]) -> list[Entry]:
+    """Have a ledger read a batch; return what is committed by it."""
+    committed = []
+    for offset, note in batch:
+        if isinstance(note, Piece):
+            ledger.take_piece(note, offset, 10)
+        elif isinstance(note, Step):
+            entry = ledger.take_step(note, offset)
+            committed += [] if entry is None else [entry]
+        else:
+            assert isinstance(note, Client)
+            ledger.take_client(note, offset)
+    return committed
+
+
+class Journal:
+    """A ledger, its log, and what must be so, counted beside it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.ledger = Ledger()
+        self.log: list[list[tuple[int, Note]]] = []
+        self.offset = 0
+        self.now_ms = NOW_MS
+        self.decided: dict[int, TransactionState] = {}
+        self.delivered: dict[int, list[tuple[TopicPartition, int]]] = {}
+        self.pieces: dict[int, dict[int, tuple[TopicPartition, int]]] = {}
+        self.requests: dict[int, int] = {}
+        self.owners: dict[int, tuple[str, int]] = {}
+        self.epochs: dict[str, int] = {}
+        self.numbers = [number_of(NOW_MS) + each for each in range(8)]
+
+    def note(self, notes: Sequence[Note]) -> None:
+        batch = [(self.offset + index * 10, note) for index, note in enumerate(notes)]
+        self.offset += 10 * len(batch)
+        self.log.append(batch)
+        for entry in take(self.ledger, batch):
+            assert entry.number not in self.delivered
+            self.delivered[entry.number] = [(each.to, each.size) for each in entry.parts]
+
+    def ask(self) -> None:
+        rng, number = self.rng, self.rng.choice(self.numbers)
+        found = self.ledger.active.get(number)
+        client = rng.choice(("", "a", "b")) if found is None else found.client
+        epoch = self.epochs.get(client, 0) - (rng.random() < 0.2)
+        following = 0 if found is None else found.requests
+        request = following if rng.random() < 0.9 else rng.randrange(3)
+        by = "operator" if rng.random() < 0.1 else ""
+        state = rng.choice(STATES)
+        many = rng.randrange(4) if state is not ROLLED_BACK else 0
+        has = 0 if found is None else len(found.parts)
+        first = rng.randrange(has + 1)
+        pieces = [
+            Piece(number, part, TopicPartition("t", part), "i", 1, bytes(rng.randrange(1, 9)))
+            for part in range(first, first + many)
+        ]
+        ask = Ask(number, request, state, bool(pieces), client, max(0, epoch), by)
+        try:
+            answer = self.ledger.judge(ask, self.now_ms)
+            if answer is None:
+                self.ledger.check_parts(number, pieces)
+        except ProducerFenced:
+            assert client
+            assert number in self.decided or epoch < self.epochs[client]
+            return
+        except VqError:
+            return
+        if answer is not None:
+            assert answer.state is self.decided.get(number, answer.state)
+            return
+        assert number not in self.decided
+        requests = request + 1 if found is None or not by else following
+        step = Step(number, requests, state, by, self.now_ms, client, ask.client_epoch, 60_000)
+        self.note([*pieces, step])
+        self.owners.setdefault(number, (client, ask.client_epoch))
+        for piece in pieces:
+            room = self.pieces.setdefault(number, {})
+            room[piece.part] = piece.to, room.get(piece.part, (piece.to, 0))[1] + len(piece.data)
+        if state in (COMMITTED, ROLLED_BACK):
+            self.decided[number] = state
+        if state is COMMITTED and number in self.pieces:
+            assert self.delivered[number] == list(self.pieces[number].values())
+        assert self.ledger.answer_to(ask).state is state
+
+    def fence(self) -> None:
+        client = self.rng.choice("ab")
+        self.epochs[client] = self.ledger.epoch_of(client) + 1
+        before = {n for n, e in self.ledger.active.items() if e.state is OPEN}
+        self.note([Client(client, self.epochs[client], self.now_ms)])
+        for number in before - self.ledger.active.keys():
+            assert self.owners[number][0] == client
+            self.decided[number] = ROLLED_BACK
+        assert not [e for e in self.ledger.active.values() if e.client == client and e.state == 1]
+
+    def time_out(self) -> None:
+        self.now_ms += self.rng.choice((10, 1_000, 61_000))
+        for entry in self.ledger.overdue(self.now_ms):
+            self.note([Step(entry.number, entry.requests, ROLLED_BACK, TIME_OUT, self.now_ms)])
+            self.decided[entry.number] = ROLLED_BACK
+
+    def store(self) -> None:
+        committed = [e for e in self.ledger.active.values() if e.state is COMMITTED]
+        if committed:
+            entry = self.rng.choice(committed)
+            for part in entry.parts:
+                part.stored, part.offset = True, 7
+            self.ledger.end(entry)
+
+    def forget_and_begin(self) -> None:
+        self.numbers[self.rng.randrange(8)] = number_of(self.now_ms) + self.offset % 4_096
+
+    def read_again(self) -> None:
+        """Read the log from any batch on from which it is kept, and compare."""
+        needed = min([self.offset, *self.ledger.needs()])
+        kept = [index for index, batch in enumerate(self.log) if batch[0][0] <= needed]
+        begin = self.rng.choice([0, *kept])
+        other = Ledger()
+        again = [entry.number for batch in self.log[begin:] for entry in take(other, batch)]
+        assert set(again) <= self.delivered.keys()
+        for number, entry in self.ledger.active.items():
+            assert other.active[number] == entry
+        for number, entry in other.active.items():
+            if number not in self.ledger.active:  # it is stored: all of it would be sent again
+                assert entry.state is COMMITTED
+                assert [(e.to, e.size) for e in entry.parts] == self.delivered[number]
+        for number, state in self.decided.items():
+            assert other.answer(number).state in (state, TransactionState.UNKNOWN)
+        for client, epoch in self.epochs.items():
+            assert other.epoch_of(client) == epoch == self.ledger.epoch_of(client)
+
+    def step(self) -> None:
+        actions = (self.ask,) * 12 + (self.store, self.time_out, self.fence, self.forget_and_begin)
+        self.rng.choice(actions)()
+        if self.rng.random() < 0.2:
+            self.read_again()
+
+
+@pytest.mark.parametrize("first", [0])
+def test_a_journal_that_is_read_again_says_what_it_said(first: int) -> None:
+    committed = 0
+    for seed in range(first, first + 60):
+        with case(seed):
+            journal = Journal(seed)
+            for _ in range(150):
+                journal.step()
+            committed += len(journal.delivered)
+    assert committed > 100
+
+
+def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forgotten before its time is known by its number's time, and is not taken as new."""
+    monkeypatch.setattr(ledgers, "ENDED_PARTS_MAX", 10)
+    monkeypatch.setattr(ledgers, "TOLD_PARTS_MAX", 6)
+    monkeypatch.setattr(ledgers, "CLIENTS_MAX", 1)
+    ledger = Ledger()
+    for index in range(20):
+        number = number_of(NOW_MS + index)
+        pieces = [Piece(number, part, TopicPartition("t", part), "i", 1, b"x") for part in range(3)]
+        batch = [*enumerate(pieces), (3, Step(number, 1, COMMITTED, "", NOW_MS))]
+        (entry,) = take(ledger, batch)
+        ledger.end(entry)
+    assert len(list(ledger.listed(ended=True))) == 2
+    first = Ask(number_of(NOW_MS), 0, COMMITTED, has_parts=False)
+    with pytest.raises(VqError, match="not known here"):
+        ledger.judge(first, NOW_MS + 20)
+    ledger.take_client(Client("a", 1, NOW_MS), 0)
+    assert ledger.epoch_of("a") == 1
+    with pytest.raises(VqError, match="at most 1"):
+        ledger.epoch_of("b")
