@@ -403,6 +403,8 @@ class SequenceTaken(Refused):
 
 
 class ProducerFenced(Refused):
+    """A later producer has taken over from this one, which writes no more."""
+
     status = 42
     hint = "a newer epoch of this producer id writes here; close this producer"
 
@@ -435,6 +437,8 @@ class TopicClosed(PermissionRefused):
 
 
 class TransactionRefused(Refused):
+    """A transaction is rolled back, or what is asked of it cannot be."""
+
     status = 47
     hint = "the transaction is unknown here or already ended"
 
