@@ -403,7 +403,7 @@ class SequenceTaken(Refused):
 
 
 class ProducerFenced(Refused):
-    """A later producer has taken over from this one, which writes no more."""
+    """Another producer has taken over from this one: by its identity, or its transactional id."""
 
     status = 42
     hint = "a newer epoch of this producer id writes here; close this producer"
@@ -437,7 +437,7 @@ class TopicClosed(PermissionRefused):
 
 
 class TransactionRefused(Refused):
-    """A transaction is rolled back, or what is asked of it cannot be."""
+    """A transaction cannot be what was asked for; what it is, the text says."""
 
     status = 47
     hint = "the transaction is unknown here or already ended"
