@@ -2,16 +2,7 @@
 
 import pytest
 from support.cases import case
-from support.simulation import run
-from support.simulation.transactions import ROWS, Transactions, judge_transactions
-
-
-def play(seed: int, which: str, seconds: float = 20.0) -> run.Report:
-    """Run one seed."""
-    size, kinds = ROWS[which]
-    return run.execute(
-        lambda loop: Transactions(loop, seed, seconds=seconds, size=size, kinds=kinds, tell=None)
-    )
+from support.simulation.transactions import ROWS, judge_transactions, play
 
 
 @pytest.mark.parametrize("which", ROWS)

@@ -1,6 +1,7 @@
 """The blocking producer: what waits for the core on the factory's loop."""
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -36,6 +37,7 @@ class MessageProducer:
         self._checked: SendCallback | None = None  # the callback of the last send
         self._append = core.append
         self._transactions = core.transactions
+        self._switching = threading.RLock()
         self._interceptors = core.interceptors
         self._runtime = runtime
         self._forget = runtime.on_loss(
@@ -263,8 +265,9 @@ class MessageProducer:
         transactions = self._transactions
         if transactions.take_id_needed():
             self._runtime.run(transactions.take_id())
-        core = transactions.begin()
-        self._append = self._append_beside
+        with self._switching:
+            core = transactions.begin()
+            self._append = self._append_beside
         return Transaction(core, self._runtime, self.config.send_timeout_s)
 
     def _append_beside(
@@ -272,7 +275,10 @@ class MessageProducer:
     ) -> SendFuture | None:
         """Append a plain message while a transaction is open, unless it belongs to that."""
         if not self._transactions.open:
-            self._append = self._core.append
+            if self._switching.acquire(blocking=False):  # another thread may begin one just now
+                if not self._transactions.open:
+                    self._append = self._core.append
+                self._switching.release()
         elif self._transactions.current() is not None:
             return None
         return self._core.append(message, callback, timeout)

@@ -251,6 +251,36 @@ async def test_a_commit_that_is_in_doubt_stays_so_until_somebody_knows(
     assert await all_stored(cluster, "t", "u") == [b"0", b"0", b"1", b"1"]
 
 
+async def test_a_producer_that_closes_rolls_back_what_is_open(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Nobody waits for ever: not for a message, nor for one whose commit was cancelled."""
+    producer = await factory.create_producer()
+    async with producer.transaction():
+        for topic in ("t", "u"):
+            await producer.send(Message(topic, b"0"))
+    transaction = await producer.begin_transaction()
+    futures = [await producer.send_async(Message(topic, b"1")) for topic in ("t", "u")]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await transaction.commit()
+    still_open = await producer.begin_transaction()
+    last = await producer.send_async(Message("t", b"2"))
+    await producer.close()
+    with pytest.raises(NotSent, match="rolled back"):
+        await last
+    for future in futures:
+        with pytest.raises(TransactionInDoubt):
+            await future
+    with pytest.raises(InvalidState):
+        await still_open.commit()
+    with pytest.raises(InvalidState):
+        await producer.begin_transaction()
+    total = producer.metrics().total
+    assert (total.messages_unknown, total.messages_refused) == (2, 1)
+    assert await all_stored(cluster, "t", "u") in ([b"0", b"0"], [b"0", b"0", b"1", b"1"])
+
+
 async def test_a_late_request_of_an_ended_transaction_is_refused(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from support.simulation.copies import BY_NAME
 from support.simulation.history import Event
 from support.simulation.nemesis import Nemesis
-from support.simulation.run import NotDrained, Simulation
+from support.simulation.run import NotDrained, Report, Simulation, execute
 from support.simulation.workload import consume
 from support.simulation.world import TOPIC, ClientHost, Size
 
@@ -158,3 +158,11 @@ class Transactions(Simulation):
         await self._operator_process.spawn(operator.close())
         for broker in world.machines:
             await broker.stop()
+
+
+def play(seed: int, which: str, seconds: float = 20.0) -> Report:
+    """Run one seed of a row."""
+    size, kinds = ROWS[which]
+    return execute(
+        lambda loop: Transactions(loop, seed, seconds=seconds, size=size, kinds=kinds, tell=None)
+    )

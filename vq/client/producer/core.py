@@ -413,6 +413,7 @@ class ProducerCore:
         It takes no lock: a thread that does not exist in the child may have held it.
         """
         self.accumulator.mark_closed(why)
+        self.transactions.abandon_in_child(why)
         for queues in self.sender.topics():
             waiting = queues.appended[:]
             for _, share in queues.shares:
@@ -461,6 +462,7 @@ class ProducerCore:
     def _give_up(self, why: str) -> None:
         """Refuse new messages, and give every waiting one its outcome."""
         self.accumulator.close(why)
+        self.transactions.give_up(why, ending=True)
         for queues in list(self.accumulator.topics.values()):
             self.sender.drop_topic(queues, NotSent(why))
 
@@ -501,6 +503,7 @@ class ProducerCore:
         """Refuse new messages, wait for the outcome of all others, stop. May be called again."""
         if not self.accumulator.closed:
             self.accumulator.close(_CLOSED)
+            self.transactions.give_up(_CLOSED, ending=False)
             self._closing = begin_task(self._finish())
         if self._closing is not None:
             await asyncio.shield(self._closing)

@@ -162,21 +162,33 @@ class Collected:
 
     def succeed(self, results: Sequence[SendResult]) -> None:
         """Give each message its place."""
+        waiting = self._waiting()
         for (to, index), result in zip(self._order, results, strict=True):
             item = self._parts[to].items[index]
             if item.outcome is None:
                 item.succeed(result)
-        for part in self._parts.values():
+        for part in waiting:
             since = part.items[0].appended_at
             part.queues.meter.stored(len(part.items), part.size, since)
 
     def fail(self, error: VqError) -> None:
         """Give each message an error."""
+        waiting = self._waiting()
         for item in self._items():
             if item.outcome is None:
                 item.fail(error)
-        for part in self._parts.values():
+        for part in waiting:
             part.queues.meter.failed(len(part.items), part.size, error)
+
+    def abandon(self, error: VqError) -> None:
+        """Give each message an error in the child of a fork, and tell nobody."""
+        for item in self._items():
+            if item.outcome is None:
+                item.outcome = error
+
+    def _waiting(self) -> list[_Part]:
+        """Return the parts whose messages have no outcome; they are counted once."""
+        return [each for each in self._parts.values() if each.items[0].outcome is None]
 
     def _items(self) -> Iterator[SendFuture]:
         for to, index in self._order:

@@ -76,6 +76,7 @@ class Transactions:
         self.config = config
         self.open = 0
         self._lock = threading.Lock()
+        self._unended: dict[TransactionCore, None] = {}
         self.lines = Lines(cluster)
         self._fenced: ProducerFenced | None = None
         self.epoch = 0
@@ -112,12 +113,32 @@ class Transactions:
         _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
         with self._lock:
             self.open += 1
+            self._unended[begun] = None
         return begun
 
     def ended(self) -> None:
         """Note that a transaction takes no messages any more."""
         with self._lock:
             self.open -= 1
+
+    def known(self, transaction: "TransactionCore") -> None:
+        """Note that it is known what became of a transaction."""
+        self._unended.pop(transaction, None)
+
+    def give_up(self, why: str, *, ending: bool) -> None:
+        """Roll back what is open: the producer closes.
+
+        Args:
+            why: What each message is told.
+            ending: Nobody will end what is being ended, either.
+        """
+        for each in list(self._unended):
+            each.give_up(why, ending=ending)
+
+    def abandon_in_child(self, why: str) -> None:
+        """Fail all messages in the child of a fork; see ``ProducerCore.abandon_in_child``."""
+        for each in list(self._unended):
+            each.abandon_in_child(why)
 
     def take_id_needed(self) -> bool:
         """Whether the transactional id is to be taken before the first transaction."""
@@ -332,7 +353,7 @@ class TransactionCore:
         clock = self.producer.cluster.clock
         if not self._requests and self._single is None:
             if not self._collected.messages:
-                self._stage = _Stage.COMMITTED
+                self._end(_Stage.COMMITTED)
                 return []
             if clock.monotonic() >= self._ends_at:
                 error = TransactionRefused(self._late())
@@ -438,7 +459,7 @@ class TransactionCore:
             if isinstance(error, ProducerFenced):
                 self.producer.fenced(error)
             if error.details.get("state") == TransactionState.COMMITTED:
-                self._stage = _Stage.COMMITTED
+                self._end(_Stage.COMMITTED)
                 raise
             self._roll_back(error)
             raise
@@ -463,7 +484,7 @@ class TransactionCore:
 
     def _committed(self, offsets: list[int]) -> list[SendResult]:
         self._results = self._collected.results(offsets)
-        self._stage = _Stage.COMMITTED
+        self._end(_Stage.COMMITTED)
         self._collected.succeed(self._results)
         return self._results
 
@@ -476,8 +497,28 @@ class TransactionCore:
         self._collected.fail(doubt)
         return doubt
 
+    def _end(self, stage: _Stage) -> None:
+        self._stage = stage
+        self.producer.known(self)
+
+    def give_up(self, why: str, *, ending: bool) -> None:
+        """See ``Transactions.give_up``."""
+        with self._lock:
+            is_open = self._stage is _Stage.OPEN
+            if is_open:
+                self._end(_Stage.ROLLED_BACK)
+        if is_open:
+            self.producer.ended()
+            self._collected.fail(NotSent(f"{why}; its transaction is rolled back"))
+        elif ending or self._stage is _Stage.IN_DOUBT:
+            self._collected.fail(TransactionInDoubt(f"{why}: its transaction may be committed"))
+
+    def abandon_in_child(self, why: str) -> None:
+        """See ``Transactions.abandon_in_child``; it takes no lock."""
+        self._collected.abandon(InvalidState(why))
+
     def _roll_back(self, error: VqError) -> None:
-        self._stage = _Stage.ROLLED_BACK
+        self._end(_Stage.ROLLED_BACK)
         self._collected.fail(error if isinstance(error, Refused) else NotSent(str(error)))
 
 
