@@ -85,6 +85,11 @@ if TYPE_CHECKING:
     from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.operations.messages.settling import LetterState, Settled
     from vq.operations.messages.stored import StoredBytes, StoredRange
+    from vq.operations.messages.transactions import (
+        PartOfTransaction,
+        TransactionDecision,
+        TransactionDescription,
+    )
     from vq.operations.messages.writes import WriteAttempt, WrittenRange
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
@@ -142,6 +147,11 @@ _HOMES = {
     "vq.operations.messages.delayed": ("DelayedMessage", "DelayedMessages"),
     "vq.operations.messages.resending": ("Resending",),
     "vq.operations.messages.settling": ("LetterState", "Settled"),
+    "vq.operations.messages.transactions": (
+        "PartOfTransaction",
+        "TransactionDecision",
+        "TransactionDescription",
+    ),
     "vq.operations.messages.searched": (
         "FoundMessages",
         "GapKind",
@@ -267,6 +277,7 @@ __all__ = [
     "NodeJobs",
     "OpenedTopic",
     "OwnerChange",
+    "PartOfTransaction",
     "PartitionDescription",
     "PartitionEnds",
     "PartitionMove",
@@ -298,6 +309,8 @@ __all__ = [
     "TopicState",
     "TopicSummary",
     "TopicView",
+    "TransactionDecision",
+    "TransactionDescription",
     "Unclean",
     "UncleanElection",
     "UnknownGroup",

@@ -403,6 +403,8 @@ class SequenceTaken(Refused):
 
 
 class ProducerFenced(Refused):
+    """Another producer has taken over from this one: by its identity, or its transactional id."""
+
     status = 42
     hint = "a newer epoch of this producer id writes here; close this producer"
 
@@ -435,6 +437,8 @@ class TopicClosed(PermissionRefused):
 
 
 class TransactionRefused(Refused):
+    """A transaction cannot be what was asked for; what it is, the text says."""
+
     status = 47
     hint = "the transaction is unknown here or already ended"
 

@@ -98,6 +98,19 @@ def check_own_name(topic: str) -> str:
     return topic
 
 
+def check_may_grow(topic: str) -> None:
+    """Return if a topic may get more partitions.
+
+    Raises:
+        InvalidArgument: It is the journal of transactions.
+    """
+    if topic == TRANSACTIONS_TOPIC:
+        raise InvalidArgument(
+            f"topic {topic!r} gets no more partitions: a transactional id belongs to one of them, "
+            "chosen by how many there are, and who has the id is known only there"
+        )
+
+
 # Headers of copies ----------------------------------------------------------------------------
 ORIGIN: Final = f"{PREFIX}origin"
 ORIGIN_NUMBER: Final = f"{PREFIX}origin-number"

@@ -8,15 +8,17 @@ Goal: a kill at any step is finished or undone by the next start.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.archiving_process import number_of, opened
+from support.command_server import TRACED, command_server
 from support.faults import make_rng, times
 from support.store import blocks_of, payloads
-from support.strace import need_strace
+from support.strace import attached, need_strace
 
 from vq.store.disk.real_disk import RealDisk
 from vq.store.log.log import LogState
@@ -31,16 +33,26 @@ CYCLES = 8
 def life(directory: Path, call: str, number: int) -> tuple[int, bool]:
     """Run one life; return how many messages it told to be durable, and whether it was killed."""
     inject = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
-    program = (sys.executable, "-m", "support.archiving_process", str(directory), str(CYCLES))
-    ended = subprocess.run(
-        ["strace", "-f", "-o", os.devnull, *inject, *program],
-        cwd=Path(__file__).parents[1],
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    told = [int(line) for line in ended.stdout.split()]
-    assert ended.returncode == 0 or "KILL" in str(ended.returncode) or ended.returncode in (-9, 137)
-    return (told[-1] if told else 0), ended.returncode != 0
+    program = ("-m", "support.archiving_process", str(directory), str(CYCLES))
+    server = command_server(os.environ)
+    if server is None:
+        ended = subprocess.run(
+            ["strace", "-f", "-o", os.devnull, *inject, sys.executable, *program],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        told, code = ended.stdout.split(), ended.returncode
+    else:
+        ours, theirs = os.pipe()
+        with open(os.devnull) as nothing:
+            environ = {**os.environ, TRACED: "1"}
+            process = server.start(program, environ, (nothing.fileno(), theirs, 2))
+        os.close(theirs)
+        with attached(process.pid, Path(os.devnull), *inject, waits=True), open(ours) as output:
+            told, code = output.read().split(), process.wait()
+    assert code in {0, -signal.SIGKILL, 128 + signal.SIGKILL}
+    return (int(told[-1]) if told else 0), code != 0
 
 
 def judge(directory: Path, durable: int) -> int:

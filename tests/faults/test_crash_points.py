@@ -24,7 +24,7 @@ from support.faults import (
     times,
 )
 from support.judge import Fault
-from support.strace import need_strace, traced, wait_tracer_gone
+from support.strace import need_strace, traced
 from support.waiting import block_until
 
 from vq.devtools.processes import BrokerChild, ask_status
@@ -59,13 +59,10 @@ def die_at(
 ) -> bool:
     """Run one life of the broker, until ``enough`` at most; whether it died at the N-th call."""
     options = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
-    child = BrokerChild(traced(broker.spec, trace, *options))
-    processes.brokers[broker.spec.group] = child
-    child.start()
-    block_until(lambda: not child.running or enough(), f"{call} {number} or the end of a life")
-    died = not child.running
-    child.kill()
-    wait_tracer_gone(trace)
+    with traced(broker.spec, trace, *options) as child:
+        processes.brokers[broker.spec.group] = child
+        block_until(lambda: not child.running or enough(), f"{call} {number} or the end of a life")
+        died = not child.running
     assert not died or "killed by SIGKILL" in trace.read_text(), child.log_tail()
     return died
 

@@ -31,10 +31,8 @@ from support.faults import (
     wait_drained,
 )
 from support.judge import Fault
-from support.strace import need_strace, traced, wait_tracer_gone
+from support.strace import need_strace, traced
 from support.waiting import PROCESSES_WAIT_S, block_until
-
-from vq.devtools.processes import BrokerChild
 
 pytestmark = pytest.mark.slow
 
@@ -69,17 +67,15 @@ def test_a_broker_may_die_at_any_step_of_a_deletion(
                 broker.kill()
                 trace = tmp_path / f"trace-{number}"
                 options = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={when}")
-                child = BrokerChild(traced(broker.spec, trace, *options))
-                processes.brokers["b1"] = child
-                child.start()
-                before, goal = starts(broker.spec.data, 2), sender.sent + 4_000
-                block_until(
-                    lambda child=child, goal=goal: not child.running or sender.sent >= goal, sender
-                )
-                if not child.running:
-                    died.append(f"{call} {when}")
-                child.kill()
-                wait_tracer_gone(trace)
+                with traced(broker.spec, trace, *options) as child:
+                    processes.brokers["b1"] = child
+                    before, goal = starts(broker.spec.data, 2), sender.sent + 4_000
+                    block_until(
+                        lambda child=child, goal=goal: not child.running or sender.sent >= goal,
+                        sender,
+                    )
+                    if not child.running:
+                        died.append(f"{call} {when}")
                 print(f"{call} {when}: {before} -> {starts(broker.spec.data, 2)}")
             processes.run(broker)
             sender.wait_sent(500)

@@ -68,6 +68,7 @@ class Members:
         self.away: dict[str, Callable[[], None]] = {}  # frozen or cut off, and what ends that
         self.losses: list[Loss] = []
         self.done: Counter[str] = Counter()
+        self._began: dict[str, list[int]] = {}  # how long the histories were then
         self._stack = stack
         self._made = 0
 
@@ -78,6 +79,8 @@ class Members:
         if name not in self.links:
             target = Address.parse(self.cluster.zookeeper)
             self.links[name] = self._stack.enter_context(ChaosProxy(target))
+        notes = [self.histories / group / f"{name}.jsonl" for group in GROUPS]
+        self._began[name] = [path.stat().st_size if path.exists() else 0 for path in notes]
         paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
         with (self.histories / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
@@ -93,6 +96,13 @@ class Members:
             )
         self.done["join"] += 1
         return name
+
+    def is_well(self, name: str) -> bool:
+        """Whether a process has begun to work in every group, and nothing keeps it away."""
+        paths = [self.histories / group / f"{name}.jsonl" for group in GROUPS]
+        sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+        began = self._began.get(name, [0] * len(sizes))
+        return name not in self.away and all(a > b for a, b in zip(sizes, began, strict=True))
 
     def leave(self, name: str) -> None:
         """End a process in order."""
@@ -272,7 +282,7 @@ def strike_at_random(group: Members, sender: Sender, rng: random.Random, until: 
         for name in [each for each, at in wakes.items() if at <= time.monotonic()]:
             del wakes[name]
             group.wake(name)
-        well = sorted(set(group.running) - set(group.away))
+        well = sorted(each for each in group.running if group.is_well(each))
         choices = ["join"] * 2 * (len(group.running) < MOST)
         if len(well) > 1:
             choices += ["kill", "leave", "freeze", "cut"]
@@ -399,3 +409,33 @@ def check_zookeeper(group: Members, server: Path, log: dict[int, list[tuple[int,
             )
             print(name, topic, verdict)
             assert not verdict.anomalies, str(verdict)
+
+
+def test_what_is_lost_doubled_or_unowned_is_told() -> None:
+    """The judgement of the runs above is one that finds things."""
+    contents = {(0, 10): b"s-7-", (0, 20): b"s-5-", (0, 30): b"s-8-"}  # the second always fails
+    good = Result(
+        group="concurrent",
+        log=contents,
+        keys={},
+        received={},
+        done={(0, 10): 1, (0, 30): 1},
+        first={(0, 10): 1.0, (0, 30): 2.0},
+        letters={(0, 20): 1},
+        crashes={},
+    )
+    assert list(wrong(good, "t")) == []
+    for change, told in (
+        ({"done": {(0, 10): 1}}, "(0, 30) was done by nobody"),
+        ({"letters": {}}, "(0, 20) always fails, and is no dead letter"),
+        ({"done": {(0, 10): 2, (0, 30): 1}}, "1 in partition 0 were done twice, 0 crashes"),
+    ):
+        assert [f"concurrent: {told}"] == list(wrong(good._replace(**change), "t"))
+    swapped = {(0, 10): 2.0, (0, 20): 3.0, (0, 30): 1.0}
+    ordered = good._replace(group="orderly", letters={}, done=dict.fromkeys(contents, 1))
+    assert list(wrong(ordered._replace(first=swapped), "t")) == [
+        "orderly: (0, ''): (0, 30) was done before (0, 20)"
+    ]
+    line = [Owned(1.0, "a"), Owned(13.0, "", crash=True), Owned(14.0, "b"), Owned(20.0, "")]
+    assert unowned_s([line], [Loss(2.0, "a"), Loss(10.0, "a")], 21.5) == [1.5, 4.0]
+    assert unowned_s([line], [Loss(10.0, "a"), Loss(12.0, "c")], 21.5) == [1.5, 2.0]

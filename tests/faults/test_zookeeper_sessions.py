@@ -478,12 +478,16 @@ def _is_over(client: Any) -> bool:
 async def test_closing_while_cut_off_takes_bounded_time(
     server: EmbeddedZooKeeper,
 ) -> None:
-    """The session ends by itself at the server then."""
-    coordinator = ZooKeeperCoordinator(server.hosts, "test", session_timeout_s=2.0)
+    """The session ends by itself at the server then, and a call that is under way ends here."""
+    coordinator = ZooKeeperCoordinator(server.hosts, "test", session_timeout_s=10.0)
     await coordinator.start()
     server.pause()
+    call = asyncio.ensure_future(coordinator.create("a"))
+    await asyncio.sleep(0.1)
     async with asyncio.timeout(PROCESSES_WAIT_S):
         await coordinator.close()
+    with pytest.raises(ConnectionLost, match="closed before the answer"):
+        await call
     server.resume()
 
 

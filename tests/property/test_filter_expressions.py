@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.faults import times
 
 from vq import limits
 from vq.errors import InvalidArgument
@@ -207,7 +208,7 @@ def names_of(subject: tuple[str | None, Key | None, dict[str, str]]) -> Naive:
 subjects = st.tuples(tags, keys, headers)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=times(150, 5_000), deadline=None)
 @given(trees, st.lists(subjects, min_size=1, max_size=4), st.data())
 def test_an_expression_says_what_its_tree_means(
     tree: tuple[Any, ...], drawn: list[tuple[str | None, Key | None, dict[str, str]]], data: Any
@@ -220,7 +221,7 @@ def test_an_expression_says_what_its_tree_means(
         assert expression.test(Subject(tag, key, known)) is expected, text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(80, 5_000), deadline=None)
 @given(trees, st.lists(subjects, min_size=1, max_size=6), st.data())
 def test_a_broker_keeps_the_records_of_which_it_is_true(
     tree: tuple[Any, ...], drawn: list[tuple[str | None, Key | None, dict[str, str]]], data: Any
@@ -257,7 +258,7 @@ fragments = st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=times(200, 5_000), deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(fragments, max_size=40).map(" ".join)))
 @example("a = 1 AND")
 def test_any_text_is_an_expression_or_refused(text: str) -> None:

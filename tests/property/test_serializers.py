@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.faults import times
 
 from vq.errors import CorruptData, InvalidArgument
 from vq.serializers import Hessian2, Json, Protobuf, Serializer
@@ -104,7 +105,7 @@ def hessian_like() -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("serializer", SERIALIZERS, ids=lambda each: each.name)
-@settings(max_examples=300)
+@settings(max_examples=times(150, 5_000))
 @given(st.binary(max_size=200) | hessian_like())
 def test_arbitrary_bytes_never_do_worse_than_corrupt_data(
     serializer: Serializer, content: bytes

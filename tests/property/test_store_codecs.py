@@ -7,6 +7,7 @@ import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.faults import times
 
 from vq.errors import CorruptData
 from vq.message_filter import Filter
@@ -203,7 +204,7 @@ def test_a_short_key_is_what_protobuf_reads(properties: bytes) -> None:
         assert (key, type(key)) == (found, type(found))
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(50, 5_000))
 @given(
     st.lists(st.tuples(st.integers(0, 200_000), st.integers(0, 9), st.integers(0, 50)), max_size=30)
 )
@@ -309,7 +310,7 @@ HEADERS = st.builds(
 LENGTHS = st.integers(0, 40).map(lambda size: size.to_bytes(4, "big")) | st.binary(max_size=4)
 
 
-@settings(max_examples=500)
+@settings(max_examples=times(250, 5_000))
 @given(
     RECORDS,
     st.lists(HEADERS | LENGTHS | st.binary(max_size=60), max_size=6),
@@ -325,7 +326,7 @@ def test_both_checks_of_structure_agree(
     assert codec.well_formed(data, count, payload_bytes_max) == found
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(150, 5_000))
 @given(RECORDS, st.lists(HEADERS | LENGTHS | st.binary(max_size=60), max_size=6))
 def test_what_passes_the_check_can_be_taken_apart(items: list[tuple], more: list[bytes]) -> None:
     """With right checksums, a reader finds the same records at the same places."""

@@ -87,7 +87,7 @@ def hostile_stream(rng: random.Random, frames: list[bytes]) -> bytes:
         if kind < 0.4:
             pieces.append(rng.choice(frames))
         elif kind < 0.7:
-            command = rng.choice([*map(int, Command), 0, 30, 65_535])
+            command = rng.choice([*map(int, Command), 0, 33, 65_535])
             flags = rng.choice([0, 1, 1, rng.randrange(256)])
             header = hostile_header(rng)
             number = rng.choice([0, CORRELATION_ID, rng.getrandbits(32)])

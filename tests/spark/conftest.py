@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.cluster import ProcessCluster, process_cluster
 from support.faults import broker_settings, client_of
+from support.java import SHORT_LIVED
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -24,10 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.driver.memory": "1g",
-        # The second compiler of Java pays off in minutes; tests take seconds.
-        "spark.driver.extraJavaOptions": (
-            f"-Dderby.system.home={scratch} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        ),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch} {SHORT_LIVED}",
         "spark.jars.ivy": str(scratch / "ivy"),
         # Plans for small tables are interpreted: compiling and adapting them takes longer.
         "spark.sql.codegen.wholeStage": "false",

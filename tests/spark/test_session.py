@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.java import SHORT_LIVED
 
 from pyspark_vq import session
 from vq.devtools.zookeeper import find_java
@@ -60,7 +61,7 @@ def test_under_spark_submit_the_session_has_what_was_submitted(tmp_path: Path) -
     given = {
         "spark.driver.host": "localhost",
         "spark.sql.session.timeZone": "Asia/Tokyo",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
     }
     settings = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
     home = Path(pyspark.__file__).parent

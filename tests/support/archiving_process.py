@@ -48,13 +48,13 @@ def restore(disk: Disk, log: Log, block: Block) -> None:
     flush(log)
 
 
-def main(directory: Path, cycles: int) -> None:
+def main(directory: str, cycles: str) -> None:
     """Do what the module says."""
     disk = RealDisk()
-    log = opened(directory, disk)
+    log = opened(Path(directory), disk)
     found = payloads(log)
     number = number_of(found[-1]) + 1 if found else 0
-    for cycle in range(cycles):
+    for cycle in range(int(cycles)):
         for _ in range(3):
             append(log, content(number))
             number += 1
@@ -74,4 +74,4 @@ def main(directory: Path, cycles: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(*sys.argv[1:])

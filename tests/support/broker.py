@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import google_crc32c
 import pytest
-from support.simulation.loop import clock_of_loop
+from support.simulation.loop import SimulatedClock, clock_of_loop
 from support.waiting import WAIT_S
 
 from vq.broker.base.config import BrokerConfig, ConnectionLimits
@@ -42,6 +42,13 @@ T = TypeVar("T")
 DATA = Path("/data")
 #: Where archives may lie: places of tests, too.
 PLACES = (*ARCHIVE_PLACES, "failing://", "buckets://", "memory://")
+#: Settings of a node whose test waits for what it looks at.
+LOOKS_OFTEN = {
+    "refresh_interval_s": 0.5,
+    "connections": ConnectionLimits(sweep_interval_s=0.1),
+}
+#: Nearly a broker's own.
+LOOKS_RARELY = {"refresh_interval_s": 5.0, "connections": ConnectionLimits()}
 
 
 class HeldFlusher(LoopFlusher):
@@ -130,6 +137,8 @@ class MemoryCluster:
         clock = self.ensemble.clock
         key = group if node == "n1" else f"{group}-{node}"
         disk = self.disks.setdefault(key, MemoryDisk())
+        # Where waiting takes no time, looks are all that it costs.
+        looks = LOOKS_RARELY if isinstance(clock, SimulatedClock) else LOOKS_OFTEN
         config = BrokerConfig(
             **{
                 "data": DATA,
@@ -138,9 +147,8 @@ class MemoryCluster:
                 "node": node,
                 "host": key,
                 "metrics_port": 0,
-                "refresh_interval_s": 0.5,
                 "archive_places": PLACES,
-                "connections": ConnectionLimits(sweep_interval_s=0.1),
+                **looks,
                 **settings,
             }
         )

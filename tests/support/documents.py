@@ -34,6 +34,7 @@ from typing import Self
 
 from support import forked_command
 from support.command_server import command_server
+from support.java import SHORT_LIVED
 from support.waiting import PROCESSES_WAIT_S
 
 ROOT = Path(__file__).parents[2]
@@ -49,8 +50,8 @@ _EXIT_CODE = "exit code:"
 _ANY_LINES = "…"
 
 #: Spark is told by a file what no page is about: to compile little, as its tests have it.
-_SPARK_DEFAULTS = """
-spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
+_SPARK_DEFAULTS = f"""
+spark.driver.extraJavaOptions {SHORT_LIVED}
 spark.sql.codegen.wholeStage false
 spark.sql.codegen.factoryMode NO_CODEGEN
 spark.sql.adaptive.enabled false

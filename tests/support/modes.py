@@ -5,7 +5,6 @@ The judgement is pure: it takes what members noted, what the log holds, and what
 
 import itertools
 import json
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -175,20 +174,19 @@ def crashes_of(owned: Mapping[tuple[str, int], Sequence[Owned]]) -> dict[tuple[s
 def unowned_s(lines: Iterable[Sequence[Owned]], losses: Sequence[Loss], end: float) -> list[float]:
     """Return for how long partitions had no living owner, the longest time last.
 
-    A time counts from the last loss in it on: until a session ends its member counts as one that
-    takes over.
+    With a session it begins when its member was lost, else when the partition was given up. It
+    counts from the last loss of any member in it: until a session ends, its member is one that is
+    to take over.
     """
     found: list[float] = []
-    times = sorted(loss.at for loss in losses)
     for line in lines:
-        for number, owned in enumerate(line):
-            later = line[number + 1 :]
-            next_at = next((each.at for each in later if each.member), end)
-            lost = [x.at for x in losses if owned.at <= x.at < next_at and x.member == owned.member]
-            begin = owned.at if not owned.member else min(lost, default=None)
-            if begin is None or begin >= end:
+        for number, gone in enumerate(line):
+            if gone.member or gone.at >= end:
                 continue
-            last = bisect_right(times, next_at)
-            begin = max(begin, times[last - 1] if last else begin)
-            found.append(next_at - begin)
+            owner = line[number - 1].member if number else ""
+            lost = [each.at for each in losses if each.member == owner and each.at <= gone.at]
+            begin = max(lost, default=gone.at) if gone.crash else gone.at
+            taken = next((each.at for each in line[number + 1 :] if each.member), end)
+            last = max((each.at for each in losses if begin <= each.at <= taken), default=begin)
+            found.append(taken - last)
     return sorted(found)

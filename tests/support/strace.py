@@ -1,7 +1,7 @@
 """Real brokers under strace: system calls are watched, fail, or are where the process dies.
 
-    attached(pid, log, …)     watch a running broker; counts of ``inject`` begin here
-    TracedSpec(…, strace=…)   a broker that runs under strace from its first call on
+    attached(pid, log, …)   watch a running broker; counts of ``inject`` begin here
+    traced(spec, log, …)    a broker that runs under strace from its first call on
 
 The counter of ``inject=…:when=N`` is one per thread and per system call, so N means the N-th such
 call of any one thread.
@@ -19,10 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from support.cluster import ForkedBroker
+from support.command_server import command_server
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import forbidden, unavailable
 
-from vq.devtools.processes import BrokerSpec
+from vq.devtools.processes import BrokerChild, BrokerSpec
 
 _LINE = re.compile(r"^(\d+)\s+(?:([a-z_0-9]+)\((.*)|<\.\.\. ([a-z_0-9]+) resumed>(.*))$", re.DOTALL)
 _UNFINISHED = " <unfinished ...>"
@@ -72,15 +74,40 @@ class TracedSpec(BrokerSpec):
         return ["strace", "-f", "-D", "-o", str(self.trace), *self.strace, *own]
 
 
-def traced(spec: BrokerSpec, trace: Path, *strace: str) -> TracedSpec:
-    """Return the same broker under strace."""
-    values = {field.name: getattr(spec, field.name) for field in fields(BrokerSpec)}
-    return TracedSpec(**values, trace=trace, strace=strace)
+@contextmanager
+def traced(spec: BrokerSpec, trace: Path, *strace: str) -> Iterator[BrokerChild]:
+    """Run a broker under strace; it is killed at the end, and ``trace`` is whole then.
+
+    A forked one begins when it is traced: strace would stop an interpreter that starts at each of
+    the thousands of calls of its imports.
+    """
+    if command_server(os.environ) is None:
+        values = {field.name: getattr(spec, field.name) for field in fields(BrokerSpec)}
+        child = BrokerChild(TracedSpec(**values, trace=trace, strace=strace))
+        child.start()
+        try:
+            yield child
+        finally:
+            child.kill()
+            _wait_tracer_gone(trace)
+        return
+    child = ForkedBroker(spec)
+    child.traced = True
+    child.start()
+    try:
+        with attached(child.pid, trace, *strace, waits=True):
+            yield child
+            child.kill()
+    finally:
+        child.kill()
 
 
 @contextmanager
-def attached(pid: int, trace: Path, *strace: str) -> Iterator[None]:
-    """Trace a running process while the block runs; ``trace`` is whole afterwards."""
+def attached(pid: int, trace: Path, *strace: str, waits: bool = False) -> Iterator[None]:
+    """Trace a running process while the block runs; ``trace`` is whole afterwards.
+
+    One that ``waits`` until it is traced may have ended by itself when the block begins.
+    """
     with subprocess.Popen(
         ["strace", "-f", "-p", str(pid), "-o", str(trace), *strace],
         stdin=subprocess.DEVNULL,
@@ -88,10 +115,13 @@ def attached(pid: int, trace: Path, *strace: str) -> Iterator[None]:
         stderr=subprocess.PIPE,
     ) as tracer:
         try:
-            block_until(lambda: tracer.poll() is not None or _all_traced(pid), "strace is attached")
-            if tracer.poll() is not None:
-                assert tracer.stderr is not None
-                raise AssertionError(f"strace ended: {tracer.stderr.read().decode()}")
+            if not waits:
+                block_until(
+                    lambda: tracer.poll() is not None or _all_traced(pid), "strace is attached"
+                )
+                if tracer.poll() is not None:
+                    assert tracer.stderr is not None
+                    raise AssertionError(f"strace ended: {tracer.stderr.read().decode()}")
             yield
         finally:
             if tracer.poll() is None:
@@ -107,7 +137,7 @@ def _all_traced(pid: int) -> bool:
         return False
 
 
-def wait_tracer_gone(trace: Path) -> None:
+def _wait_tracer_gone(trace: Path) -> None:
     """Wait until ``trace`` does not grow any more."""
     block_until(
         lambda: not any(_has_open(process, trace) for process in Path("/proc").glob("[0-9]*")),

@@ -210,6 +210,83 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         )
     ),
     (Command.CANCEL, "response"): Sample(wire.CancelResponse(outcome=1)),
+    (Command.TRANSACT, "request"): Sample(
+        wire.TransactRequest(
+            topic="_vq.transactions",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            transaction=241591910400000,
+            number=1,
+            state=3,
+            parts=[
+                wire.TransactionPart(
+                    topic="orders",
+                    partition=3,
+                    topic_id="a07b",
+                    record_count=1,
+                    size=len(RECORD),
+                    crc=0x11223344,
+                    index=2,
+                )
+            ],
+            client="billing",
+            client_epoch=4,
+            timeout_ms=60000,
+            xid="1_a_b",
+            max_wait_ms=8000,
+            by="ada@desk",
+        ),
+        RECORD,
+    ),
+    (Command.TRANSACT, "response"): Sample(
+        wire.TransactResponse(state=3, offsets=[4912, -1], by="ada@desk", stored=True)
+    ),
+    (Command.FENCE, "request"): Sample(
+        wire.FenceRequest(
+            topic="_vq.transactions", partition=5, topic_id="5f0c", epoch=3, client="billing"
+        )
+    ),
+    (Command.FENCE, "response"): Sample(wire.FenceResponse(client_epoch=4)),
+    (Command.TRANSACTIONS, "request"): Sample(
+        wire.TransactionsRequest(
+            topic="_vq.transactions",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            after=241591910400000,
+            max_count=100,
+            ended=True,
+        )
+    ),
+    (Command.TRANSACTIONS, "response"): Sample(
+        wire.TransactionsResponse(
+            transactions=[
+                wire.TransactionStatus(
+                    transaction=241591910400001,
+                    state=3,
+                    by="ada@desk",
+                    client="billing",
+                    client_epoch=4,
+                    xid="1_a_b",
+                    begun_ms=1750000000000,
+                    ends_ms=1750000060000,
+                    decided_ms=1750000000500,
+                    parts=[
+                        wire.TransactionPartStatus(
+                            topic="orders",
+                            partition=3,
+                            messages=2,
+                            size=4096,
+                            stored=True,
+                            offset=4912,
+                        )
+                    ],
+                )
+            ],
+            more=True,
+        )
+    ),
     (Command.VERIFY, "request"): Sample(
         wire.VerifyRequest(
             topic="orders",

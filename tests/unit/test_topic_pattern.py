@@ -23,7 +23,7 @@ PATTERNS = st.text("ab.*?", min_size=1, max_size=7)
         ),
         ("*.eu", [".eu", "a.b.eu"], ["eu", "a.eu2"]),
         ("log-?", ["log-1"], ["log-", "log-12"]),
-        ("*", ["a", "a.b", "x_vq."], ["_vq.delayed", "_vq.dlq.g"]),
+        ("*", ["a", "a.b", "x_vq."], ["_vq.delayed", "_vq.transactions", "_vq.dlq.g"]),
         ("?vq.*", ["avq.x"], ["_vq.retry.g"]),
     ],
 )

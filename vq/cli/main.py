@@ -65,6 +65,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "delayed": Entry(
         "vq.cli.messages.delayed", "delayed", "List and cancel messages that are delivered later."
     ),
+    "tx": Entry(
+        "vq.cli.messages.tx", "tx", "List and show transactions, and decide those that hang."
+    ),
     "message": Entry(
         "vq.cli.messages.message", "message", "Look at single messages, and find them."
     ),

@@ -25,6 +25,7 @@ from vq.operations.messages import (
     finding,
     resending,
     stored,
+    transactions,
     writes,
 )
 from vq.operations.operation import Effect, Resource, Right, row, yielding_row
@@ -105,6 +106,14 @@ class Operations:
     # Delayed messages
     list_delayed = row(delayed.list_delayed, ASK, READ, TOPIC, "delayed list")
     cancel_delayed = row(delayed.cancel_delayed, ACT, WRITE, CLUSTER, "delayed cancel")
+
+    # Transactions
+    list_transactions = row(transactions.list_transactions, ASK, DESCRIBE, CLUSTER, "tx list")
+    describe_transaction = row(transactions.describe_transaction, ASK, DESCRIBE, CLUSTER, "tx show")
+    commit_transaction = row(transactions.commit_transaction, ACT, MANAGE, CLUSTER, "tx commit")
+    roll_back_transaction = row(
+        transactions.roll_back_transaction, ACT, MANAGE, CLUSTER, "tx rollback"
+    )
 
     # Repeatable writes
     begin_write = row(writes.begin_write, ACT, WRITE, CLUSTER)

@@ -20,6 +20,7 @@ from vq.coordination.topics.topics import alter_settings, delete_topic, was_dele
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.reading import read_topic
+from vq.coordination.tree.values.consumers import Assignment
 from vq.coordination.tree.values.topics import GraceClock, TopicNode
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Message, TopicOrigin
@@ -415,6 +416,28 @@ async def test_a_count_that_cannot_be_read_is_told_once_and_removes_nothing(
             await topics_of(admin)
         assert await admin.exists(TopicNode.path("t")) is not None
         await undelete(cluster)
+
+
+async def test_a_topic_that_cannot_be_removed_is_told_and_holds_up_no_other_one(
+    cluster: MemoryCluster,
+) -> None:
+    node = await cluster.start(grace_interval_s=1.0, **QUIET)
+    async with cluster.admin() as admin:
+        for name in ("a", "b"):
+            await cluster.create_topic(name, partitions=1)
+        await admin.create(Assignment.path("g", "a", 0), b"nonsense", parents=True)
+        for name in ("a", "b"):
+            await retire(cluster, name, grace_ms=1)
+
+        async def gone() -> bool:
+            return await admin.exists(TopicNode.path("b")) is None
+
+        await until_true(gone, timeout_s=60)
+        await asyncio.sleep(10)
+        (job,) = [each for each in node.parts.jobs.told() if each.name == "topic removal"]
+        assert job.failures > 1
+        assert Assignment.path("g", "a", 0) in job.error
+        assert await admin.exists(TopicNode.path("a")) is not None
 
 
 async def topics_of(admin: MemoryCoordinator) -> Any:

@@ -125,3 +125,17 @@ async def test_places_are_found_by_a_number_of_messages(
     assert await reader.forward(0, MESSAGES + 1, end) == end
     assert await reader.forward(0, 3, end) == 3 * SIZE
     assert admin.StoredRange("t", 0, 0, 0, 0, b"").messages() == []
+
+
+async def test_the_message_at_or_behind_an_offset_is_found(factory: aio.MessageFactory) -> None:
+    end = MESSAGES * SIZE
+    for offset, left in ((0, MESSAGES), (89, MESSAGES - 1), (SIZE, MESSAGES - 1), (end, 0)):
+        (found,) = (await factory.admin.boundaries("t", {0: offset})).values()
+        assert offset <= found <= end
+        if left:
+            messages = (await factory.admin.read_range("t", 0, found)).messages()
+            assert len(list(messages)) == left
+    with pytest.raises(InvalidArgument, match="offset"):
+        await factory.admin.boundaries("t", {0: -1})
+    with pytest.raises(OffsetOutOfRange):
+        await factory.admin.boundaries("t", {0: end + 1})

@@ -74,7 +74,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """The stock loop without waiting and without sockets; one simulation each."""
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    #: Timers behind their time and a number: so they are compared without calling Python.
+    _scheduled: list[tuple[float, int, asyncio.TimerHandle]]  # type: ignore[assignment]
     _stopping: bool
     _closed: bool
     _timer_cancelled_count: int
@@ -83,6 +84,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._now = _START_S
         self._turns = 0
+        self._timers = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._tasks_pruned_at = 256
 
@@ -131,6 +133,32 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.append(handle)
         return handle
 
+    def call_later(
+        self,
+        delay: float,
+        callback: Any,
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call it so many seconds from now."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Any,
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call it at a time; what is due at the same time is called in this order."""
+        if self._closed:
+            self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers += 1
+        heapq.heappush(self._scheduled, (when, self._timers, timer))
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
     def unfinished(self) -> "list[asyncio.Task[Any]]":
         """Return all tasks that are not done, oldest first."""
         return [task for task in self._tasks if not task.done()]
@@ -142,14 +170,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if not ready and not self._stopping:
             if not scheduled:
                 raise Stuck("nothing is left that could ever happen")
-            self._now = max(self._now, scheduled[0].when())
+            self._now = max(self._now, scheduled[0][0])
             self._turns = 0
         self._turns += 1
         if self._turns > TURNS_PER_MOMENT_MAX:
             raise Stuck(f"{self._turns} turns at {self._now:.6f} s, a callback spins: {ready[0]!r}")
         now = self._now
-        while scheduled and scheduled[0]._when <= now:  # type: ignore[attr-defined]
-            timer = heapq.heappop(scheduled)
+        while scheduled and scheduled[0][0] <= now:
+            timer = heapq.heappop(scheduled)[2]
             timer._scheduled = False  # type: ignore[attr-defined]
             ready.append(timer)
         for _ in range(len(ready)):
@@ -165,13 +193,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _drop_cancelled(self) -> None:
         scheduled = self._scheduled
         if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(scheduled):
-            for timer in scheduled:
+            for _, _, timer in scheduled:
                 timer._scheduled = not timer.cancelled()  # type: ignore[attr-defined]
-            scheduled[:] = [timer for timer in scheduled if not timer.cancelled()]
+            scheduled[:] = [each for each in scheduled if not each[2].cancelled()]
             heapq.heapify(scheduled)
             self._timer_cancelled_count = 0
-        while scheduled and scheduled[0]._cancelled:  # type: ignore[attr-defined]
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+        while scheduled and scheduled[0][2]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(scheduled)[2]._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count -= 1
 
 

@@ -12,7 +12,7 @@ def test_the_prefix_is_twenty_bytes() -> None:
 
 
 def test_commands_keep_their_numbers() -> None:
-    """30 to 39 are reserved."""
+    """33 to 39 are reserved."""
     assert {command.name: command.value for command in Command} == {
         "HELLO": 1,
         "PING": 2,
@@ -28,6 +28,9 @@ def test_commands_keep_their_numbers() -> None:
         "CANCEL": 17,
         "SEAL": 20,
         "ADOPT": 21,
+        "TRANSACT": 30,
+        "FENCE": 31,
+        "TRANSACTIONS": 32,
         "REPLICATE": 40,
         "EPOCH_END": 41,
         "HAND_OVER": 42,

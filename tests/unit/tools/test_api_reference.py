@@ -236,7 +236,7 @@ def test_ordered_excludes_what_the_page_says() -> None:
 def test_the_default_time_outs_are_those_of_the_page() -> None:
     found = {}
     for names, shown in rows("producer-limits.md", 2)[1:]:
-        for name in re.findall(r"`(send\w*|cancel|flush|result|exception)`", names):
+        for name in re.findall(r"`(send\w*|cancel|flush|commit|rollback|result|exception)`", names):
             found[name] = shown
     own = vars(vq.MessageProducer) | vars(vq.SendFuture) | {"send": aio.MessageProducer.send}
     for name, shown in found.items():
@@ -251,7 +251,7 @@ def test_the_default_time_outs_are_those_of_the_page() -> None:
 
 
 def test_the_limits_are_those_of_their_home() -> None:
-    assert len(HOMES) + len(CHOICES) + 3 == len(_THREE), "a row without a home, or a head"
+    assert len(HOMES) + len(CHOICES) + 4 == len(_THREE), "a row without a home, or a head"
     for what, shown, home in HOMES:
         number = re.match(r"\d+", shown)
         assert number, what

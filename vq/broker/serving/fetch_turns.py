@@ -62,8 +62,7 @@ class FetchTurns:
         self._is_due, self._left = False, STEPS_PER_TURN
         for session in list(self._waiting):
             if not self._left:
-                self._have_next()
-                return
+                return  # the last step has the next turn called
             if session in self._waiting:  # one before it may have ended it
                 del self._waiting[session]
                 session.turn_came()

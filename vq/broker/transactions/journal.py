@@ -53,6 +53,9 @@ logger = get_logger(__name__)
 
 #: Who takes a transactional id is noted again once so much was written behind it.
 CARRY_BYTES: Final = 16 * limits.MIB
+#: An answer with a list ends behind the transaction that fills so much: each has up to 1,000 parts
+#: with the names of their topics, and all of it is one header.
+LISTED_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4
 #: So many of these, and of what is overdue, are noted at a time.
 DUE_MAX: Final = 1_000
 #: Bytes of requests that wait until they are noted.
@@ -243,14 +246,16 @@ class Journal(Reader):
     def listed(self, request: wire.TransactionsRequest) -> wire.TransactionsResponse:
         """Carry out a TRANSACTIONS."""
         response = wire.TransactionsResponse()
-        most = min(request.max_count or 100, 1_000)
+        most, room = min(request.max_count or 100, 1_000), LISTED_BYTES
         for each in self.ledger.listed(ended=request.ended):
             if each.number <= request.after:
                 continue
-            if len(response.transactions) == most:
+            if len(response.transactions) == most or room <= 0:
                 response.more = True
                 break
-            response.transactions.append(_status(each))
+            status = _status(each)
+            room -= status.ByteSize()
+            response.transactions.append(status)
         return response
 
     # Reading --------------------------------------------------------------------------------------

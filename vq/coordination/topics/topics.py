@@ -61,6 +61,7 @@ from vq.coordination.tree.values.topics import (
 from vq.errors import CoordinationError, InvalidArgument, UnknownPartition, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
+from vq.reserved import check_may_grow
 
 __all__ = [
     "TopicExists",
@@ -252,8 +253,10 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
 
     Raises:
         UnknownTopic: There is no such topic.
-        InvalidArgument: The topic would have too many, or ``count`` is more than one step allows.
+        InvalidArgument: The topic would have too many, or ``count`` is more than one step allows,
+            or it is the journal of transactions.
     """
+    check_may_grow(name)
     if not 1 <= count <= STEP_PARTITIONS:
         raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
     view = await describe_topic(coordinator, name)

@@ -34,7 +34,7 @@ from vq.operations.partitions.offsets import Inspector, PartitionEnds, ends_of
 from vq.operations.partitions.placements import check_nodes
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
-from vq.reserved import check_own_name, is_reserved
+from vq.reserved import check_may_grow, check_own_name, is_reserved
 
 logger = get_logger(__name__)
 
@@ -212,6 +212,8 @@ async def change_topic(
         raise InvalidArgument(
             f"topic {topic!r} has {present} partitions; their number can grow, not fall to {wanted}"
         )
+    if wanted > present:
+        check_may_grow(topic)
     replace(change(before.settings), partitions=wanted)  # raises if they are too many
     altered = await alter_settings(
         cluster, topic, lambda now: replace(change(now), partitions=now.partitions)

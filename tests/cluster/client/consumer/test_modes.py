@@ -476,6 +476,36 @@ async def test_a_clean_hand_over_delivers_no_finished_message_again(
     assert sorted(map(int, listener.handled)) == list(range(40))
 
 
+@every_way
+async def test_a_seek_to_the_lowest_unfinished_message_is_for_the_next_owner_too(
+    factory: aio.MessageFactory, settings: dict[str, Any]
+) -> None:
+    """It has everything delivered again behind that, also if its member finishes nothing more."""
+    sent = await send_keyed(factory, 8)
+    listener = Ahead()
+    listener.fails = False
+    holding = {"on_failure": "hold", "max_attempts": 1, "retry_backoff": (60.0, 60.0)}
+    offsets = factory.admin.cluster.offsets
+
+    async def nothing(_: Any) -> Retry:
+        return RETRY
+
+    first = await member(factory, for_each(listener), **holding, **settings)
+    await until(lambda: len(listener.handled) == 8)
+    await first.close()
+    stored = await offsets.at("g", T0)
+    assert stored is not None
+    ahead = tuple((each.offset, each.id) for each in sent[1:])
+    await offsets.reset("g", T0, replace(stored, offset=0, message_id=None, epoch=0, ahead=ahead))
+    listener.handled.clear()
+    second = await member(factory, nothing, **holding, **settings)
+    await until(lambda: T0 in second.troubles())
+    await second.seek(T0, 0)
+    await second.close()
+    async with await member(factory, for_each(listener), **holding, **settings):
+        await until(lambda: len(listener.handled) == 8)
+
+
 async def test_a_message_at_the_place_of_a_finished_one_is_delivered(
     factory: aio.MessageFactory,
 ) -> None:

@@ -147,6 +147,15 @@ async def test_a_deleted_topic_takes_the_groups_progress_along(client) -> None:
     assert late.stale == (TopicPartition("t", 0),)
 
 
+async def test_a_deleted_topic_takes_along_what_somebody_else_put_below_it(client) -> None:
+    """A node that no vq makes is no reason to leave half a topic."""
+    await topics.create_topic(client, "t")
+    await client.create(f"{TopicNode.path('t')}/notes/by/hand", b"?", parents=True)
+    await topics.delete_topic(client, "t")
+    assert await client.exists(TopicNode.path("t")) is None
+    await topics.create_topic(client, "t")
+
+
 async def test_deleted_topics_are_remembered(client) -> None:
     """By id, the last ones; a topic that is merely missing was not deleted."""
     made = [await topics.create_topic(client, f"t{number}") for number in range(4)]
@@ -169,6 +178,8 @@ async def test_partitions_are_added_at_the_end(client) -> None:
     assert after.partitions[:2] == before.partitions
     assert after.settings.partitions == len(after.partitions) == 5
     assert after.id == before.id
+    changes = PlacementChanges.decode("", (await client.get(PlacementChanges.path("t"))).data)
+    assert changes.partitions == (4,)
     with pytest.raises(InvalidArgument):
         await topics.add_partitions(client, "t", 0)
 

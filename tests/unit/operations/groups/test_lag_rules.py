@@ -132,6 +132,8 @@ def test_what_stops_a_group_is_told_of_its_progress(
 ) -> None:
     progress = replace(BEHIND, **changes)
     assert why_stopped(progress.facts()) == cause
+    assert progress.beyond_end == (cause == "beyond_end")
+    assert not replace(progress, end=None).beyond_end, "not known"
     if cause is not None:
         verdict = judge_lag(progress.facts(members=1), LIMITS, now_s=NOW_S)
         assert verdict == ("stopped", cause)

@@ -2,9 +2,11 @@
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.cases import case
 
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.disk.memory_names import RandomChance
@@ -93,6 +95,27 @@ def test_faults_strike_once_where_they_were_ordered() -> None:
         file.datasync()
     assert caught.value.errno == errno.EIO
     file.datasync()
+
+
+def test_a_call_that_was_told_to_fail_changes_nothing() -> None:
+    calls: dict[str, Callable[[MemoryDisk], object]] = {
+        "open": lambda disk: disk.open(HOME / "g", create=True),
+        "exists": lambda disk: disk.exists(HOME / "f"),
+        "mkdir": lambda disk: disk.mkdir(HOME / "below"),
+        "rename": lambda disk: disk.rename(HOME / "f", HOME / "g"),
+        "unlink": lambda disk: disk.unlink(HOME / "f"),
+        "rmtree": lambda disk: disk.rmtree(HOME),
+        "born": lambda disk: disk.born(HOME / "f"),
+        "read_bytes": lambda disk: disk.read_bytes(HOME / "f"),
+    }
+    for kind, call in calls.items():
+        disk = disk_with("f", b"x")
+        disk.fail(kind)
+        with case(kind):
+            with pytest.raises(OSError, match=f"{kind} was told to fail"):
+                call(disk)
+            assert disk.listdir(HOME) == ["f"]
+            call(disk)  # once
 
 
 def test_a_failed_datasync_lies_the_second_time_as_real_ones_do() -> None:

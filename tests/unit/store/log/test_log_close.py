@@ -78,6 +78,19 @@ def test_open_files_are_bounded_over_all_logs() -> None:
     assert disk.open_files == 0
 
 
+def test_a_clean_block_is_closed_for_one_that_is_written() -> None:
+    """At the append: with ``flush = never`` there is no flush that would close it."""
+    disk = MemoryDisk()
+    cache = BlockCache(2)
+    logs = [open_log(disk, DIRECTORY / str(n), cache=cache) for n in range(5)]
+    for log in logs:
+        append(log, b"0")
+        flush(log)
+    for log in logs[:2]:  # closed, and opened for this
+        append(log, b"1")
+        assert disk.open_files == 2
+
+
 def test_dirty_blocks_stay_open_whatever_the_bound() -> None:
     """A descriptor that has not seen its fsync must not be closed: it would miss an error."""
     disk = MemoryDisk()

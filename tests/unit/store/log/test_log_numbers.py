@@ -134,6 +134,10 @@ def test_numbers_behind_lost_first_blocks_are_right_or_unknown(with_index: bool)
     assert log.reader.number_at(second) == (right if with_index else None)
     with pytest.raises(PartitionQuarantined):
         log.reader.number_at(0)
+    if with_index:
+        assert log.reader.offset_at_number(right) == second + CONTROL_BYTES
+        with pytest.raises(PartitionQuarantined):
+            log.reader.offset_at_number(right - 1)
 
 
 def test_an_offset_outside_has_no_number() -> None:

@@ -195,6 +195,8 @@ class Hold:
             return progress
         if not set(ahead) <= set(committed.ahead):
             return progress
+        if self.has_sought and ahead != committed.ahead:
+            return progress  # what was handled behind that place counts no more
         return progress if self.stopped and not committed.stopped else None
 
 

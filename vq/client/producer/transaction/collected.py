@@ -18,7 +18,7 @@ __all__ = ["Collected"]
 
 
 @dataclass(slots=True)
-class _Part:
+class _PartitionPart:
     """What goes to one partition.
 
     Attributes:
@@ -44,7 +44,7 @@ class Collected:
     def __init__(self) -> None:
         self.messages = 0
         self.size = 0
-        self._parts: dict[TopicPartition, _Part] = {}
+        self._parts: dict[TopicPartition, _PartitionPart] = {}
         self._keyless: dict[str, int] = {}  # by topic: where messages without a key go
         self._order: list[tuple[TopicPartition, int]] = []
         self._sizes: dict[TopicPartition, list[int]] = {}
@@ -67,7 +67,7 @@ class Collected:
                 number = queues.next_partition()
         to = TopicPartition(queues.topic, number)
         size = item.size + RECORD_HEADER_BYTES
-        part = self._parts.get(to) or _Part(queues)
+        part = self._parts.get(to) or _PartitionPart(queues)
         _check(to, len(part.items) + 1, part.size + size)
         self._check_all(to, size)
         if item.partition == ANY_PARTITION:
@@ -114,7 +114,7 @@ class Collected:
         body = self._encoded(to, part)
         return to, part.queues.topic_id, body, len(part.items)
 
-    def _encoded(self, to: TopicPartition, part: _Part) -> bytes:
+    def _encoded(self, to: TopicPartition, part: _PartitionPart) -> bytes:
         contents, heads = [e.content for e in part.items], [e.head for e in part.items]
         body, self._sizes[to] = encode_records(contents, heads, part.ids)
         return body
@@ -206,7 +206,7 @@ def _check(to: TopicPartition, messages: int, size: int) -> None:
 
 
 def _part_of(
-    to: TopicPartition, part: _Part, index: int, messages: int, data: bytes
+    to: TopicPartition, part: _PartitionPart, index: int, messages: int, data: bytes
 ) -> TransactionPart:
     return TransactionPart(
         topic=to.topic,

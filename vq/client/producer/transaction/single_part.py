@@ -20,7 +20,7 @@ _FORGOTTEN: Final = (SequenceGap, UnknownProducer)
 
 
 @dataclass(slots=True)
-class _Line:
+class _StampLine:
     """Batches to one partition, one behind the other.
 
     Attributes:
@@ -36,18 +36,18 @@ class Lines:
 
     def __init__(self, cluster: ClusterClient) -> None:
         self.cluster: Final = cluster
-        self._idle: dict[tuple[TopicPartition, str], list[_Line]] = {}
+        self._idle: dict[tuple[TopicPartition, str], list[_StampLine]] = {}
 
-    def take(self, to: TopicPartition, topic_id: str) -> _Line:
+    def take(self, to: TopicPartition, topic_id: str) -> _StampLine:
         """Return a line for one transaction."""
         idle = self._idle.get((to, topic_id))
         return idle.pop() if idle else self.new()
 
-    def new(self) -> _Line:
+    def new(self) -> _StampLine:
         """Return a line that nobody has used."""
-        return _Line(self.cluster.rng.getrandbits(63) | 1)
+        return _StampLine(self.cluster.rng.getrandbits(63) | 1)
 
-    def give_back(self, to: TopicPartition, topic_id: str, line: _Line) -> None:
+    def give_back(self, to: TopicPartition, topic_id: str, line: _StampLine) -> None:
         """Have another transaction use a line; what became of all its batches is known."""
         self._idle.setdefault((to, topic_id), []).append(line)
 
@@ -77,7 +77,7 @@ class SinglePart:
         self._topic_id = topic_id
         self._body = body
         self._messages = messages
-        self._line: _Line | None = lines.take(to, topic_id)
+        self._line: _StampLine | None = lines.take(to, topic_id)
         self._was_sent = False
 
     async def commit(self, deadline: float) -> int:
@@ -125,6 +125,6 @@ class SinglePart:
         self._end(line)
         return offset
 
-    def _end(self, line: _Line) -> None:
+    def _end(self, line: _StampLine) -> None:
         self._line = None
         self._lines.give_back(self._to, self._topic_id, line)

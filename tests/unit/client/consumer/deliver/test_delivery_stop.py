@@ -1,6 +1,7 @@
 """A partition stops once its listener returned, and delivers nothing afterwards."""
 
 import gc
+import logging
 import math
 import threading
 import weakref
@@ -112,8 +113,11 @@ def failing(workers: Workers, mode: str) -> Partition:
 
 
 @pytest.mark.parametrize("mode", ["orderly", "keyed", "concurrent"])
-def test_what_waits_for_its_next_try_is_not_kept(mode: str) -> None:
+def test_what_waits_for_its_next_try_is_not_kept(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The pause of a message of a partition that is another member's by then may be of days."""
+    caplog.set_level(logging.CRITICAL, "vq")  # what is captured keeps the errors
     workers = Workers(1, name="test")
 
     def stopped() -> weakref.ref[Any]:

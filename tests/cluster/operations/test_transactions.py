@@ -1,0 +1,165 @@
+"""What an operator sees of transactions and decides; and that nobody but vq uses their journal."""
+
+import asyncio
+from typing import Any
+
+import google_crc32c
+import pytest
+from support.broker import Client, MemoryCluster
+from support.cases import case
+
+from vq import aio
+from vq.broker.transactions.notes import Step, encode_note
+from vq.client.asking import ask_master
+from vq.client.cluster import ClusterClient
+from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, TransactionRefused
+from vq.model import Message, TopicPartition, TopicSettings, TransactionState
+from vq.operations.base.who import who
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import FenceRequest, TransactionPart, TransactRequest
+from vq.reserved import TRANSACTIONS_TOPIC
+from vq.store.records.record import encode_record
+
+pytestmark = pytest.mark.virtual_time
+
+JOURNAL = TopicPartition(TRANSACTIONS_TOPIC, 3)
+OPEN, PREPARED, COMMITTED, ROLLED_BACK = list(TransactionState)[1:]
+
+
+async def ask(client: ClusterClient, command: Command, request: Any, body: bytes = b"") -> Any:
+    await client.track_internal(TRANSACTIONS_TOPIC)
+    request.topic, request.partition = JOURNAL
+    deadline = client.clock.monotonic() + 10
+    return await ask_master(client, JOURNAL, command, request, body, deadline=deadline, what="it")
+
+
+async def transact(
+    core: ClusterClient, state: TransactionState, *to: TopicPartition, **fields: Any
+) -> int:
+    """Begin a transaction with a message for each of some partitions; return its number."""
+    await core.lease_slot()
+    (number,) = core.take_ids(1)
+    record = encode_record(number, b"%d" % number)
+    parts = [
+        TransactionPart(
+            topic=each.topic,
+            partition=each.partition,
+            record_count=1,
+            size=len(record),
+            crc=google_crc32c.value(record),
+            index=index,
+        )
+        for index, each in enumerate(to)
+    ]
+    request = TransactRequest(transaction=number, state=int(state), parts=parts, **fields)
+    await ask(core, Command.TRANSACT, request, record * len(parts))
+    return number
+
+
+async def test_an_operator_sees_transactions_and_decides_them(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    """One that is prepared either way, one that is open only back; once, and who did it is told."""
+    admin = factory.admin
+    assert await admin.list_transactions(ended=True) == []
+    with pytest.raises(TransactionRefused, match="transaction 7: none of the 0 journals knows it"):
+        await admin.describe_transaction(7)
+    fenced = await ask(client, Command.FENCE, FenceRequest(client="billing"))
+    mine = {"client": "billing", "client_epoch": fenced.client_epoch}
+    to = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    is_open = await transact(client, OPEN, *to, timeout_ms=900_000, **mine)
+    prepared = await transact(client, PREPARED, *to, xid="their name")
+    await asyncio.sleep(100)
+    other = await transact(client, PREPARED, to[0])
+    first, second, third = await admin.list_transactions()
+    assert [each.number for each in (first, second, third)] == [is_open, prepared, other]
+    assert (first.state, first.owner, first.owner_epoch, first.xid) == (OPEN, "billing", 1, None)
+    assert first.ends_ms == first.begun_ms + 900_000
+    assert (second.state, second.owner, second.xid) == (PREPARED, None, "their name")
+    assert (second.ends_ms, second.decided_ms, second.by) == (None, None, None)
+    assert [(e.topic, e.partition, e.messages, e.stored, e.offset) for e in second.parts] == [
+        ("t", 0, 1, False, None),
+        ("t", 1, 1, False, None),
+    ]
+    assert await admin.list_transactions(older_than_s=50) == [first, second]
+    assert await admin.describe_transaction(prepared) == second
+
+    with pytest.raises(TransactionRefused, match=r"is open.*can only be rolled back"):
+        await admin.commit_transaction(is_open)
+    done = await admin.roll_back_transaction(is_open)
+    assert (done.state, done.by, done.stored) == (ROLLED_BACK, who(), False)
+    for _ in range(2):
+        done = await admin.commit_transaction(prepared)
+        assert (done.number, done.state, done.by, done.stored) == (prepared, COMMITTED, who(), True)
+    with pytest.raises(TransactionRefused, match=r"committed by .*@.*; it cannot be"):
+        await admin.roll_back_transaction(prepared)
+    await admin.roll_back_transaction(other)
+    assert await admin.list_transactions() == []
+    ended = {each.number: each for each in await admin.list_transactions(ended=True)}
+    assert [e.state for e in ended.values()] == [ROLLED_BACK, COMMITTED, ROLLED_BACK]
+    assert {each.by for each in ended.values()} == {who()}
+    assert ended[prepared].stored
+    assert all(each.offset is not None for each in ended[prepared].parts)
+    consumer = await factory.create_consumer()
+    for number in (0, 1):
+        (message,) = await consumer.get("t", number, 0, 1 << 20)
+        assert message.content == b"%d" % prepared
+    with pytest.raises(TransactionRefused, match="none of the 8 journals knows it"):
+        await admin.describe_transaction(prepared + 1)
+
+
+async def test_a_list_is_read_in_parts_that_answers_have_room_for(
+    client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    """However many partitions each transaction has messages for, and however long their names."""
+    to = [TopicPartition("n" * 200, number) for number in range(300)]
+    numbers = [await transact(client, OPEN, *to) for _ in range(20)]
+    found = await factory.admin.list_transactions()
+    assert [each.number for each in found] == numbers
+    assert {len(each.parts) for each in found} == {300}
+
+
+async def test_nobody_sends_to_the_journal_or_changes_its_partitions(
+    cluster: MemoryCluster, client: ClusterClient, factory: aio.MessageFactory
+) -> None:
+    """It is in no list that does not ask for it, and settings can be changed as of any topic."""
+    await client.track_internal(TRANSACTIONS_TOPIC)
+    admin = factory.admin
+    assert [each.name for each in await admin.list_topics()] == ["t"]
+    known = await admin.list_topics(reserved=True)
+    assert TRANSACTIONS_TOPIC in {each.name for each in known}
+    with pytest.raises(InvalidArgument, match="reserved"):
+        await admin.create_topic(TRANSACTIONS_TOPIC, TopicSettings(), if_not_exists=True)
+    producer = await factory.create_producer()
+
+    async def in_transaction() -> None:
+        async with producer.transaction():
+            await producer.send(Message(TRANSACTIONS_TOPIC, b"x"))
+
+    plain = Message(TRANSACTIONS_TOPIC, b"x")
+    for number, send in enumerate(
+        (
+            lambda: producer.publish(TRANSACTIONS_TOPIC),
+            lambda: producer.send(plain),
+            lambda: producer.send_batch([plain]),
+            lambda: producer.send(Message(TRANSACTIONS_TOPIC, b"x", delay_s=1)),
+            in_transaction,
+        )
+    ):
+        with case(number), pytest.raises((InvalidArgument, BatchFailed), match="reserved"):
+            await send()
+    raw = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    note = encode_note(Step(1, 1, COMMITTED, "me", 1))
+    with pytest.raises(InvalidRequest, match="only brokers"):
+        await raw.put(*JOURNAL, [note])
+    with pytest.raises(InvalidRequest, match="only brokers"):
+        await transact(client, OPEN, JOURNAL)
+
+    with pytest.raises(InvalidArgument, match="gets no more partitions"):
+        await admin.add_partitions(TRANSACTIONS_TOPIC, 1)
+    with pytest.raises(InvalidArgument, match="gets no more partitions"):
+        await admin.alter_topic(TRANSACTIONS_TOPIC, partitions=9, retention_hours=5)
+    before = (await admin.get_topic(TRANSACTIONS_TOPIC)).settings
+    assert (before.partitions, before.retention_hours) == (8, 1)
+    altered = await admin.alter_topic(TRANSACTIONS_TOPIC, partitions=8, retention_hours=5)
+    assert altered.settings.retention_hours == 5

@@ -1,0 +1,257 @@
+"""``vq tx``: transactions: listed, shown, and decided by an operator."""
+
+import time
+from typing import Any, Final
+
+import click
+
+from vq.cli.base import text
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.model import TransactionState
+from vq.operations.messages.transactions import (
+    TransactionDescription,
+    commit_transaction,
+    describe_transaction,
+    list_transactions,
+    roll_back_transaction,
+)
+
+_ROW: Final = {
+    "transaction": TEXT,
+    "journal": WHOLE,
+    "state": TEXT,
+    "owner": maybe(TEXT),
+    "xid": maybe(TEXT),
+    "begun_s": NUMBER,
+    "age_s": NUMBER,
+    "ends_s": maybe(NUMBER),
+    "decided_s": maybe(NUMBER),
+    "by": maybe(TEXT),
+    "stored": TRUTH,
+    "messages": WHOLE,
+    "bytes": WHOLE,
+}
+
+
+@click.group(cls=Commands)
+def tx() -> None:
+    """List and show transactions, and decide those that hang."""
+
+
+class TransactionNumber(click.ParamType[int]):
+    """The number of a transaction, as ``vq tx list`` prints it."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        number = int(value) if str(value).isascii() and str(value).isdecimal() else 0
+        if not 1 <= number < 2**63:
+            self.fail(
+                f"{value!r} is no number of a transaction, such as 7318349394477056, as `vq tx "
+                "list` and TransactionInDoubt tell it"
+            )
+        return number
+
+
+@tx.command(name="list")
+@click.option("--ended", is_flag=True, help="Also the last ones that have ended, 1,000 a journal.")
+@click.option(
+    "--older-than",
+    type=WholeNumber(min=0, max=10**9),
+    default=0,
+    metavar="SECONDS",
+    help="Only those that began so long ago.",
+)
+@shows(some(record(**_ROW, parts=WHOLE)))
+@command_options
+def list_(invocation: Invocation, older_than: int, *, ended: bool) -> None:
+    """List the transactions that have not ended, the oldest at the top.
+
+    `open`: its producer sends more, or rolls it back; it is rolled back at `ends`. `prepared`: only
+    a decision ends it. `committed`: not all of it is stored yet. `owner` is the transactional id of
+    its producer. `by` is who decided, if it was not the producer.
+    """
+    found = invocation.call(list_transactions, ended=ended, older_than_s=older_than)
+    output = invocation.output
+    if output.as_json:
+        output.document([{**_values(each), "parts": len(each.parts)} for each in found])
+        return
+    rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
+    output.table(rows, columns=_COLUMNS, optional=("owner", "by", "ends"))
+    if not rows:
+        output.remark("no transaction" if ended else "no transaction is under way")
+
+
+_COLUMNS: Final = (
+    "transaction",
+    "state",
+    "age_s",
+    "owner",
+    "parts",
+    "messages",
+    "bytes",
+    "by",
+    "ends",
+)
+
+
+def _values(found: TransactionDescription) -> dict[str, Any]:
+    return {
+        "transaction": str(found.number),
+        "journal": found.journal,
+        "state": _word(found.state),
+        "owner": found.owner,
+        "xid": found.xid,
+        "begun_s": text.in_seconds(found.begun_ms),
+        "age_s": round(max(0.0, time.time() - found.begun_ms / 1_000), 3),
+        "ends_s": text.in_seconds(found.ends_ms),
+        "decided_s": text.in_seconds(found.decided_ms),
+        "by": found.by,
+        "stored": found.stored,
+        "messages": found.messages,
+        "bytes": found.size_bytes,
+    }
+
+
+def _people(found: TransactionDescription) -> dict[str, Any]:
+    """What people read as moments."""
+    return {
+        "begun": text.utc(found.begun_ms),
+        "ends": None if found.ends_ms is None else text.utc(found.ends_ms),
+        "decided": None if found.decided_ms is None else text.utc(found.decided_ms),
+    }
+
+
+def _word(state: TransactionState) -> str:
+    return state.name.lower()
+
+
+@tx.command()
+@click.argument("number", type=TransactionNumber())
+@shows(
+    record(
+        **_ROW,
+        owner_epoch=WHOLE,
+        parts=some(
+            record(
+                topic=TEXT,
+                partition=WHOLE,
+                messages=WHOLE,
+                bytes=WHOLE,
+                stored=TRUTH,
+                offset=maybe(WHOLE),
+            )
+        ),
+    )
+)
+@command_options
+def show(invocation: Invocation, number: int) -> None:
+    """Show a transaction, and what it has for each partition.
+
+    Also one of the last that have ended.
+    """
+    found = invocation.call(describe_transaction, number)
+    values = {**_values(found), "owner_epoch": found.owner_epoch}
+    parts = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "messages": each.messages,
+            "bytes": each.size_bytes,
+            "stored": each.stored,
+            "offset": each.offset,
+        }
+        for each in found.parts
+    ]
+    output = invocation.output
+    if output.as_json:
+        output.document({**values, "parts": parts})
+        return
+    lines = {
+        name: "-" if each is None else each for name, each in {**values, **_people(found)}.items()
+    }
+    output.record(lines, shown=_LINES)
+    if parts:
+        output.title("")
+        output.table(
+            parts,
+            columns=("topic", "partition", "messages", "bytes", "stored", "offset"),
+            optional=("offset",),
+        )
+
+
+_LINES: Final = (
+    "transaction",
+    "journal",
+    "state",
+    "owner",
+    "owner_epoch",
+    "xid",
+    "begun",
+    "age_s",
+    "ends",
+    "decided",
+    "by",
+    "stored",
+    "messages",
+    "bytes",
+)
+_DECIDED: Final = record(
+    done=TRUTH, transaction=TEXT, state=TEXT, by=maybe(TEXT), stored=TRUTH, messages=WHOLE
+)
+
+
+@tx.command()
+@click.argument("number", type=TransactionNumber())
+@yes_option
+@shows(_DECIDED)
+@command_options
+def commit(invocation: Invocation, number: int, *, yes: bool) -> None:
+    """Commit a transaction that is prepared: all its messages are stored.
+
+    One that is open cannot be: its producer may still send messages of it. Your name is kept with
+    the decision. Other resources that have a part in the transaction are not told: look first what
+    became of it there.
+    """
+    _decide(invocation, number, TransactionState.COMMITTED, yes=yes)
+
+
+@tx.command()
+@click.argument("number", type=TransactionNumber())
+@yes_option
+@shows(_DECIDED)
+@command_options
+def rollback(invocation: Invocation, number: int, *, yes: bool) -> None:
+    """Roll back a transaction that is open or prepared: none of its messages is stored.
+
+    Its producer is told when it goes on. Your name is kept with the decision. Other resources that
+    have a part in the transaction are not told: look first what became of it there.
+    """
+    _decide(invocation, number, TransactionState.ROLLED_BACK, yes=yes)
+
+
+def _decide(invocation: Invocation, number: int, state: TransactionState, *, yes: bool) -> None:
+    output = invocation.output
+    found = invocation.call(describe_transaction, number)
+    now, by, stored = found.state, found.by, found.stored
+    if yes:
+        act = commit_transaction if state is TransactionState.COMMITTED else roll_back_transaction
+        decision = invocation.call(act, number)
+        now, by, stored = decision.state, decision.by, decision.stored
+    if output.as_json:
+        values = {"done": yes, "transaction": str(number), "state": _word(now), "by": by}
+        output.document({**values, "stored": stored, "messages": found.messages})
+    elif yes:
+        who = f" by {by}" if by else ""
+        output.remark(f"transaction {number} is {now.word}{who}")
+    else:
+        of = f"{found.messages} message(s) for {len(found.parts)} partition(s)"
+        to_do = "commit" if state is TransactionState.COMMITTED else "roll back"
+        output.remark(
+            f"plan: {to_do} transaction {number}, which is {now.word}, with {of}; this cannot be "
+            "undone"
+        )
+    if not yes:
+        invocation.only_planned()

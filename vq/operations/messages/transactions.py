@@ -1,0 +1,326 @@
+"""Transactions: which there are, what became of them, and decisions of an operator.
+
+Loop-bound functions on a ``ClusterClient``. The masters of the journal are asked: each knows those
+of its partition. What is refused here is refused there, by the rules that hold for producers.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from vq.client.asking import ask_master
+from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
+from vq.coordination.tree.reading import gather_all
+from vq.errors import (
+    InvalidArgument,
+    OutcomeUnknown,
+    TransactionInDoubt,
+    TransactionRefused,
+    UnknownTopic,
+    VqError,
+)
+from vq.model import TopicPartition, TransactionState, check_timeout
+from vq.operations.base.who import who
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import TransactionsRequest, TransactionStatus, TransactRequest
+from vq.reserved import TRANSACTIONS_TOPIC
+
+#: How long the masters of the journal are asked what there is, in seconds, and for a decision.
+ASK_S: Final = 10.0
+DECIDE_S: Final = 30.0
+#: Of that time, a master may wait so much until all of a transaction is stored.
+_WAIT_SHARE: Final = 0.5
+#: Transactions that one answer has at most.
+_PAGE: Final = 1_000
+_NUMBER_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfTransaction:
+    """What a transaction has for one partition.
+
+    Attributes:
+        topic, partition: Where it goes.
+        messages: How many.
+        size_bytes: How long their records are.
+        stored: They are in the partition, or that is gone.
+        offset: Of the first of them; None: it is not stored, or not known.
+    """
+
+    topic: str
+    partition: int
+    messages: int
+    size_bytes: int
+    stored: bool
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transaction, as its journal tells it. Times are in milliseconds since 1970.
+
+    Attributes:
+        number: Its number.
+        journal: The partition of the journal in which it is decided.
+        state: What it is.
+        owner: The transactional id of its producer; None: that has none.
+        owner_epoch: Which producer with that id, counted; 0: it has none.
+        xid: Its name in other resources; None: it has none.
+        begun_ms: When its first request came.
+        ends_ms: When it is rolled back if it is still open; None: only a decision ends it.
+        decided_ms: When it was decided; None: it is not.
+        by: Who has decided, if it was not its producer.
+        parts: What it has for each partition; of one that has ended, too.
+    """
+
+    number: int
+    journal: int
+    state: TransactionState
+    owner: str | None
+    owner_epoch: int
+    xid: str | None
+    begun_ms: int
+    ends_ms: int | None
+    decided_ms: int | None
+    by: str | None
+    parts: tuple[PartOfTransaction, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return sum(each.messages for each in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """How long their records are."""
+        return sum(each.size_bytes for each in self.parts)
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is committed, and all of it is stored."""
+        is_committed = self.state is TransactionState.COMMITTED
+        return is_committed and all(each.stored for each in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDecision:
+    """What became of a transaction that was to be decided.
+
+    Attributes:
+        number: Its number.
+        state: What it is now.
+        by: Who has decided, if it was not its producer.
+        stored: It is committed, and all of it is stored.
+    """
+
+    number: int
+    state: TransactionState
+    by: str | None
+    stored: bool
+
+
+async def list_transactions(
+    cluster: ClusterClient, *, ended: bool = False, older_than_s: int = 0
+) -> list[TransactionDescription]:
+    """Return the transactions that have not ended, in the order of their numbers, so of their ages.
+
+    One has ended if it is rolled back, or committed and all of it is stored.
+
+    Args:
+        ended: Also the last ones that have ended: each of the journals remembers up to 1,000.
+        older_than_s: Only those that began so long ago, by this machine's clock.
+
+    Raises:
+        InvalidArgument: ``older_than_s`` is no whole number from 0 on.
+        VqError: The master of a partition of the journal does not answer.
+    """
+    check_whole("older_than_s", older_than_s)
+    if older_than_s < 0:
+        raise InvalidArgument(f"older_than_s = {older_than_s} is negative; give 0 or more")
+    before_ms = cluster.clock.wall_ms() - older_than_s * 1_000
+    journals = await _journals(cluster)
+    of_each = await gather_all(_of(cluster, each, ended=ended) for each in journals)
+    found = [each for told in of_each for each in told]
+    return sorted(
+        (each for each in found if not older_than_s or each.begun_ms <= before_ms),
+        key=lambda each: each.number,
+    )
+
+
+async def describe_transaction(cluster: ClusterClient, number: int) -> TransactionDescription:
+    """Return a transaction, also one of the last that have ended.
+
+    Raises:
+        TransactionRefused: No journal tells of it: it was never begun, or it ended long ago.
+        VqError: The master of a partition of the journal does not answer, so it may be there.
+    """
+    check_whole("number", number)
+    if not 1 <= number <= _NUMBER_MAX:
+        raise InvalidArgument(f"number = {number} is outside [1, {_NUMBER_MAX}]")
+    journals = await _journals(cluster)
+    silent: VqError | None = None
+    for found in await gather_all(_find(cluster, each, number) for each in journals):
+        if isinstance(found, TransactionDescription):
+            return found
+        silent = silent or found
+    if silent is not None:
+        raise silent
+    raise TransactionRefused(
+        f"transaction {number}: none of the {len(journals)} journals knows it; it was never begun, "
+        "or it ended, and each of them remembers the last 1,000 that did",
+        hint="`vq tx list --ended` shows those that are known",
+    )
+
+
+async def commit_transaction(
+    cluster: ClusterClient, number: int, *, timeout: float = DECIDE_S
+) -> TransactionDecision:
+    """Commit a transaction that is prepared; once more if it is committed: that changes nothing.
+
+    Who did it is kept with it. Another resource that has a part in the transaction is not told.
+
+    Args:
+        number: Of the transaction.
+        timeout: How long to ask its journal, in seconds.
+
+    Raises:
+        TransactionRefused: It is open: its producer may still send messages of it. Or it is rolled
+            back, or not known.
+        TransactionInDoubt: The journal did not answer in time.
+        VqError: The journal cannot be asked; nothing was decided.
+    """
+    return await _decide(cluster, number, TransactionState.COMMITTED, timeout)
+
+
+async def roll_back_transaction(
+    cluster: ClusterClient, number: int, *, timeout: float = DECIDE_S
+) -> TransactionDecision:
+    """Roll back a transaction that is open or prepared; its producer is told when it goes on.
+
+    Args:
+        number: Of the transaction.
+        timeout: How long to ask its journal, in seconds.
+
+    Raises:
+        TransactionRefused: It is committed, or not known.
+        TransactionInDoubt: The journal did not answer in time.
+        VqError: The journal cannot be asked; nothing was decided.
+    """
+    return await _decide(cluster, number, TransactionState.ROLLED_BACK, timeout)
+
+
+async def _decide(
+    cluster: ClusterClient, number: int, state: TransactionState, timeout: float
+) -> TransactionDecision:
+    bound = check_timeout(timeout)
+    deadline = cluster.clock.monotonic() + bound
+    found = await describe_transaction(cluster, number)
+    request = TransactRequest(
+        topic=TRANSACTIONS_TOPIC,
+        partition=found.journal,
+        transaction=number,
+        state=int(state),
+        by=who(),
+        max_wait_ms=int(min(bound, cluster.config.request_timeout_s) * 1_000 * _WAIT_SHARE),
+    )
+    try:
+        answer = await ask_master(
+            cluster,
+            TopicPartition(TRANSACTIONS_TOPIC, found.journal),
+            Command.TRANSACT,
+            request,
+            deadline=deadline,
+            what=f"whether transaction {number} is {state.word}",
+        )
+    except OutcomeUnknown as error:
+        _doubt(number, state, error)
+    return TransactionDecision(
+        number, TransactionState(answer.state), answer.by or None, answer.stored
+    )
+
+
+def _doubt(number: int, state: TransactionState, error: VqError) -> NoReturn:
+    raise TransactionInDoubt(
+        f"it is unknown whether transaction {number} is {state.word}: {error}",
+        hint="ask again, or look with `vq tx show`",
+        details={"transaction": number},
+    ) from error
+
+
+async def _journals(cluster: ClusterClient) -> list[TopicPartition]:
+    """Return the partitions of the journal; none if nobody has ever begun a transaction."""
+    try:
+        routes = await cluster.track(TRANSACTIONS_TOPIC)
+    except UnknownTopic:
+        return []
+    count = len(routes.topic(TRANSACTIONS_TOPIC).partitions)
+    return [TopicPartition(TRANSACTIONS_TOPIC, each) for each in range(count)]
+
+
+async def _of(
+    cluster: ClusterClient,
+    journal: TopicPartition,
+    *,
+    ended: bool,
+    after: int = 0,
+    count: int = 0,
+) -> list[TransactionDescription]:
+    """Return the transactions of a journal with numbers above one; ``count``: so many, 0: all."""
+    found: list[TransactionDescription] = []
+    deadline = cluster.clock.monotonic() + ASK_S
+    while True:
+        request = TransactionsRequest(
+            topic=journal.topic,
+            partition=journal.partition,
+            after=found[-1].number if found else after,
+            max_count=count or _PAGE,
+            ended=ended,
+        )
+        answer = await ask_master(
+            cluster,
+            journal,
+            Command.TRANSACTIONS,
+            request,
+            deadline=deadline,
+            what="what its transactions are",
+        )
+        found += [_description(journal.partition, each) for each in answer.transactions]
+        if count or not answer.more or not answer.transactions:
+            return found
+
+
+async def _find(
+    cluster: ClusterClient, journal: TopicPartition, number: int
+) -> TransactionDescription | VqError | None:
+    """Return a transaction, None if a journal does not know it, or why that is not known."""
+    try:
+        found = await _of(cluster, journal, ended=True, after=number - 1, count=1)
+    except VqError as error:
+        return error
+    return found[0] if found and found[0].number == number else None
+
+
+def _description(journal: int, told: TransactionStatus) -> TransactionDescription:
+    return TransactionDescription(
+        number=told.transaction,
+        journal=journal,
+        state=TransactionState(told.state),
+        owner=told.client or None,
+        owner_epoch=told.client_epoch,
+        xid=told.xid or None,
+        begun_ms=told.begun_ms,
+        ends_ms=told.ends_ms or None,
+        decided_ms=told.decided_ms or None,
+        by=told.by or None,
+        parts=tuple(
+            PartOfTransaction(
+                topic=part.topic,
+                partition=part.partition,
+                messages=part.messages,
+                size_bytes=part.size,
+                stored=part.stored,
+                offset=None if part.offset < 0 else part.offset,
+            )
+            for part in told.parts
+        ),
+    )
