@@ -186,7 +186,7 @@ class Collected:
             if item.outcome is None:
                 item.outcome = error
 
-    def _waiting(self) -> list[_Part]:
+    def _waiting(self) -> list[_PartitionPart]:
         """Return the parts whose messages have no outcome; they are counted once."""
         return [each for each in self._parts.values() if each.items[0].outcome is None]
 
