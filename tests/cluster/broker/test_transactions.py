@@ -281,6 +281,48 @@ async def test_a_producer_that_closes_rolls_back_what_is_open(
     assert await all_stored(cluster, "t", "u") in ([b"0", b"0"], [b"0", b"0", b"1", b"1"])
 
 
+async def test_a_commit_is_known_although_a_partition_takes_nothing(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """It is decided, and stored later: it is no doubt, whatever time the application gives."""
+    await cluster.start(group="b2")
+    await cluster.create_topic("w", partitions=2)
+    producer = await factory.create_producer()
+
+    async def transact(content: bytes) -> list[SendResult]:
+        transaction = await producer.begin_transaction()
+        for topic, key in itertools.product(("t", "w"), "abcd"):
+            await producer.send(Message(topic, content, key=key))
+        return await transaction.commit(1.5)
+
+    assert all(each.offset >= 0 for each in await transact(b"0"))
+    await cluster.nodes["b2"].stop()
+    offsets = [each.offset for each in await transact(b"1")]
+    assert -1 in offsets
+    assert max(offsets) > 0
+    await cluster.start(group="b2")
+    await asyncio.sleep(15)
+    assert (await all_stored(cluster, "t", "w")).count(b"1") == 8
+
+
+async def test_tasks_that_begin_at_once_share_a_transactional_id(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """It is taken once: none of them fences another one."""
+    producer = await factory.create_producer(ProducerConfig(transactional_id="billing"))
+
+    async def transact() -> list[SendResult]:
+        transaction = await producer.begin_transaction()
+        for topic in ("t", "u"):
+            await producer.send(Message(topic, b"1"))
+        return await transaction.commit()
+
+    results = await asyncio.gather(*[asyncio.create_task(transact()) for _ in range(5)])
+    assert all(each.offset >= 0 for found in results for each in found)
+    journals = cluster.nodes["b1"].parts.journals.readers.all.values()
+    assert sum(each.ledger.epoch_of("billing") for each in journals) == 1
+
+
 async def test_a_late_request_of_an_ended_transaction_is_refused(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:

@@ -17,7 +17,7 @@ from support.client import factory_of
 
 from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
 from vq.coordination.topics.topics import create_topic
-from vq.errors import InvalidRequest, ProducerFenced, VqError
+from vq.errors import InvalidRequest, MessageTooLarge, ProducerFenced, VqError
 from vq.limits import TRANSACTION_PARTS_MAX
 from vq.model import TransactionState, time_ms_of
 from vq.remoting.format import Command
@@ -221,3 +221,27 @@ async def test_a_stale_topic_takes_no_others_with_it(cluster: MemoryCluster) -> 
         consumer = await factory.create_consumer()
         found = [each.content for each in await consumer.get("t", 0, 0, 1 << 20)]
     assert found == [b"0", b"2"]
+
+
+async def test_a_message_that_its_topic_does_not_take_holds_up_no_other(
+    cluster: MemoryCluster,
+) -> None:
+    """It is refused before it is committed: its partition would refuse it for ever."""
+    client, first = await journal(cluster)
+    await cluster.create_topic("small", partitions=1, max_message_bytes=1_024)
+    large = part(0, [message(bytes(2_000))], topic="small")
+    with pytest.raises(MessageTooLarge, match="1024"):
+        await transact(client, first, TransactionState.COMMITTED, [large])
+    small = part(0, [message(b"1")], topic="small")
+    header, _ = await client.call(
+        Command.TRANSACT,
+        TransactRequest(
+            topic=TRANSACTIONS_TOPIC,
+            transaction=first + 1,
+            state=int(TransactionState.COMMITTED),
+            parts=[small[0]],
+            max_wait_ms=5_000,
+        ),
+        small[1],
+    )
+    assert header.stored

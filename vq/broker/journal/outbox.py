@@ -5,7 +5,7 @@ when it comes again. What keeps one partition waiting holds up no other one.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -36,6 +36,8 @@ logger = get_logger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 10.0
+#: What topics take is looked up no longer before their messages are accepted.
+LOOK_UP_S: Final = 1.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=5.0, jitter=0.2)
 #: A batch that is refused so often is told once.
 TOLD_AFTER: Final = 5
@@ -175,6 +177,20 @@ class Outbox:
                 await self._routes.refresh(partition.topic)
             raise
         return body
+
+    async def largest(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return how many bytes a message of topics may have, as far as that can be told soon."""
+        found: dict[str, int] = {}
+        with suppress(VqError, TimeoutError):
+            async with asyncio.timeout(LOOK_UP_S):
+                for topic in topics:
+                    if topic not in self._routes.snapshot.topics:
+                        with suppress(UnknownTopic):
+                            await self._routes.track(topic)
+                    view = self._routes.snapshot.topics.get(topic)
+                    if view is not None:
+                        found[topic] = view.settings.max_message_bytes
+        return found
 
     async def _master(self, to: TopicPartition, *, again: bool) -> Address:
         """Return who takes the appends of a partition.

@@ -12,7 +12,7 @@ waits in a partition for what is not decided.
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vq import limits
@@ -102,6 +102,7 @@ class Journal(Reader):
         super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
         self.ledger: Final = Ledger()
         self._counts = counts
+        self._outbox = outbox
         self._noted: dict[int | str, asyncio.Future[None]] = {}  # what is not read back yet
         self._unstored: dict[int, asyncio.Future[None]] = {}  # committed, and somebody waits
         self._looked_at = 0.0
@@ -117,7 +118,13 @@ class Journal(Reader):
         number, size = request.transaction, len(body)
         if self._held and self._held + size > HELD_BYTES_MAX:
             raise Busy(f"{self._held} bytes of transactions wait until they are noted")
-        pieces = _pieces_of(request, body)
+        _check_request(request, size)
+        self._held += size
+        try:
+            largest = await self._outbox.largest({each.topic for each in request.parts})
+            pieces = _pieces_of(request, body, largest)
+        finally:
+            self._held -= size
         del body
         ask = Ask(
             number,
@@ -396,11 +403,11 @@ class Journal(Reader):
         return LOOK_S if self.ledger.active else DONE_S
 
 
-def _pieces_of(request: wire.TransactRequest, body: bytes) -> list[Piece]:
-    """Return the parts of a request, cut so that each goes into a note.
+def _check_request(request: wire.TransactRequest, size: int) -> None:
+    """Return if a request has what it may have, and its body so many bytes.
 
     Raises:
-        VqError: They are not what the request says.
+        InvalidRequest: It has not.
     """
     if not request.transaction or request.transaction > 2**63 - 1:
         raise InvalidRequest(f"{request.transaction} is no number of a transaction")
@@ -411,9 +418,9 @@ def _pieces_of(request: wire.TransactRequest, body: bytes) -> list[Piece]:
             f"xid {shown(request.xid)} has {len(request.xid)} characters; at most "
             f"{limits.XID_CHARS_MAX} are allowed"
         )
-    if len(body) > limits.TRANSACT_BYTES_MAX:
+    if size > limits.TRANSACT_BYTES_MAX:
         raise InvalidRequest(
-            f"{len(body)} bytes in one request; at most {limits.TRANSACT_BYTES_MAX} are allowed: "
+            f"{size} bytes in one request; at most {limits.TRANSACT_BYTES_MAX} are allowed: "
             "send the parts of a larger transaction in several ones"
         )
     if len(request.by) > limits.NAME_CHARS_MAX or request.by in {TIME_OUT, FENCED}:
@@ -425,18 +432,34 @@ def _pieces_of(request: wire.TransactRequest, body: bytes) -> list[Piece]:
         )
     if len({each.index for each in request.parts}) < len(request.parts):
         raise InvalidRequest("a part comes twice in one request")
+    for part in request.parts:
+        id = part.topic_id
+        if not limits.is_valid_name(part.topic) or (id and not limits.is_topic_id(id)):
+            raise InvalidRequest(f"{shown(part.topic)} is no name of a topic, or its id is none")
+
+
+def _pieces_of(
+    request: wire.TransactRequest, body: bytes, largest: Mapping[str, int]
+) -> list[Piece]:
+    """Return the parts of a request, cut so that each goes into a note.
+
+    Args:
+        request, body: The request.
+        largest: Bytes of a message that a topic takes.
+
+    Raises:
+        VqError: They are not what the request says.
+    """
     pieces: list[Piece] = []
     at = 0
     for part in request.parts:
-        if len(part.topic) > limits.NAME_CHARS_MAX or len(part.topic_id) > limits.NAME_CHARS_MAX:
-            raise InvalidRequest(f"{shown(part.topic)} is no name of a topic, or its id is none")
         data = body[at : at + part.size]
         at += part.size
         check_batch(
             data,
             record_count=part.record_count,
             crc=part.crc,
-            max_message_bytes=limits.MESSAGE_BYTES_MAX,
+            max_message_bytes=largest.get(part.topic, limits.MESSAGE_BYTES_MAX),
         )
         to = TopicPartition(part.topic, part.partition)
         if to.topic == TRANSACTIONS_TOPIC or (

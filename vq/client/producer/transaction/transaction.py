@@ -10,6 +10,7 @@ and to roll it back costs nothing. A commit takes them to a journal in one reque
 decided there.
 """
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ class Transactions:
         self._unended: dict[TransactionCore, None] = {}
         self.lines = Lines(cluster)
         self._fenced: ProducerFenced | None = None
+        self._taking = asyncio.Lock()
         self.epoch = 0
 
     def current(self) -> "TransactionCore | None":
@@ -150,6 +152,11 @@ class Transactions:
         Raises:
             VqError: That cannot be done now.
         """
+        async with self._taking:  # one task takes it for all that begin their first ones
+            if self.take_id_needed():
+                await self._take_id()
+
+    async def _take_id(self) -> None:
         client = self.config.transactional_id
         assert client is not None
         await self.cluster.lease_slot()
@@ -420,15 +427,18 @@ class TransactionCore:
             client=config.transactional_id or "",
             client_epoch=producer.epoch,
             timeout_ms=int(config.transaction_timeout_s * 1_000),
-            max_wait_ms=int(producer.cluster.config.request_timeout_s * 1_000 * _WAIT_SHARE),
         )
 
     async def _ask(
         self, request: TransactRequest, body: bytes, deadline: float
     ) -> TransactResponse:
         assert self._journal is not None
+        cluster = self.producer.cluster
+        left_s = max(0.0, deadline - cluster.clock.monotonic())
+        wait_s = _WAIT_SHARE * min(left_s / 2, cluster.config.request_timeout_s)
+        request.max_wait_ms = int(wait_s * 1_000)  # and there is time for another try
         answer: TransactResponse = await ask_master(
-            self.producer.cluster,
+            cluster,
             self._journal,
             Command.TRANSACT,
             request,
@@ -500,6 +510,8 @@ class TransactionCore:
     def _end(self, stage: _Stage) -> None:
         self._stage = stage
         self.producer.known(self)
+        self._requests.clear()  # whoever keeps it keeps no second copy of its messages
+        self._bodies.clear()
 
     def give_up(self, why: str, *, ending: bool) -> None:
         """See ``Transactions.give_up``."""
