@@ -67,7 +67,7 @@ chaos:
 sim:
 	$(call bootstrap,test)
 	@PYTHONPATH=tests:. $(RUN) -m support.simulation --seeds $(SEEDS) \
-	  --jobs $(if $(filter auto,$(JOBS)),2,$(JOBS))
+	  --jobs $(if $(filter auto,$(JOBS)),2,$(JOBS)) $(ARGS)
 
 mutants:
 	$(call bootstrap,test)

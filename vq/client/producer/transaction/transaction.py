@@ -510,6 +510,8 @@ class TransactionCore:
     def _end(self, stage: _Stage) -> None:
         self._stage = stage
         self.producer.known(self)
+        self._requests.clear()  # whoever keeps it keeps no second copy of its messages
+        self._bodies.clear()
 
     def give_up(self, why: str, *, ending: bool) -> None:
         """See ``Transactions.give_up``."""
