@@ -11,8 +11,8 @@ import pytest
 from support.cases import case
 
 from vq.broker.transactions import ledger as ledgers
-from vq.broker.transactions.ledger import Ask, Entry, Ledger
-from vq.broker.transactions.notes import TIME_OUT, Client, Note, Piece, Step
+from vq.broker.transactions.ledger import Ask, JournaledTransaction, TransactionLedger
+from vq.broker.transactions.notes import TIME_OUT, Client, Note, PartPiece, TransactionStep
 from vq.errors import ProducerFenced, VqError
 from vq.model import TopicPartition, TransactionState, time_ms_of
 
@@ -29,13 +29,15 @@ def number_of(time_ms: int) -> int:
     return (time_ms - ZERO) << SHIFT
 
 
-def take(ledger: Ledger, batch: Sequence[tuple[int, Note]]) -> list[Entry]:
+def take(
+    ledger: TransactionLedger, batch: Sequence[tuple[int, Note]]
+) -> list[JournaledTransaction]:
     """Have a ledger read a batch; return what is committed by it."""
     committed = []
     for offset, note in batch:
-        if isinstance(note, Piece):
+        if isinstance(note, PartPiece):
             ledger.take_piece(note, offset, 10)
-        elif isinstance(note, Step):
+        elif isinstance(note, TransactionStep):
             entry = ledger.take_step(note, offset)
             committed += [] if entry is None else [entry]
         else:
@@ -49,7 +51,7 @@ class Journal:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.ledger = Ledger()
+        self.ledger = TransactionLedger()
         self.log: list[list[tuple[int, Note]]] = []
         self.offset = 0
         self.now_ms = NOW_MS
@@ -82,7 +84,7 @@ class Journal:
         has = 0 if found is None else len(found.parts)
         first = rng.randrange(has + 1)
         pieces = [
-            Piece(number, part, TopicPartition("t", part), "i", 1, bytes(rng.randrange(1, 9)))
+            PartPiece(number, part, TopicPartition("t", part), "i", 1, bytes(rng.randrange(1, 9)))
             for part in range(first, first + many)
         ]
         ask = Ask(number, request, state, bool(pieces), client, max(0, epoch), by)
@@ -101,7 +103,9 @@ class Journal:
             return
         assert number not in self.decided
         requests = request + 1 if found is None or not by else following
-        step = Step(number, requests, state, by, self.now_ms, client, ask.client_epoch, 60_000)
+        step = TransactionStep(
+            number, requests, state, by, self.now_ms, client, ask.client_epoch, 60_000
+        )
         self.note([*pieces, step])
         self.owners.setdefault(number, (client, ask.client_epoch))
         for piece in pieces:
@@ -126,7 +130,9 @@ class Journal:
     def time_out(self) -> None:
         self.now_ms += self.rng.choice((10, 1_000, 61_000))
         for entry in self.ledger.overdue(self.now_ms):
-            self.note([Step(entry.number, entry.requests, ROLLED_BACK, TIME_OUT, self.now_ms)])
+            self.note(
+                [TransactionStep(entry.number, entry.requests, ROLLED_BACK, TIME_OUT, self.now_ms)]
+            )
             self.decided[entry.number] = ROLLED_BACK
 
     def store(self) -> None:
@@ -145,7 +151,7 @@ class Journal:
         needed = min([self.offset, *self.ledger.needs()])
         kept = [index for index, batch in enumerate(self.log) if batch[0][0] <= needed]
         begin = self.rng.choice([0, *kept])
-        other = Ledger()
+        other = TransactionLedger()
         again = [entry.number for batch in self.log[begin:] for entry in take(other, batch)]
         assert set(again) <= self.delivered.keys()
         for number, entry in self.ledger.active.items():
@@ -183,11 +189,13 @@ def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "ENDED_PARTS_MAX", 10)
     monkeypatch.setattr(ledgers, "TOLD_PARTS_MAX", 6)
     monkeypatch.setattr(ledgers, "CLIENTS_MAX", 1)
-    ledger = Ledger()
+    ledger = TransactionLedger()
     for index in range(20):
         number = number_of(NOW_MS + index)
-        pieces = [Piece(number, part, TopicPartition("t", part), "i", 1, b"x") for part in range(3)]
-        batch = [*enumerate(pieces), (3, Step(number, 1, COMMITTED, "", NOW_MS))]
+        pieces = [
+            PartPiece(number, part, TopicPartition("t", part), "i", 1, b"x") for part in range(3)
+        ]
+        batch = [*enumerate(pieces), (3, TransactionStep(number, 1, COMMITTED, "", NOW_MS))]
         (entry,) = take(ledger, batch)
         ledger.end(entry)
     assert len(list(ledger.listed(ended=True))) == 2

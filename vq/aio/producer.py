@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
@@ -259,13 +259,15 @@ class MessageProducer:
         self._append = self._append_beside
         return Transaction(begun, self._check_loop)
 
-    def transaction(self) -> "_Beginning":
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
         """Return a block of a transaction: ``async with producer.transaction() as transaction:``.
 
         Raises:
             VqError: See ``begin_transaction``, when the block begins.
         """
-        return _Beginning(self)
+        async with await self.begin_transaction() as begun:
+            yield begun
 
     async def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this task; see ``vq.Transaction.commit``.
@@ -399,24 +401,3 @@ class MessageProducer:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-class _Beginning:
-    """A transaction that begins with its block."""
-
-    def __init__(self, producer: MessageProducer) -> None:
-        self._producer = producer
-        self._begun: Transaction | None = None
-
-    async def __aenter__(self) -> Transaction:
-        self._begun = await self._producer.begin_transaction()
-        return self._begun
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._begun is not None
-        await self._begun.__aexit__(exc_type, exc, trace)

@@ -9,7 +9,7 @@ from support.broker import Client, MemoryCluster
 from support.cases import case
 
 from vq import aio
-from vq.broker.transactions.notes import Step, encode_note
+from vq.broker.transactions.notes import TransactionStep, encode_note
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
 from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, TransactionRefused
@@ -149,7 +149,7 @@ async def test_nobody_sends_to_the_journal_or_changes_its_partitions(
         with case(number), pytest.raises((InvalidArgument, BatchFailed), match="reserved"):
             await send()
     raw = await Client.connect(cluster.network, cluster.nodes["b1"].address)
-    note = encode_note(Step(1, 1, COMMITTED, "me", 1))
+    note = encode_note(TransactionStep(1, 1, COMMITTED, "me", 1))
     with pytest.raises(InvalidRequest, match="only brokers"):
         await raw.put(*JOURNAL, [note])
     with pytest.raises(InvalidRequest, match="only brokers"):

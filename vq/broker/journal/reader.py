@@ -24,7 +24,7 @@ from vq.errors import NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.store.records.record import Record
 
-__all__ = ["LOOK_S", "READ_AGAIN_S", "Reader"]
+__all__ = ["LOOK_S", "READ_AGAIN_S", "JournalReader"]
 
 logger = get_logger(__name__)
 
@@ -34,7 +34,7 @@ LOOK_S: Final = 1.0
 READ_AGAIN_S: Final = 30.0
 
 
-class Reader(Source, ABC):
+class JournalReader(Source, ABC):
     """See the module. Loop-bound; ``run`` is its task, and ends with the mastership.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from vq.broker.base.tasks import Tasks
 from vq.broker.journal.notes import NOTE_TAG
-from vq.broker.journal.reader import LOOK_S, Reader
+from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.ranges import earliest
@@ -15,12 +15,12 @@ from vq.broker.standing.gate import Gate
 from vq.clock import Clock
 from vq.errors import Busy, InvalidRequest, NotMaster
 
-__all__ = ["Readers"]
+__all__ = ["JournalReaders"]
 
-R = TypeVar("R", bound=Reader)
+R = TypeVar("R", bound=JournalReader)
 
 
-class Readers(Generic[R]):
+class JournalReaders(Generic[R]):
     """A duty of the master. Loop-bound.
 
     Args:

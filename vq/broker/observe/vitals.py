@@ -8,7 +8,7 @@ from vq.broker.base.facts import Fact, Facts, counter, gauge, histogram
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
-from vq.broker.journal.readers import Readers
+from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.context import Context
 from vq.broker.replication.following import Follower
@@ -49,7 +49,7 @@ class Vitals:
         partitions: Partitions,
         presence: Presence,
         follower: Follower,
-        readers: Sequence[Readers[Any]],
+        readers: Sequence[JournalReaders[Any]],
     ) -> None:
         self._context = context
         self._coordinator = coordinator

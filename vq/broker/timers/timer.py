@@ -26,7 +26,7 @@ from vq.broker.journal.items import Item
 from vq.broker.journal.log_records import TRIES
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
-from vq.broker.journal.reader import LOOK_S, Reader
+from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.timers.notes import Cancelled, Note, decode_note, encode_note
@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 CANCELLED_MAX: Final = 10_000
 
 
-class Timer(Reader):
+class Timer(JournalReader):
     """See the module. Loop-bound.
 
     Args:
@@ -89,7 +89,7 @@ class Timer(Reader):
 
     # Reading the log ------------------------------------------------------------------------------
     def pause_s(self) -> float:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         now_ms = self._clock.wall_ms()
         next_ms = self._pending.next_ms(now_ms)
         if next_ms is None:
@@ -97,13 +97,13 @@ class Timer(Reader):
         return min(LOOK_S, max(0.0, (next_ms - now_ms) / 1_000))
 
     def ended(self) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         for committed in self._cancels.values():
             committed.set_exception(self.channel.acks.mastership_lost())
             committed.exception()  # perhaps nobody waits any more
 
     def take_all(self, records: Sequence[Record]) -> None:
-        """See ``Reader``; a broker that starts takes a million."""
+        """See ``JournalReader``; a broker that starts takes a million."""
         own, numbers = self.channel.partition.topic, self._numbers
         waiting: list[tuple[int, int, int, int]] = []
         for record in records:
@@ -123,7 +123,7 @@ class Timer(Reader):
         self._pending.add_all(waiting)
 
     def take(self, record: Record) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         if record.tag == NOTE_TAG:
             try:
                 note = decode_note(record.payload)
@@ -222,7 +222,7 @@ class Timer(Reader):
             self._pending.free(each.offset)
 
     def take_late(self, record: Record) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         if record.tag != NOTE_TAG:
             self.take(record)
             return
@@ -254,7 +254,7 @@ class Timer(Reader):
         self._counts.cancelled += 1
 
     def go_live(self) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         logger.info("delayed messages were read", partition=self.channel, messages=len(self))
 
     # Writing notes --------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Timer(Reader):
             self._deliveries.not_written(notes)
 
     def needs(self) -> Sequence[int]:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         needed = self._pending.needed_from
         return () if needed is None else (needed,)
 

@@ -9,7 +9,7 @@ from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.journal.outbox import Outbox
-from vq.broker.journal.readers import Readers
+from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
@@ -51,7 +51,7 @@ class Timers:
     ) -> None:
         self.counts: Final = Counts()
         counts = self.counts
-        self.readers: Final = Readers[Timer](
+        self.readers: Final = JournalReaders[Timer](
             DELAYED_TOPIC,
             partial(Timer, outbox=outbox, gate=gate, clock=clock, runner=runner, counts=counts),
             partitions,

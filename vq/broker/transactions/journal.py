@@ -21,19 +21,25 @@ from vq.broker.journal.deliveries import DONE_S
 from vq.broker.journal.items import Item
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
-from vq.broker.journal.reader import LOOK_S, Reader
+from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.batch_check import check_batch
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
-from vq.broker.transactions.ledger import Answer, Ask, Entry, Ledger, Part
+from vq.broker.transactions.ledger import (
+    Answer,
+    Ask,
+    JournaledPart,
+    JournaledTransaction,
+    TransactionLedger,
+)
 from vq.broker.transactions.notes import (
     FENCED,
     PIECE_BYTES,
     TIME_OUT,
     Client,
     Note,
-    Piece,
-    Step,
+    PartPiece,
+    TransactionStep,
     decode_note,
     encode_note,
     piece_bytes,
@@ -47,7 +53,7 @@ from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
 from vq.shown import shown
 from vq.store.records.record import Record, decode_records, has_tag
 
-__all__ = ["Counts", "Journal"]
+__all__ = ["Journal", "JournalCounts"]
 
 logger = get_logger(__name__)
 
@@ -64,7 +70,7 @@ HELD_BYTES_MAX: Final = 64 * limits.MIB
 TIMEOUT_MS: Final = int(limits.TRANSACTION_TIMEOUT_S_DEFAULT * 1_000)
 
 
-class Counts:
+class JournalCounts:
     """What the journals of a node count from its start on."""
 
     __slots__ = ("committed", "rolled_back", "undeliverable")
@@ -73,11 +79,11 @@ class Counts:
         self.committed = self.rolled_back = self.undeliverable = 0
 
 
-class Journal(Reader):
+class Journal(JournalReader):
     """See the module. Loop-bound.
 
     Args:
-        channel, outbox, gate, clock, runner: See ``Reader``.
+        channel, outbox, gate, clock, runner: See ``JournalReader``.
         counts: Of the node.
 
     Attributes:
@@ -97,10 +103,10 @@ class Journal(Reader):
         *,
         clock: Clock,
         runner: Runner,
-        counts: Counts,
+        counts: JournalCounts,
     ) -> None:
         super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
-        self.ledger: Final = Ledger()
+        self.ledger: Final = TransactionLedger()
         self._counts = counts
         self._outbox = outbox
         self._noted: dict[int | str, asyncio.Future[None]] = {}  # what is not read back yet
@@ -147,7 +153,7 @@ class Journal(Reader):
         return _response(answer)
 
     async def _carry_out(
-        self, ask: Ask, pieces: Sequence[Piece], request: wire.TransactRequest
+        self, ask: Ask, pieces: Sequence[PartPiece], request: wire.TransactRequest
     ) -> Answer:
         number = ask.number
         await self._until_read(number, ask.client)
@@ -156,7 +162,7 @@ class Journal(Reader):
         if answer is None:
             found = self.ledger.active.get(number)
             self.ledger.check_parts(number, pieces)
-            step = Step(
+            step = TransactionStep(
                 number,
                 ask.request + 1 if found is None or not ask.by else found.requests,
                 ask.state,
@@ -200,7 +206,7 @@ class Journal(Reader):
         """
         step = notes[-1]
         sent: list[Sent] = []
-        if isinstance(step, Step) and step.state is TransactionState.COMMITTED:
+        if isinstance(step, TransactionStep) and step.state is TransactionState.COMMITTED:
             for to, item in self._items(step.transaction, notes):
                 begun = self._deliveries.begin(to, item)
                 if begun is not None:
@@ -218,7 +224,7 @@ class Journal(Reader):
         if why is None:
             loop = asyncio.get_running_loop()
             for note in notes:
-                if isinstance(note, Step):
+                if isinstance(note, TransactionStep):
                     self._noted[note.transaction] = loop.create_future()
                 elif isinstance(note, Client):
                     self._noted[note.id] = loop.create_future()
@@ -229,7 +235,7 @@ class Journal(Reader):
         found = self.ledger.active.get(number)
         parts = [] if found is None else [(each.to, each.size) for each in found.parts]
         for note in notes:
-            if isinstance(note, Piece):
+            if isinstance(note, PartPiece):
                 if note.part == len(parts):
                     parts.append((note.to, 0))
                 to, size = parts[note.part]
@@ -260,16 +266,16 @@ class Journal(Reader):
 
     # Reading --------------------------------------------------------------------------------------
     def take(self, record: Record) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         if record.tag != NOTE_TAG:
             logger.warning(
                 "what is no transaction is left out", partition=self.channel, offset=record.offset
             )
             return
         note = decode_note(record.payload)
-        if isinstance(note, Piece):
+        if isinstance(note, PartPiece):
             self.ledger.take_piece(note, record.offset, record.next_offset - record.offset)
-        elif isinstance(note, Step):
+        elif isinstance(note, TransactionStep):
             self._take_step(note, record.offset)
         elif isinstance(note, Client):
             self._counts.rolled_back += self.ledger.take_client(note, record.offset)
@@ -277,7 +283,7 @@ class Journal(Reader):
         else:
             self._deliveries.take(note)
 
-    def _take_step(self, step: Step, offset: int) -> None:
+    def _take_step(self, step: TransactionStep, offset: int) -> None:
         committed = self.ledger.take_step(step, offset)
         if step.state is TransactionState.COMMITTED:
             self._counts.committed += 1
@@ -296,13 +302,13 @@ class Journal(Reader):
             read.set_result(None)
 
     def go_live(self) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         logger.info(
             "transactions were read", partition=self.channel, active=len(self.ledger.active)
         )
 
     def ended(self) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         for read in self._noted.values():
             read.set_exception(self.channel.acks.mastership_lost())
             read.exception()  # perhaps nobody waits any more
@@ -338,7 +344,7 @@ class Journal(Reader):
             if offset != UNKNOWN:
                 offset += each.length
 
-    def _part_of(self, item: Item) -> Part:
+    def _part_of(self, item: Item) -> JournaledPart:
         return self.ledger.active[item.key].parts[item.offset]
 
     def joins(self, first: Item, item: Item) -> bool:
@@ -371,7 +377,7 @@ class Journal(Reader):
 
     # Writing --------------------------------------------------------------------------------------
     def write(self) -> None:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         notes = self._deliveries.notes()
         if notes:
             if self.append(list(map(encode_note, notes))) is None:
@@ -387,7 +393,7 @@ class Journal(Reader):
         overdue = [e for e in self.ledger.overdue(now_ms) if e.number not in self._noted]
         state = TransactionState.ROLLED_BACK
         due: list[Note] = [
-            Step(each.number, each.requests, state, TIME_OUT, now_ms) for each in overdue
+            TransactionStep(each.number, each.requests, state, TIME_OUT, now_ms) for each in overdue
         ]
         old = self.ledger.clients_before(self.position - CARRY_BYTES)
         due += [each for each in itertools.islice(old, DUE_MAX) if each.id not in self._noted]
@@ -395,11 +401,11 @@ class Journal(Reader):
             self._append(due[:DUE_MAX])
 
     def needs(self) -> Sequence[int]:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         return self.ledger.needs()
 
     def pause_s(self) -> float:
-        """See ``Reader``."""
+        """See ``JournalReader``."""
         return LOOK_S if self.ledger.active else DONE_S
 
 
@@ -440,7 +446,7 @@ def _check_request(request: wire.TransactRequest, size: int) -> None:
 
 def _pieces_of(
     request: wire.TransactRequest, body: bytes, largest: Mapping[str, int]
-) -> list[Piece]:
+) -> list[PartPiece]:
     """Return the parts of a request, cut so that each goes into a note.
 
     Args:
@@ -450,7 +456,7 @@ def _pieces_of(
     Raises:
         VqError: They are not what the request says.
     """
-    pieces: list[Piece] = []
+    pieces: list[PartPiece] = []
     at = 0
     for part in request.parts:
         data = body[at : at + part.size]
@@ -469,7 +475,9 @@ def _pieces_of(
         messages = part.record_count
         for begin in range(0, len(data), PIECE_BYTES):
             cut = data[begin : begin + PIECE_BYTES]
-            pieces.append(Piece(request.transaction, part.index, to, part.topic_id, messages, cut))
+            pieces.append(
+                PartPiece(request.transaction, part.index, to, part.topic_id, messages, cut)
+            )
             messages = 0
     if at != len(body):
         raise InvalidRequest(f"the parts have {at} bytes, the body has {len(body)}")
@@ -500,7 +508,7 @@ def _response(answer: Answer) -> wire.TransactResponse:
     )
 
 
-def _status(each: Entry) -> wire.TransactionStatus:
+def _status(each: JournaledTransaction) -> wire.TransactionStatus:
     return wire.TransactionStatus(
         transaction=each.number,
         state=int(each.state),

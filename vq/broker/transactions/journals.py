@@ -8,11 +8,11 @@ from vq.broker.base.facts import Facts, counter, gauge
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.journal.outbox import Outbox
-from vq.broker.journal.readers import Readers
+from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
-from vq.broker.transactions.journal import Counts, Journal
+from vq.broker.transactions.journal import Journal, JournalCounts
 from vq.clock import Clock
 from vq.model import TransactionState
 from vq.remoting import wire_pb2 as wire
@@ -50,9 +50,9 @@ class Journals:
         clock: Clock,
         runner: Runner,
     ) -> None:
-        self.counts: Final = Counts()
+        self.counts: Final = JournalCounts()
         counts = self.counts
-        self.readers: Final = Readers[Journal](
+        self.readers: Final = JournalReaders[Journal](
             TRANSACTIONS_TOPIC,
             partial(Journal, outbox=outbox, gate=gate, clock=clock, runner=runner, counts=counts),
             partitions,

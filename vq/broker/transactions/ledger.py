@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from vq import limits
 from vq.broker.journal.notes import UNKNOWN
-from vq.broker.transactions.notes import FENCED, Client, Piece, Step
+from vq.broker.transactions.notes import FENCED, Client, PartPiece, TransactionStep
 from vq.errors import BatchTooLarge, Busy, InvalidRequest, ProducerFenced, TransactionRefused
 from vq.model import TopicPartition, TransactionState, time_ms_of
 
-__all__ = ["Answer", "Ask", "Entry", "Ledger", "Part"]
+__all__ = ["Answer", "Ask", "JournaledPart", "JournaledTransaction", "TransactionLedger"]
 
 OPEN: Final = TransactionState.OPEN
 PREPARED: Final = TransactionState.PREPARED
@@ -32,7 +32,7 @@ _DECIDED: Final = frozenset((COMMITTED, ROLLED_BACK))
 #: clocks of producer and master differ by no more.
 BEGUN_WITHIN_MS: Final = 5 * 60_000
 #: So many that have ended are remembered, for so long: a request for it cannot come later, see
-#: ``Ledger._judge_unknown``. Of the last ones all is kept, for operators.
+#: ``TransactionLedger._judge_unknown``. Of the last ones all is kept, for operators.
 ENDED_MAX: Final = 200_000
 REMEMBERED_MS: Final = 2 * BEGUN_WITHIN_MS
 TOLD_MAX: Final = 1_000
@@ -49,7 +49,7 @@ PIECES_MAX: Final = 200_000
 
 
 @dataclass(slots=True)
-class Part:
+class JournaledPart:
     """What a transaction has for one partition.
 
     Attributes:
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Entry:
+class JournaledTransaction:
     """One transaction.
 
     Attributes:
@@ -81,7 +81,7 @@ class Entry:
         parts: What it has, for each partition.
         by: Who decided, if not its producer.
         torn: The journal does not have its first notes any more: it has ended.
-        client, client_epoch, xid: See ``Step``.
+        client, client_epoch, xid: See ``TransactionStep``.
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
     """
 
@@ -89,7 +89,7 @@ class Entry:
     offset: int
     state: TransactionState = OPEN
     requests: int = 0
-    parts: list[Part] = field(default_factory=list)
+    parts: list[JournaledPart] = field(default_factory=list)
     by: str = ""
     torn: bool = False
     client: str = ""
@@ -149,7 +149,7 @@ class _KnownClient:
     used_ms: int
 
 
-class Ledger:
+class TransactionLedger:
     """See the module. Not safe for several threads.
 
     Attributes:
@@ -157,36 +157,36 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.active: dict[int, Entry] = {}
+        self.active: dict[int, JournaledTransaction] = {}
         self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
-        self._told: OrderedDict[int, Entry] = OrderedDict()  # the last ones of these
+        self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
         self._clients: OrderedDict[str, _KnownClient] = OrderedDict()
         self._pieces = self._ended_parts = self._told_parts = 0
 
     # Notes ----------------------------------------------------------------------------------------
-    def take_piece(self, piece: Piece, offset: int, length: int) -> None:
+    def take_piece(self, piece: PartPiece, offset: int, length: int) -> None:
         """Take a note that is at an offset of the journal and has so many bytes there."""
         number = piece.transaction
         if number in self._ended:
             return
         found = self.active.get(number)
         if found is None:
-            found = self.active[number] = Entry(number, offset)
+            found = self.active[number] = JournaledTransaction(number, offset)
         parts = found.parts
         if piece.part > len(parts):
             self._tear(found)
         if found.torn:
             return
         if piece.part == len(parts):
-            parts.append(Part(piece.to, piece.topic_id))
+            parts.append(JournaledPart(piece.to, piece.topic_id))
         part = parts[piece.part]
         part.messages += piece.messages
         part.size += len(piece.data)
         part.pieces.append((offset, length))
         self._pieces += 1
 
-    def _tear(self, found: Entry) -> None:
+    def _tear(self, found: JournaledTransaction) -> None:
         """Leave out the parts of a transaction whose first notes are gone: retention has them.
 
         They are kept until it has ended, so nothing of it is to be delivered.
@@ -194,18 +194,18 @@ class Ledger:
         found.torn = True
         self._drop_parts(found)
 
-    def _drop_parts(self, found: Entry) -> None:
+    def _drop_parts(self, found: JournaledTransaction) -> None:
         self._pieces -= sum(len(each.pieces) for each in found.parts)
         found.parts = []
 
-    def take_step(self, step: Step, offset: int) -> Entry | None:
+    def take_step(self, step: TransactionStep, offset: int) -> JournaledTransaction | None:
         """Take a note; return the transaction if it is committed now, and is to be delivered."""
         number = step.transaction
         if number in self._ended:
             return None
         found = self.active.get(number)
         if found is None:
-            found = self.active[number] = Entry(number, offset)
+            found = self.active[number] = JournaledTransaction(number, offset)
         if not found.requests and step.request > 1:
             self._tear(found)
         if not found.begun_ms:
@@ -243,7 +243,7 @@ class Ledger:
             self.end(each)
         return len(old)
 
-    def end(self, transaction: Entry) -> None:
+    def end(self, transaction: JournaledTransaction) -> None:
         """Remember only what became of a transaction: it is stored, or is for nobody."""
         number = transaction.number
         del self.active[number]
@@ -306,7 +306,7 @@ class Ledger:
             _judge_open(ask, found)
         return None
 
-    def check_parts(self, number: int, pieces: Sequence[Piece]) -> None:
+    def check_parts(self, number: int, pieces: Sequence[PartPiece]) -> None:
         """Return if a transaction may have these pieces, too.
 
         Raises:
@@ -335,7 +335,7 @@ class Ledger:
         """
         return _after_end(ask, self.answer(ask.number))
 
-    def _check_client(self, ask: Ask, found: Entry | None) -> None:
+    def _check_client(self, ask: Ask, found: JournaledTransaction | None) -> None:
         if found is not None and ask.state is TransactionState.UNKNOWN:
             return
         if found is not None and found.client != ask.client:
@@ -383,7 +383,7 @@ class Ledger:
         return None
 
     # What is due ----------------------------------------------------------------------------------
-    def overdue(self, now_ms: int) -> list[Entry]:
+    def overdue(self, now_ms: int) -> list[JournaledTransaction]:
         """Return the open transactions whose time is over."""
         return [
             each
@@ -420,7 +420,7 @@ class Ledger:
         found = [] if first is None else [first.offset]
         return found if client is None else [*found, client.offset]
 
-    def listed(self, *, ended: bool) -> Iterator[Entry]:
+    def listed(self, *, ended: bool) -> Iterator[JournaledTransaction]:
         """Yield the transactions that are known, in the order of their numbers."""
         known = dict(self.active)
         if ended:
@@ -436,7 +436,7 @@ class Ledger:
         return counts
 
 
-def _answer_of(found: Entry) -> Answer:
+def _answer_of(found: JournaledTransaction) -> Answer:
     return Answer(found.state, found.by, [each.offset for each in found.parts])
 
 
@@ -460,7 +460,7 @@ def _judge_prepared(ask: Ask) -> None:
         raise TransactionRefused(f"transaction {ask.number} is prepared; it takes no messages")
 
 
-def _judge_open(ask: Ask, found: Entry) -> None:
+def _judge_open(ask: Ask, found: JournaledTransaction) -> None:
     if ask.state is ROLLED_BACK:
         return
     if ask.by:
@@ -479,7 +479,7 @@ def _named(client: str) -> str:
     return f"transactional id {client!r}" if client else "a producer without a transactional id"
 
 
-def _check_parts(found: Entry | None, pieces: Sequence[Piece]) -> None:
+def _check_parts(found: JournaledTransaction | None, pieces: Sequence[PartPiece]) -> None:
     parts = [] if found is None else [(e.to, e.topic_id, e.messages, e.size) for e in found.parts]
     taken = {to for to, *_ in parts}
     for piece in pieces:

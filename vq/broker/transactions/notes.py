@@ -21,8 +21,8 @@ __all__ = [
     "TIME_OUT",
     "Client",
     "Note",
-    "Piece",
-    "Step",
+    "PartPiece",
+    "TransactionStep",
     "decode_note",
     "encode_note",
 ]
@@ -35,7 +35,7 @@ TIME_OUT: Final = "time-out"
 FENCED: Final = "another producer with its transactional id"
 
 
-class Piece(NamedTuple):
+class PartPiece(NamedTuple):
     """Bytes of one part of a transaction.
 
     Attributes:
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class Step(NamedTuple):
+class TransactionStep(NamedTuple):
     """What became of a transaction.
 
     Attributes:
@@ -99,12 +99,12 @@ class Client(NamedTuple):
     at_ms: int
 
 
-Note: TypeAlias = Piece | Step | Client | Sent | Done
+Note: TypeAlias = PartPiece | TransactionStep | Client | Sent | Done
 
 
 def encode_note(note: Note) -> bytes:
     """Return the record of a note."""
-    if isinstance(note, Piece):
+    if isinstance(note, PartPiece):
         head: dict[str, Any] = {
             "piece": note.transaction,
             "part": note.part,
@@ -113,7 +113,7 @@ def encode_note(note: Note) -> bytes:
             "messages": note.messages,
         }
         return notes.encode(head, note.data)
-    if isinstance(note, Step):
+    if isinstance(note, TransactionStep):
         head = {
             "step": note.transaction,
             "request": note.request,
@@ -151,9 +151,11 @@ def piece_bytes(payload: bytes) -> bytes:
 def _read(head: dict[str, Any], behind: bytes) -> Note:
     if "piece" in head:
         to = TopicPartition(*head["to"])
-        return Piece(head["piece"], head["part"], to, head["topic_id"], head["messages"], behind)
+        return PartPiece(
+            head["piece"], head["part"], to, head["topic_id"], head["messages"], behind
+        )
     if "step" in head:
-        return Step(
+        return TransactionStep(
             head["step"],
             head["request"],
             TransactionState(head["state"]),
