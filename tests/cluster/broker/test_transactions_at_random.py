@@ -15,14 +15,23 @@ from support.broker import Client, MemoryCluster, message
 from support.cases import case
 from support.client import factory_of
 
+from vq.broker.transactions.journal import Journal
 from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
 from vq.coordination.topics.topics import create_topic
-from vq.errors import InvalidRequest, MessageTooLarge, ProducerFenced, VqError
+from vq.errors import (
+    Busy,
+    InvalidRequest,
+    MessageTooLarge,
+    OutcomeUnknown,
+    ProducerFenced,
+    VqError,
+)
 from vq.limits import TRANSACTION_PARTS_MAX
 from vq.model import TransactionState, time_ms_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FenceRequest, TransactionPart, TransactRequest
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.store.records.record import Record
 
 pytestmark = pytest.mark.virtual_time
 
@@ -245,3 +254,28 @@ async def test_a_message_that_its_topic_does_not_take_holds_up_no_other(
         small[1],
     )
     assert header.stored
+
+
+async def test_a_journal_that_fails_is_read_again_and_answers(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks meanwhile is told so at once; what was noted by then counts."""
+    client, first = await journal(cluster)
+    taken = Journal.take
+
+    def fails(self: Journal, record: Record) -> None:
+        raise ZeroDivisionError
+
+    committed = TransactionState.COMMITTED
+    monkeypatch.setattr(Journal, "take", fails)
+    with pytest.raises(OutcomeUnknown):
+        await transact(client, first, committed, [part(0, [message(b"1")])])
+    async with asyncio.timeout(5):
+        with pytest.raises(Busy):
+            await transact(client, first, committed)
+    monkeypatch.setattr(Journal, "take", taken)
+    await asyncio.sleep(30)
+    assert await transact(client, first, committed) is committed
+    async with factory_of(cluster) as factory:
+        consumer = await factory.create_consumer()
+        assert [each.content for each in await consumer.get("t", 0, 0, 1 << 20)] == [b"1"]
