@@ -319,7 +319,7 @@ class _End:
 
 
 def _run(arguments: list[str]) -> None:
-    if arguments[0] == "-m":
+    if arguments[:1] == ["-m"]:
         sys.path.insert(0, str(Path(__file__).parents[1]))
         module = importlib.import_module(arguments[1])
         sys.argv = [str(module.__file__), *arguments[2:]]

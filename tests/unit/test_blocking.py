@@ -38,6 +38,7 @@ class Core:
     def __init__(self) -> None:
         self.config: Any = ProducerConfig(send_timeout_s=30.0)
         self.interceptors: Interceptors | None = None
+        self.transactions = SimpleNamespace(open=0)
         self.given: list[float | None] = []
 
     def append(self, *_: object) -> None:

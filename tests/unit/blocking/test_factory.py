@@ -56,6 +56,7 @@ class Closing:
     """A core that closes as soon as ``released`` is set; notes that in ``events``."""
 
     interceptors = None
+    transactions = SimpleNamespace(open=0)
 
     def __init__(self, events: list[str]) -> None:
         self.closed = self.stopped = False

@@ -48,6 +48,7 @@ _LAG_ROW: Final = record(
     trend=maybe(TEXT),
     trend_bytes_per_s=maybe(NUMBER),
     filter=maybe(TEXT),
+    committed_is_copy=maybe(TRUTH),
 )
 
 _FILES: Final = record(out=maybe(TEXT), csv=maybe(TEXT), html=maybe(TEXT))
