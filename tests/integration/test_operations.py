@@ -197,7 +197,10 @@ def test_an_end_that_a_start_took_off_is_shown_until_an_operator_has_seen_it(
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t")
     processes.vq_json("produce", "t", stdin=LINES[0].encode())
-    processes.vq_json("produce", "t", stdin="\n".join(LINES[1:4]).encode())  # one batch
+    config = vq.MessageFactoryConfig(zookeeper=processes.zookeeper, cluster=processes.name)
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        producer.publish("t")
+        producer.send_batch([vq.Message("t", line.encode()) for line in LINES[1:4]])  # one batch
     broker.kill()
     (block,) = (broker.spec.data / "t" / "0").glob("*.block")
     place = block.read_bytes().index(LINES[3].encode())
