@@ -7,14 +7,12 @@ before its time. Clocks must not be set wrong in such a run: a broker goes by it
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from support.simulation.copies import BY_NAME
 from support.simulation.history import Event
-from support.simulation.nemesis import Nemesis
-from support.simulation.run import NotDrained, Simulation
-from support.simulation.workload import consume
-from support.simulation.world import TOPIC, ClientHost
+from support.simulation.judge import Stored
+from support.simulation.run import SendersUnderFaults
+from support.simulation.world import TOPIC, ClientHost, Program
 
 from vq import aio
 from vq.client.config import ProducerConfig
@@ -92,42 +90,24 @@ def judge_delays(events: Iterable[Event], stored: Iterable[str]) -> list[str]:
     return sorted(wrong)
 
 
-class Delays(Simulation):
+class Delays(SendersUnderFaults):
     """Two clients delay messages while faults strike."""
 
-    async def main(self) -> None:
-        """See ``Simulation.main``."""
-        world = self.world
-        operator = await self.start()
-        await self.create_topic(operator)
-        senders = self.clients("d", world.size.producers, delay)
-        members = self.clients("c", world.size.members, consume)
-        nemesis = Nemesis(
-            world,
-            members=members,
-            producers=senders,
-            operator=operator,
-            kinds=self.kinds,
-            faults=BY_NAME,
-        )
-        await asyncio.sleep(1.0)
-        await self.strike(nemesis)
-        await nemesis.heal()
-        self.faults, self.effects = nemesis.struck, nemesis.effects
-        try:
-            await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
-            await self.end(senders)
-            await self.until("what waits to be delivered", self._all_came)
-            await asyncio.sleep(max(DELAYS_S))  # what was cancelled, or comes twice, would come now
-            await self.end(members)
-        except NotDrained as error:
-            self.violations.append(f"liveness: {error}")
-        log, *_ = await self._operator_process.spawn(self._read_end(operator))
+    prefix = "d"
+
+    def sends(self) -> Program:
+        """See ``SendersUnderFaults``."""
+        return delay
+
+    async def settle(self) -> None:
+        """See ``SendersUnderFaults``."""
+        await self.until("what waits to be delivered", self._all_came)
+        await asyncio.sleep(max(DELAYS_S))  # what was cancelled, or comes twice, would come now
+
+    def judge(self, log: Mapping[str, list[Stored]]) -> list[str]:
+        """See ``SendersUnderFaults``."""
         stored = [each.value for messages in log.values() for each in messages]
-        self.violations += judge_delays(world.history.events, stored)
-        await self._operator_process.spawn(operator.close())
-        for broker in world.machines:
-            await broker.stop()
+        return judge_delays(self.world.history.events, stored)
 
     def _all_came(self) -> bool:
         events = self.world.history.events

@@ -452,6 +452,60 @@ def _of(partition: str) -> tuple[str, int]:
     return topic, int(number)
 
 
+class SendersUnderFaults(Simulation):
+    """Clients that send in one way, and members of groups, while faults strike.
+
+    Attributes:
+        prefix: Begins the names of the clients that send.
+    """
+
+    prefix: str
+
+    def sends(self) -> Program:
+        """Return what each of these clients does."""
+        raise NotImplementedError
+
+    async def settle(self) -> None:
+        """Return when nothing more is to come; these clients have ended."""
+        raise NotImplementedError
+
+    def judge(self, log: Mapping[str, list[Stored]]) -> list[str]:
+        """Return what is wrong, by the history and the final log of each partition."""
+        raise NotImplementedError
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        world = self.world
+        operator = await self.start()
+        await self.create_topic(operator)
+        senders = self.clients(self.prefix, world.size.producers, self.sends())
+        members = self.clients("c", world.size.members, workload.consume)
+        nemesis = Nemesis(
+            world,
+            members=members,
+            producers=senders,
+            operator=operator,
+            kinds=self.kinds,
+            faults=BY_NAME,
+        )
+        await asyncio.sleep(1.0)
+        await self.strike(nemesis)
+        await nemesis.heal()
+        self.faults, self.effects = nemesis.struck, nemesis.effects
+        try:
+            await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
+            await self.end(senders)
+            await self.settle()
+            await self.end(members)
+        except NotDrained as error:
+            self.violations.append(f"liveness: {error}")
+        log, *_ = await self._operator_process.spawn(self._read_end(operator))
+        self.violations += self.judge(log)
+        await self._operator_process.spawn(operator.close())
+        for broker in world.machines:
+            await broker.stop()
+
+
 class _Alarm(logging.Handler):
     """Notes every exception that production code logs as one it did not expect."""
 

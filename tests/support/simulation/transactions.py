@@ -10,12 +10,10 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from support.simulation.copies import BY_NAME
 from support.simulation.history import Event
-from support.simulation.nemesis import Nemesis
-from support.simulation.run import NotDrained, Report, Simulation, execute
-from support.simulation.workload import consume
-from support.simulation.world import TOPIC, ClientHost, Size
+from support.simulation.judge import Stored
+from support.simulation.run import Report, SendersUnderFaults, execute
+from support.simulation.world import TOPIC, ClientHost, Program, Size
 
 from vq import aio
 from vq.client.config import ProducerConfig
@@ -123,41 +121,23 @@ def judge_transactions(
     return sorted(wrong)
 
 
-class Transactions(Simulation):
+class Transactions(SendersUnderFaults):
     """Clients make transactions while faults strike."""
 
-    async def main(self) -> None:
-        """See ``Simulation.main``."""
-        world = self.world
-        operator = await self.start()
-        await self.create_topic(operator)
-        senders = self.clients("t", world.size.producers, transact)
-        members = self.clients("c", world.size.members, consume)
-        nemesis = Nemesis(
-            world,
-            members=members,
-            producers=senders,
-            operator=operator,
-            kinds=self.kinds,
-            faults=BY_NAME,
-        )
-        await asyncio.sleep(1.0)
-        await self.strike(nemesis)
-        await nemesis.heal()
-        self.faults, self.effects = nemesis.struck, nemesis.effects
-        try:
-            await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
-            await self.end(senders)
-            await asyncio.sleep(20.0)  # what is decided is delivered by then, and what comes twice
-            await self.end(members)
-        except NotDrained as error:
-            self.violations.append(f"liveness: {error}")
-        log, *_ = await self._operator_process.spawn(self._read_end(operator))
+    prefix = "t"
+
+    def sends(self) -> Program:
+        """See ``SendersUnderFaults``."""
+        return transact
+
+    async def settle(self) -> None:
+        """See ``SendersUnderFaults``."""
+        await asyncio.sleep(20.0)  # what is decided is delivered by then, and what comes twice
+
+    def judge(self, log: Mapping[str, list[Stored]]) -> list[str]:
+        """See ``SendersUnderFaults``."""
         stored = {name: [each.value for each in found] for name, found in log.items()}
-        self.violations += judge_transactions(world.history.events, stored)
-        await self._operator_process.spawn(operator.close())
-        for broker in world.machines:
-            await broker.stop()
+        return judge_transactions(self.world.history.events, stored)
 
 
 def play(seed: int, which: str, seconds: float = 20.0) -> Report:
