@@ -129,24 +129,20 @@ class Journal(JournalReader):
         try:
             largest = await self._outbox.largest({each.topic for each in request.parts})
             pieces = _pieces_of(request, body, largest)
-        finally:
-            self._held -= size
-        del body
-        ask = Ask(
-            number,
-            request.number,
-            _state_of(request.state),
-            bool(pieces),
-            request.client,
-            request.client_epoch,
-            request.by,
-        )
-        self._held += size
-        try:
+            del body
+            ask = Ask(
+                number,
+                request.number,
+                _state_of(request.state),
+                bool(pieces),
+                request.client,
+                request.client_epoch,
+                request.by,
+            )
             answer = await self._carry_out(ask, pieces, request)
+            pieces.clear()
         finally:
             self._held -= size
-            pieces.clear()
         if answer.state is TransactionState.COMMITTED and number in self.ledger.active:
             await self._until_stored(number, request.max_wait_ms / 1_000)
             answer = self.ledger.answer(number)
