@@ -134,12 +134,14 @@ def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_pa
     )
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
     arguments = ("broker", "--config", str(tmp_path / "vq.toml"), "--port", str(port))
-    with subprocess.Popen(
-        processes.command(*arguments), env=environ, stderr=subprocess.DEVNULL
-    ) as running:
+    log = tmp_path / "broker.log"
+    with (
+        log.open("wb") as said,
+        subprocess.Popen(processes.command(*arguments), env=environ, stderr=said) as running,
+    ):
 
         def serves() -> bool:
-            assert running.poll() is None, "the broker ended"
+            assert running.poll() is None, log.read_text()
             rows = json.loads(processes.vq("cluster", "status", "--json").stdout or b"[]")
             return [(r["group"], r["node"], r["answers"]) for r in rows] == [("filed", "n7", True)]
 
