@@ -42,6 +42,20 @@ class Transaction:
         bound = self._timeout_s if timeout is None else check_timeout(timeout)
         return await self._end(self._core.commit(bound))
 
+    async def prepare(self, timeout: float | None = None) -> None:
+        """Have all messages wait at the broker, durably, until ``commit`` or ``rollback``.
+
+        Then it takes no messages, its time is over no more, and it is not that of its thread (or
+        task) any more. If the producer ends before the decision, ``vq tx commit`` or ``vq tx
+        rollback`` takes it. After ``TransactionInDoubt`` it may be called again.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it is prepared; nothing is committed.
+            VqError: It is rolled back.
+        """
+        bound = self._timeout_s if timeout is None else check_timeout(timeout)
+        await self._end(self._core.prepare(bound))
+
     async def rollback(self, timeout: float | None = None) -> None:
         """Have no message stored. It may be called again.
 

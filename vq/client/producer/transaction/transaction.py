@@ -1,13 +1,14 @@
 """One transaction of a producer, and the producer's transactional id.
 
     open ──▶ ending ──┬──▶ committed
-     │                ├──▶ rolled back
-     │                └──▶ in doubt ──▶ ending again
+     │         ▲      ├──▶ rolled back
+     │         │      ├──▶ in doubt ──▶ ending again
+     │         └──────┴─── prepared
      └──▶ rolled back
 
 Messages are kept here until the transaction is committed: the broker knows nothing of it before,
 and to roll it back costs nothing. A commit takes them to a journal in one request, mostly, and is
-decided there.
+decided there. What is prepared waits in the journal until it is committed or rolled back.
 """
 
 import asyncio
@@ -54,6 +55,7 @@ class _Stage(Enum):
 
     OPEN = "open"
     ENDING = "being ended"
+    PREPARED = "prepared"
     IN_DOUBT = "in doubt"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -222,6 +224,8 @@ class TransactionCore:
         self._requests: list[TransactRequest] = []
         self._bodies: list[bytes] = []
         self._sent = 0  # requests that were answered
+        self._prepares = False  # the last one prepares, and another one decides
+        self._xid = ""
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
 
@@ -291,8 +295,37 @@ class TransactionCore:
         """
         if self._stage is _Stage.COMMITTED:
             return self._results
-        with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
+        with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             return await self._commit(self._until(timeout_s))
+
+    async def prepare(self, timeout_s: float, *, xid: str = "") -> None:
+        """Have all messages wait at the broker, durably, until a decision, however long that takes.
+
+        Then it takes no messages, and its time is over no more. May be called again after
+        ``TransactionInDoubt``. A transaction without messages can be prepared, too.
+
+        Args:
+            timeout_s: Until then it must be known.
+            xid: Its name in other resources.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it is prepared; nothing was committed.
+            VqError: It is rolled back.
+        """
+        if self._stage is _Stage.PREPARED:
+            return
+        with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
+            deadline = self._until(timeout_s)
+            if not self._requests:
+                self._prepares, self._xid = True, xid
+                await self._make_requests()
+            if not self._prepares:
+                raise InvalidState("the transaction is being committed; it cannot be prepared")
+            await self._send_all(deadline)
+            self._stage = _Stage.PREPARED
+            self._bodies = [b""] * len(self._requests)  # the journal has the messages
+            for each in self._requests:
+                each.ClearField("parts")
 
     def _until(self, timeout_s: float) -> float:
         return self.producer.cluster.clock.monotonic() + timeout_s
@@ -306,13 +339,17 @@ class TransactionCore:
         """
         if self._stage is _Stage.ROLLED_BACK:
             return
-        with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
+        with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             if self._single is not None:
                 await self._store(self._single, self._until(timeout_s))
                 raise TransactionRefused(f"transaction {self.number} is committed")
             if self._requests:
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
-                await self._decide(request, b"", self._until(timeout_s))
+                deadline = self._until(timeout_s)
+                if self._prepares and self._sent == len(self._requests):
+                    await self._decide_prepared(request, deadline)
+                else:
+                    await self._decide(request, b"", deadline)
             self._roll_back(NotSent("its transaction was rolled back"))
 
     async def outcome(self, timeout_s: float) -> TransactionState:
@@ -362,13 +399,31 @@ class TransactionCore:
             if not self._collected.messages:
                 self._end(_Stage.COMMITTED)
                 return []
-            if clock.monotonic() >= self._ends_at:
-                error = TransactionRefused(self._late())
-                self._roll_back(error)
-                raise error
             await self._make_requests()
         if self._single is not None:
             return await self._store(self._single, deadline)
+        answer = await self._send_all(deadline)
+        if self._prepares:
+            request = self._request(TransactionState.COMMITTED, self._sent)
+            answer = await self._decide_prepared(request, deadline)
+        while not answer.stored and clock.monotonic() + 1 < deadline:
+            try:
+                request = self._request(TransactionState.COMMITTED, self._sent)
+                answer = await self._ask(request, b"", deadline)
+            except VqError:
+                break  # it is committed: where its messages are is not known
+        return self._committed(list(answer.offsets))
+
+    async def _send_all(self, deadline: float) -> TransactResponse:
+        """Send the requests that were made, the last of which commits or prepares.
+
+        Returns:
+            The answer to the last one; an empty one if that was answered before.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether the last one was carried out.
+            VqError: It was not; the transaction is rolled back.
+        """
         try:
             while self._sent < len(self._requests) - 1:
                 await self._ask(self._requests[self._sent], self._bodies[self._sent], deadline)
@@ -380,14 +435,12 @@ class TransactionCore:
                 refused.__cause__ = error
             self._roll_back(refused)
             raise refused from None
+        if self._prepares and self._sent == len(self._requests):
+            return TransactResponse()
         answer = await self._decide(self._requests[-1], self._bodies[-1], deadline)
-        while not answer.stored and clock.monotonic() + 1 < deadline:
-            try:
-                request = self._request(TransactionState.COMMITTED, self._sent)
-                answer = await self._ask(request, b"", deadline)
-            except VqError:
-                break  # it is committed: where its messages are is not known
-        return self._committed(list(answer.offsets))
+        if self._prepares:
+            self._sent += 1
+        return answer
 
     async def _make_requests(self) -> None:
         """Give it a number, and a journal and requests, or what needs none.
@@ -396,8 +449,10 @@ class TransactionCore:
             VqError: That cannot be done; the transaction is rolled back.
         """
         try:
+            if self.producer.cluster.clock.monotonic() >= self._ends_at:
+                raise TransactionRefused(self._late())
             (self.number,) = self.producer.cluster.take_ids(1)
-            only = self._collected.only_part()
+            only = None if self._prepares else self._collected.only_part()
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
@@ -405,11 +460,11 @@ class TransactionCore:
         except VqError as error:
             self._roll_back(error)
             raise
-        requests = self._collected.requests()
+        last = TransactionState.PREPARED if self._prepares else TransactionState.COMMITTED
+        requests = self._collected.requests() or [([], b"")]
         for number, (parts, body) in enumerate(requests):
             is_last = number == len(requests) - 1
-            state = TransactionState.COMMITTED if is_last else TransactionState.OPEN
-            request = self._request(state, number)
+            request = self._request(last if is_last else TransactionState.OPEN, number)
             request.parts.extend(parts)
             self._requests.append(request)
             self._bodies.append(body)
@@ -427,6 +482,7 @@ class TransactionCore:
             client=config.transactional_id or "",
             client_epoch=producer.epoch,
             timeout_ms=int(config.transaction_timeout_s * 1_000),
+            xid=self._xid,
         )
 
     async def _ask(
@@ -476,6 +532,34 @@ class TransactionCore:
         self._may_be_decided = False
         return answer
 
+    async def _decide_prepared(self, request: TransactRequest, deadline: float) -> TransactResponse:
+        """Send the decision on what is prepared; whatever hinders that, it stays prepared.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it was carried out.
+            TransactionRefused: It was decided in another way.
+            VqError: It was not carried out.
+        """
+        before, self._may_be_decided = self._may_be_decided, True
+        try:
+            answer = await self._ask(request, b"", deadline)
+        except OutcomeUnknown as error:
+            raise self._in_doubt(error) from error
+        except VqError as error:
+            state = error.details.get("state")
+            if isinstance(error, TransactionRefused) and state == TransactionState.COMMITTED:
+                self._end(_Stage.COMMITTED)
+            elif isinstance(error, TransactionRefused) and state == TransactionState.ROLLED_BACK:
+                self._roll_back(error)
+            elif before:
+                raise self._in_doubt(error) from error
+            else:
+                self._may_be_decided = False
+                self._stage = _Stage.PREPARED
+            raise
+        self._may_be_decided = False
+        return answer
+
     async def _store(self, single: SinglePart, deadline: float) -> list[SendResult]:
         """Store what needs no journal.
 
@@ -500,8 +584,10 @@ class TransactionCore:
 
     def _in_doubt(self, error: VqError) -> TransactionInDoubt:
         self._stage = _Stage.IN_DOUBT
+        is_decided = not self._prepares or self._sent == len(self._requests)
+        what = "committed" if is_decided else "prepared"
         doubt = TransactionInDoubt(
-            f"it is unknown whether transaction {self.number} is committed: {error}",
+            f"it is unknown whether transaction {self.number} is {what}: {error}",
             details={"transaction": self.number},
         )
         self._collected.fail(doubt)
@@ -522,7 +608,7 @@ class TransactionCore:
         if is_open:
             self.producer.ended()
             self._collected.fail(NotSent(f"{why}; its transaction is rolled back"))
-        elif ending or self._stage is _Stage.IN_DOUBT:
+        elif ending or self._stage in {_Stage.PREPARED, _Stage.IN_DOUBT}:
             self._collected.fail(TransactionInDoubt(f"{why}: its transaction may be committed"))
 
     def abandon_in_child(self, why: str) -> None:
