@@ -55,6 +55,21 @@ def later(value: str, offset: int, at: float) -> dict[str, Any]:
     return {**received(value, offset), "at": at}
 
 
+def add(transaction: str, *values: str) -> list[dict[str, Any]]:
+    return [{"kind": "add", "transaction": transaction, "value": value} for value in values]
+
+
+def asked(transaction: str) -> dict[str, Any]:
+    return {"at": 5.0, "kind": "asked", "transaction": transaction}
+
+
+def ended(transaction: str, state: str) -> dict[str, Any]:
+    return {"kind": "ended", "transaction": transaction, "state": state}
+
+
+#: Two transactions; the second is rolled back.
+ADDED = [*add("t", "a", "b"), asked("t"), *add("u", "x"), ended("u", "rolled back")]
+TOGETHER = {0: [(88, "a"), (200, "b")]}
 #: Two that wait; the second is to be cancelled.
 DELAYED = [
     delay("a", 4.0),
@@ -211,6 +226,41 @@ WRONG = {
         evidence([*DELAYED, recall("CANCELLED")], log={0: [(88, "a"), (200, "a")]}),
     ),
     "no delayed message was cancelled": ("void", evidence(DELAYED[:2], log=CAME)),
+    "half of a transaction is stored": (
+        "half",
+        evidence([*ADDED, ended("t", "unknown")], log=CAME),
+    ),
+    "a committed transaction is not stored": (
+        "lost",
+        evidence([*ADDED, ended("t", "committed")], log={0: []}),
+    ),
+    "a message of a transaction that was rolled back is stored": (
+        "aborted",
+        evidence([*ADDED, ended("t", "committed")], log={**TOGETHER, 1: [(88, "x")]}),
+    ),
+    "another message lies within a transaction": (
+        "split",
+        evidence(
+            [*ADDED, ended("t", "committed"), send("c"), sent("c", 100), END],
+            log={0: [(88, "a"), (100, "c"), (200, "b")]},
+        ),
+    ),
+    "the messages of a transaction change their places": (
+        "split",
+        evidence([*ADDED, ended("t", "committed")], log={0: [(88, "b"), (200, "a")]}),
+    ),
+    "a message is received before its commit": (
+        "premature",
+        evidence([*ADDED, ended("t", "committed")], [later("a", 88, 4.9)], log=TOGETHER),
+    ),
+    "a transaction stays in doubt": (
+        "unsettled",
+        evidence([*ADDED, ended("t", "unknown")], log={0: []}),
+    ),
+    "no transaction is rolled back": (
+        "void",
+        evidence([*ADDED[:3], ended("t", "committed")], log=TOGETHER),
+    ),
     "a stored message is received by nobody": (
         "unread",
         evidence(THREE, ALL[:2], drained=True),
@@ -336,6 +386,12 @@ CLEAN = {
     ),
     "nobody knows whether a message was cancelled": evidence(
         [*DELAYED, delay("c", 1.0), waits("c"), {**recall("CANCELLED"), "value": "c"}], log=CAME
+    ),
+    "one transaction is committed, and another one is not": evidence(
+        [*ADDED, ended("t", "committed")],
+        [later("a", 88, 5.1), later("b", 200, 5.1)],
+        log=TOGETHER,
+        drained=True,
     ),
     "a refused send is not stored": evidence(
         [send("a"), refused("a"), send("b"), sent("b", 88), END], log={0: [(88, "b")]}

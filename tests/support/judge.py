@@ -28,6 +28,9 @@ tests/kafka.clj and redpanda workload/queue.clj), under these names:
     unfit         a node led on that refused messages for a full disk, beside one that need not
     early         a delayed message was received before its time
     recalled      a delayed message was cancelled, and yet stored or delivered
+    half          some messages of a transaction are stored, and others are not
+    split         the messages of a transaction in a partition are not back to back, in their order
+    premature     a message of a transaction was received before anybody asked for its commit
     halted        sent while ZooKeeper alone was away, and refused or unknown in that time
     void          a fault had no effect, or too little was acknowledged for the run to say anything
 
@@ -48,7 +51,7 @@ _SHOWN = 12
 #: A node may lead so long with a full disk: it needs some time to hand over.
 FULL_MAX_S = 8.0
 #: Events of a message that is about to be sent, and that may be received from then on.
-_BEGINS = frozenset({"send", "delay"})
+_BEGINS = frozenset({"send", "delay", "add"})
 #: Times of delivery are whole milliseconds of the clock, and the one that a delay begins with, too.
 _CLOCK_S = 0.001
 
@@ -195,6 +198,7 @@ def judge(evidence: Evidence) -> Verdict:
         _check_sends,
         _check_outages,
         _check_delayed,
+        _check_transactions,
         _check_log,
         _check_order,
         _check_reads,
@@ -229,7 +233,7 @@ def _check_sends(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Itera
         ended = any(event["kind"] == "end" for event in events)
         for event in events:
             kind, value = event["kind"], event.get("value", "")
-            if kind in _BEGINS:
+            if kind in _BEGINS and kind != "add":  # those end with their transaction
                 outcomes.setdefault(value, 0)
             elif kind in {"sent", "waits", "refused", "unknown"}:
                 outcomes[value] = outcomes.get(value, 0) + 1
@@ -289,6 +293,61 @@ def _check_delayed(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Ite
             yield Anomaly("recalled", f"{client} received {event['value']}, which was cancelled")
     if not waits.intersection(stored) or "CANCELLED" not in outcomes.values():
         yield Anomaly("void", "no delayed message came, or none was cancelled")
+
+
+class _Transaction:
+    """What a client has noted of a transaction."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self.asked_at = float("inf")
+        self.state = ""
+
+
+def _transactions(evidence: Evidence) -> dict[str, _Transaction]:
+    found: dict[str, _Transaction] = defaultdict(_Transaction)
+    for event in itertools.chain.from_iterable(evidence.histories.values()):
+        if "transaction" in event:
+            each = found[event["transaction"]]
+            if event["kind"] == "add":
+                each.values.append(event["value"])
+            elif event["kind"] == "asked":
+                each.asked_at = min(each.asked_at, event["at"])
+            else:
+                each.state = event["state"]
+    return found
+
+
+def _check_transactions(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Iterator[Anomaly]:
+    """All of a transaction is stored, back to back in each partition, or nothing of it is."""
+    found = _transactions(evidence)
+    order: dict[int, dict[int, int]] = defaultdict(dict)  # by partition, of each offset
+    for partition, messages in evidence.log.items():
+        order[partition] = {offset: place for place, (offset, _) in enumerate(messages)}
+    for name, each in found.items():
+        lacking = [value for value in each.values if value not in stored]
+        if each.state == "rolled back" and len(lacking) < len(each.values):
+            yield Anomaly("aborted", f"{name} was rolled back, and some of it is stored")
+        elif each.state == "committed" and lacking:
+            yield Anomaly("lost", f"{name} was committed, and the log lacks {lacking}")
+        elif 0 < len(lacking) < len(each.values):
+            yield Anomaly("half", f"{name} is {each.state}, and the log lacks {lacking} alone")
+        if each.state == "unknown":
+            yield Anomaly("unsettled", f"{name} is still in doubt")
+        places: dict[int, list[int]] = defaultdict(list)
+        for value in each.values:
+            for partition, offset in stored.get(value, [])[:1]:
+                places[partition].append(order[partition][offset])
+        for partition, at in places.items():
+            if at != list(range(at[0], at[0] + len(at))):
+                yield Anomaly("split", f"{name} lies in partition {partition} at {at}")
+    asked = {value: each.asked_at for each in found.values() for value in each.values}
+    for client, event in _receipts(evidence):
+        if event.get("at", float("inf")) < asked.get(event["value"], 0.0):
+            yield Anomaly("premature", f"{client} received {event['value']} before its commit")
+    states = {each.state for each in found.values()}
+    if found and not {"committed", "rolled back"} <= states:
+        yield Anomaly("void", f"transactions are only {', '.join(sorted(states))}")
 
 
 def _check_outages(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from support.history import History, name_of, read_histories
+from support.chaos.clients import StepClient
+from support.history import name_of, read_histories
 from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
@@ -30,12 +31,11 @@ RATE: Final = 30.0
 _CANCELLED: Final = 0.3
 _CANCEL_S: Final = 3.0
 _TOO_LATE_S: Final = 0.2
-_TICK_S: Final = 0.01
 #: From when the last message is due until it and what is behind it have come, at most.
 _LATE_S: Final = 20.0
 
 
-class Delayer(threading.Thread):
+class Delayer(StepClient):
     """Sends delayed messages until ``finish``, and cancels some."""
 
     def __init__(
@@ -46,31 +46,21 @@ class Delayer(threading.Thread):
         rng: random.Random,
         delays_s: Sequence[float] = DELAYS_S,
     ) -> None:
-        super().__init__(name=f"delayer-{path.stem}")
-        self.failure: BaseException | None = None
-        self._topic = topic
-        self._client = path.stem
-        self._history = History(path)
-        self._producer = factory.create_producer()
-        self._rng = rng
+        super().__init__(factory, topic, path, rng)
         self._delays_s = delays_s
-        self._stop_asked = threading.Event()
         self._lock = threading.Lock()
         # To be cancelled: when, when it is due, its value, and where it waits.
         self._waiting: list[tuple[float, float, str, vq.SendResult]] = []
         self._last_due = 0.0
+        self._begun = time.monotonic()
+        self._sent = 0
 
-    def run(self) -> None:
+    def step(self) -> None:
         """Send and cancel."""
-        number, begin = 0, time.monotonic()
-        try:
-            while not self._stop_asked.wait(_TICK_S):
-                while number < (time.monotonic() - begin) * RATE:
-                    self._send(number)
-                    number += 1
-                self._cancel_due()
-        except BaseException as error:  # ``finish`` raises it
-            self.failure = error
+        while self._sent < (time.monotonic() - self._begun) * RATE:
+            self._send(self._sent)
+            self._sent += 1
+        self._cancel_due()
 
     def _send(self, number: int) -> None:
         delay_s = self._rng.choice(self._delays_s)
@@ -118,19 +108,6 @@ class Delayer(threading.Thread):
         except vq.VqError as error:  # the broker could not be asked: it is certainly not cancelled
             outcome = type(error).__name__
         self._history.note("recall", value=value, outcome=outcome)
-
-    def finish(self) -> None:
-        """Stop sending; every send has its outcome then."""
-        self.stop()
-        if self.failure is not None:
-            raise self.failure
-        self._producer.close()
-        self._history.close()
-
-    def stop(self) -> None:
-        """Stop sending."""
-        self._stop_asked.set()
-        self.join()
 
     def wait_delivered(self, histories: Path) -> None:
         """Wait until each message has come that shall, and each has been due that shall not.

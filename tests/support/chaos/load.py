@@ -7,8 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from support.chaos.clients import StepClient
 from support.chaos.delays import Delayer
 from support.chaos.groups import TOPIC
+from support.chaos.transactions import Transactor
 from support.cluster import ProcessCluster
 from support.faults import Places, Sender, Way, client_of, member_of, wait_drained
 from support.waiting import PROCESSES_WAIT_S, block_until
@@ -25,11 +27,11 @@ class Load:
     """The running clients."""
 
     def __init__(
-        self, senders: Sequence[Sender], seen: Sequence[Places], delayer: Delayer | None = None
+        self, senders: Sequence[Sender], seen: Sequence[Places], others: Sequence[StepClient] = ()
     ) -> None:
         self.senders = senders
         self._seen = seen
-        self._delayer = delayer
+        self._others = others
 
     def wait_acknowledged(self, more: int = ACKNOWLEDGED_MIN) -> None:
         """Wait until so many more messages were acknowledged in all, and one of each producer."""
@@ -63,13 +65,13 @@ class Load:
         """Have all producers end in order: every send has its outcome then."""
         for sender in self.senders:
             sender.finish()
-        if self._delayer is not None:
-            self._delayer.finish()
+        for other in self._others:
+            other.finish()
 
     def wait_delivered(self, histories: Path) -> None:
-        """Wait until what was delayed has come, if anything was."""
-        if self._delayer is not None:
-            self._delayer.wait_delivered(histories)
+        """Wait until what was delayed has come, if anything was, and what was committed."""
+        for other in self._others:
+            other.wait_delivered(histories)
 
     def wait_drained(self, log: Mapping[int, Sequence[tuple[int, str]]]) -> None:
         """Wait until the group has received everything."""
@@ -87,11 +89,13 @@ def running_load(
     *,
     patient: bool = True,
     delays_s: Sequence[float] = (),
+    transactors: int = 0,
 ) -> Iterator[Load]:
     """Run producers and members; every client has a session of its own.
 
     ``patient`` sessions outlive a machine that is busy with other things. With ``delays_s``
-    there is one more producer, whose messages come so much later.
+    there is one more producer, whose messages come so much later. Each of ``transactors`` makes
+    transactions.
     """
     session_s = 40.0 if patient else 10.0
     with ExitStack() as stack:
@@ -120,14 +124,18 @@ def running_load(
                 way=_Keys(random.Random(rng.randrange(1 << 32))),
             )
             senders.append(stack.enter_context(sender))
-        delayer = None
-        if delays_s:
+        others: list[StepClient] = []
+        for name in (*(["d0"] if delays_s else []), *(f"t{each}" for each in range(transactors))):
             factory = stack.enter_context(client_of(cluster, session_timeout_s=session_s))
             own = random.Random(rng.randrange(1 << 32))
-            delayer = Delayer(factory, TOPIC, histories / "d0.jsonl", own, delays_s)
-            stack.callback(delayer.stop)
-            delayer.start()
-        yield Load(senders, seen, delayer)
+            path = histories / f"{name}.jsonl"
+            if name == "d0":
+                others.append(Delayer(factory, TOPIC, path, own, delays_s))
+            else:
+                others.append(Transactor(factory, TOPIC, path, own))
+            stack.callback(others[-1].stop)
+            others[-1].start()
+        yield Load(senders, seen, others)
 
 
 class _Keys:

@@ -45,6 +45,7 @@ class Row:
         brief: Faults last for seconds at most.
         repeats: Members may lose their sessions, so messages may be delivered again.
         delayed: A producer delays its messages and cancels some. No clock is set wrong.
+        transactors: So many producers make transactions.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Row:
     brief: bool = False
     repeats: bool = False
     delayed: bool = False
+    transactors: int = 0
 
     def why_not(self) -> str:
         """Return what this machine lacks for the row, "" if nothing."""
@@ -180,6 +182,23 @@ ROWS: Final = {
             steady=True,
         ),
         Row(
+            name="T-TX",
+            about="producers make transactions over two groups; masters killed, paused, cut off",
+            faults=(
+                nemesis.kill_master,
+                cuts.cut_master_from_clients,
+                nemesis.pause_master,
+                cuts.cut_master_from_zookeeper,
+                nemesis.kill_all,
+                nemesis.terminate_master,
+            ),
+            nodes=C2X2,
+            strikes=60,
+            per_run=12,
+            cuts=True,
+            transactors=3,
+        ),
+        Row(
             name="T-ZK",
             about="ZooKeeper's leader killed or paused; quorum lost for 1 to 8 s; resets",
             faults=(
@@ -271,6 +290,7 @@ ROWS: Final = {
             cuts=True,
             brief=True,
             delayed=True,
+            transactors=1,
         ),
     )
 }

@@ -102,7 +102,12 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
         _create_topic(groups, row.nodes, rng)
         delays_s = (BRIEF_S if row.brief else DELAYS_S) if row.delayed else ()
         with running_load(
-            cluster, histories, rng, patient=not row.repeats, delays_s=delays_s
+            cluster,
+            histories,
+            rng,
+            patient=not row.repeats,
+            delays_s=delays_s,
+            transactors=row.transactors,
         ) as load:
             target = Field(groups, load, zookeeper, rng, brief=row.brief)
             _strike(row, strikes, target, outcome)
