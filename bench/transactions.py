@@ -39,8 +39,10 @@ def transact(
 
         def transaction() -> None:
             with producer.transaction():
-                for message in each:
-                    producer.send_async(message)
+                if messages == 1:
+                    producer.send_sync(each[0])
+                else:
+                    producer.send_batch(each)
 
         for way in (plain, transaction):
             _timed(way)

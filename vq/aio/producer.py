@@ -333,8 +333,13 @@ class MessageProducer:
             InvalidState: The producer is closed; nothing was sent.
         """
         core = self._here()
-        if self._transactions.open and self._transactions.current() is not None:
-            return [await self.send(each, timeout) for each in messages]
+        transaction = self._transactions.current()
+        if transaction is not None:
+            given = list(messages)
+            if self._core.interceptors is None:
+                with contextlib.suppress(NotPublished):  # each is published below
+                    return transaction.add_batch(given)
+            return [await self.send(each, timeout) for each in given]
         with core.batch_send(messages, timeout) as batch:
             for topic in batch.topics:
                 try:

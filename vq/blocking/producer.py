@@ -1,5 +1,6 @@
 """The blocking producer: what waits for the core on the factory's loop."""
 
+import contextlib
 import functools
 import threading
 import time
@@ -231,8 +232,13 @@ class MessageProducer:
         """
         self._runtime.check()
         core = self._core
-        if self._transactions.open and self._transactions.current() is not None:
-            return [self.send_sync(each, timeout) for each in messages]
+        transaction = self._transactions.current()
+        if transaction is not None:
+            given = list(messages)
+            if self._interceptors is None:
+                with contextlib.suppress(NotPublished):  # each is published below
+                    return transaction.add_batch(given)
+            return [self.send_sync(each, timeout) for each in given]
         with core.batch_send(messages, timeout) as batch:
             for topic in batch.topics:
                 try:

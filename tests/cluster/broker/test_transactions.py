@@ -14,6 +14,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
     BatchTooLarge,
+    InvalidArgument,
     InvalidState,
     NotSent,
     ProducerFenced,
@@ -101,6 +102,27 @@ async def test_a_transaction_that_is_rolled_back_stores_nothing(
     assert await all_stored(cluster, "t") == [b"3"]
     with pytest.raises(InvalidState, match="no open transaction"):
         await producer.commit()
+
+
+async def test_a_batch_belongs_to_the_transaction_as_single_sends_do(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Of topics that are published or not; one message that is refused adds none of the call."""
+    producer = await factory.create_producer()
+    async with producer.transaction() as transaction:
+        messages = [Message("tu"[number % 2], b"%d" % number, key="a") for number in range(6)]
+        placed = await producer.send_batch(messages)
+        again = await producer.send_batch(messages[:2])
+        with pytest.raises(InvalidArgument):
+            await producer.send_batch([*messages, Message("t", "text")])  # type: ignore[arg-type]
+        assert [each.offset for each in (*placed, *again)] == [-1] * 8
+    results = await transaction.commit()
+    assert [(e.partition, e.id) for e in results] == [
+        (e.partition, e.id) for e in (*placed, *again)
+    ]
+    assert sorted(await all_stored(cluster, "t", "u")) == sorted(
+        [b"0", b"1", *b"0 1 2 3 4 5".split()]
+    )
 
 
 async def test_an_open_transaction_holds_back_nobody(

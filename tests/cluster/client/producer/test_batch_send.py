@@ -180,8 +180,10 @@ async def test_interceptors_see_every_message_of_a_batch_once(factory: aio.Messa
     core_of(producer).cluster.ids_ready = False
     with pytest.raises(BatchFailed) as failed:
         await producer.send_batch([*numbered(3), Message("t", "text")], timeout=0.1)  # type: ignore[arg-type]
-    names = ["NotSent", "NotSent", "BufferFull", "InvalidArgument"]
-    assert [type(each).__name__ for each in failed.value.outcomes] == names
+    names = [type(each).__name__ for each in failed.value.outcomes]
+    # The time of all is over at once: the third one may get the space of the others just then.
+    assert names[2] in {"BufferFull", "NotSent"}
+    assert names[:2] + names[3:] == ["NotSent", "NotSent", "InvalidArgument"]
     assert sorted(notes.after) == sorted(names)
     notes.after.clear()
     call = asyncio.create_task(producer.send_batch(numbered(3), timeout=30.0))

@@ -22,11 +22,13 @@ class _PartitionPart:
     """What goes to one partition.
 
     Attributes:
+        to: The partition.
         queues: Of its topic.
         items, ids: The messages.
         size: Bytes of their records.
     """
 
+    to: TopicPartition
     queues: TopicQueues
     items: list[SendFuture] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -46,7 +48,7 @@ class Collected:
         self.size = 0
         self._parts: dict[TopicPartition, _PartitionPart] = {}
         self._keyless: dict[str, int] = {}  # by topic: where messages without a key go
-        self._order: list[tuple[TopicPartition, int]] = []
+        self._order: list[tuple[_PartitionPart, int]] = []
         self._sizes: dict[TopicPartition, list[int]] = {}
 
     def add(self, item: SendFuture, id: int, queues: TopicQueues) -> int:
@@ -60,21 +62,25 @@ class Collected:
         Raises:
             BatchTooLarge: There would be too much; nothing was added.
         """
-        number = item.partition
+        number, topic = item.partition, queues.topic
         if number == ANY_PARTITION:
-            number = self._keyless.get(queues.topic, ANY_PARTITION)
+            number = self._keyless.get(topic, ANY_PARTITION)
             if number == ANY_PARTITION:
                 number = queues.next_partition()
-        to = TopicPartition(queues.topic, number)
         size = item.size + RECORD_HEADER_BYTES
-        part = self._parts.get(to) or _PartitionPart(queues)
-        _check(to, len(part.items) + 1, part.size + size)
-        self._check_all(to, size)
-        if item.partition == ANY_PARTITION:
-            self._keyless[queues.topic] = number
-        self._parts[to] = part
-        self._order.append((to, len(part.items)))
-        part.items.append(item)
+        part = self._parts.get((topic, number))  # type: ignore[call-overload]  # as its named twin
+        if part is None:
+            part = _PartitionPart(TopicPartition(topic, number), queues)
+        items = part.items
+        if len(items) >= limits.BATCH_RECORDS_MAX or part.size + size > limits.BATCH_BYTES_MAX:
+            raise _too_large(part, size)
+        if not items or self.size + size > limits.TRANSACTION_BYTES_MAX:
+            self._check_all(part, size)
+            if item.partition == ANY_PARTITION:
+                self._keyless[topic] = number
+            self._parts[part.to] = part
+        self._order.append((part, len(items)))
+        items.append(item)
         part.ids.append(id)
         part.size += size
         self.messages += 1
@@ -83,14 +89,13 @@ class Collected:
 
     def place_of(self, item: SendFuture) -> SendResult:
         """Return what is known of the place of a message: all but its offset, which is -1."""
-        for to, index in reversed(self._order):  # mostly it is the last one
-            part = self._parts[to]
+        for part, index in reversed(self._order):  # mostly it is the last one
             if part.items[index] is item:
-                return SendResult(to.partition, -1, part.ids[index])
+                return SendResult(part.to.partition, -1, part.ids[index])
         raise AssertionError("it is no message of this transaction")
 
-    def _check_all(self, to: TopicPartition, size: int) -> None:
-        parts = len(self._parts) + (to not in self._parts)
+    def _check_all(self, part: _PartitionPart, size: int) -> None:
+        parts = len(self._parts) + (not part.items)
         if parts > limits.TRANSACTION_PARTS_MAX or self.size + size > limits.TRANSACTION_BYTES_MAX:
             raise BatchTooLarge(
                 f"a transaction of {parts} partitions and {self.size + size} bytes; at most "
@@ -101,7 +106,7 @@ class Collected:
     @property
     def first(self) -> TopicPartition | None:
         """The partition of the first message."""
-        return self._order[0][0] if self._order else None
+        return self._order[0][0].to if self._order else None
 
     def only_part(self) -> tuple[TopicPartition, str, bytes, int] | None:
         """Return partition, id of its topic, records and their number if all go to one partition.
@@ -158,13 +163,13 @@ class Collected:
                 found[to] = [SendResult(to.partition, -1, id) for id in part.ids]
             else:
                 found[to] = places(to.partition, offset, self._sizes[to], part.ids)
-        return [found[to][index] for to, index in self._order]
+        return [found[part.to][index] for part, index in self._order]
 
     def succeed(self, results: Sequence[SendResult]) -> None:
         """Give each message its place."""
         waiting = self._waiting()
-        for (to, index), result in zip(self._order, results, strict=True):
-            item = self._parts[to].items[index]
+        for (part, index), result in zip(self._order, results, strict=True):
+            item = part.items[index]
             if item.outcome is None:
                 item.succeed(result)
         for part in waiting:
@@ -191,18 +196,17 @@ class Collected:
         return [each for each in self._parts.values() if each.items[0].outcome is None]
 
     def _items(self) -> Iterator[SendFuture]:
-        for to, index in self._order:
-            yield self._parts[to].items[index]
+        for part, index in self._order:
+            yield part.items[index]
 
 
-def _check(to: TopicPartition, messages: int, size: int) -> None:
-    if messages > limits.BATCH_RECORDS_MAX or size > limits.BATCH_BYTES_MAX:
-        raise BatchTooLarge(
-            f"a transaction has {messages} messages of {size} bytes for {to}; what it has for one "
-            f"partition is stored as one batch, of at most {limits.BATCH_RECORDS_MAX} messages and "
-            f"{limits.BATCH_BYTES_MAX} bytes",
-            hint="commit it, and begin another one; or use more partitions",
-        )
+def _too_large(part: _PartitionPart, size: int) -> BatchTooLarge:
+    return BatchTooLarge(
+        f"a transaction has {len(part.items) + 1} messages of {part.size + size} bytes for "
+        f"{part.to}; what it has for one partition is stored as one batch, of at most "
+        f"{limits.BATCH_RECORDS_MAX} messages and {limits.BATCH_BYTES_MAX} bytes",
+        hint="commit it, and begin another one; or use more partitions",
+    )
 
 
 def _part_of(

@@ -14,7 +14,7 @@ decided there. What is prepared waits in the journal until it is committed or ro
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from enum import Enum
 from typing import Final
@@ -87,6 +87,8 @@ class Transactions:
 
     def current(self) -> "TransactionCore | None":
         """Return the transaction to which this thread, or this task, sends."""
+        if not self.open:
+            return None
         for each in _CURRENT.get():
             if each.producer is self and each.is_open:
                 return each
@@ -261,6 +263,26 @@ class TransactionCore:
             with producer.accumulator.lock:
                 future.partition = self._collected.add(future, id, queues)
             return future
+
+    def add_batch(self, messages: Sequence[Message]) -> list[SendResult]:
+        """Add messages in one step; return what is known of their places: all but the offsets.
+
+        Raises:
+            BatchTooLarge: The transaction would be too large; the messages before that were added.
+            NotPublished: The producer has not published a topic; nothing was added.
+            VqError: A message is refused, and nothing was added; see ``add``.
+        """
+        accumulator, collected = self.producer.accumulator, self._collected
+        results: list[SendResult] = []
+        with self._lock:
+            self._check_open()
+            prepared = [accumulator.prepare_any(each, None) for each in messages]
+            ids = self.producer.cluster.take_ids(len(prepared))
+            with accumulator.lock:
+                for (future, queues), id in zip(prepared, ids, strict=True):
+                    future.partition = number = collected.add(future, id, queues)
+                    results.append(SendResult(number, -1, id))
+        return results
 
     def place_of(self, future: SendFuture) -> SendResult:
         """Return what is known of the place of a message that was added: all but its offset."""
