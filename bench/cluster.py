@@ -48,6 +48,7 @@ class Cluster:
     Attributes:
         broker: The first node of the group, ``n1``.
         copies: The other nodes, ``n2`` and so on.
+        others: Nodes of further groups, ``b2`` and so on, of one node each.
     """
 
     directory: Path
@@ -55,6 +56,7 @@ class Cluster:
     broker: BrokerChild
     samples: Path | None = None
     copies: Sequence[BrokerChild] = ()
+    others: Sequence[BrokerChild] = ()
 
     @property
     def client(self) -> dict[str, Any]:
@@ -90,6 +92,19 @@ class Cluster:
 
         asyncio.run(create())
         return name
+
+    def groups_of(self, *names: str) -> list[str]:
+        """Return in which group partition 0 of each topic lies."""
+
+        async def read() -> list[str]:
+            async with cluster_client(vq.MessageFactoryConfig(**self.client)) as cluster:
+                found = [await cluster.track(name) for name in names]
+                return [
+                    each.placement(vq.TopicPartition(name, 0)).writer_group or ""
+                    for each, name in zip(found, names, strict=True)
+                ]
+
+        return asyncio.run(read())
 
     def state(self) -> GroupState:
         """Return the record of the group: its master, and the nodes in sync."""
@@ -155,17 +170,24 @@ def cluster(
     *,
     samples: Path | None = None,
     nodes: int = 1,
+    groups: int = 1,
 ) -> Iterator[Cluster]:
-    """Start ZooKeeper and brokers in a fresh directory under ``parent``; stop and remove all."""
+    """Start ZooKeeper and brokers in a fresh directory under ``parent``; stop and remove all.
+
+    ``nodes`` are those of the first group, ``groups`` all groups.
+    """
     with (
         tempfile.TemporaryDirectory(dir=parent, prefix="vq-bench-") as scratch,
         EmbeddedZooKeeper(Path(scratch) / "zookeeper") as zookeeper,
     ):
         brokers = []
-        for number in range(1, nodes + 1):
+        places = [(GROUP, number) for number in range(1, nodes + 1)]
+        places += [(f"b{number}", 1) for number in range(2, groups + 1)]
+        for group, number in places:
+            name = _process(group, number)
             values: dict[str, Any] = {
-                "data": Path(scratch) / (GROUP if number == 1 else f"{GROUP}-n{number}"),
-                "group": GROUP,
+                "data": Path(scratch) / name,
+                "group": group,
                 "node": f"n{number}",
                 "address": vq.Address("127.0.0.1", free_port()),
                 "zookeeper": zookeeper.hosts,
@@ -175,18 +197,27 @@ def cluster(
             spec = (
                 BrokerSpec(**values)
                 if samples is None
-                else SampledSpec(**values, samples=samples / f"{_process(number)}.json")
+                else SampledSpec(**values, samples=samples / f"{name}.json")
             )
             brokers.append(BrokerChild(spec))
         try:
             for broker in brokers:  # the first one leads
                 broker.start()
                 broker.wait_ready()
-            yield Cluster(Path(scratch), zookeeper.hosts, brokers[0], samples, brokers[1:])
+            yield Cluster(
+                Path(scratch),
+                zookeeper.hosts,
+                brokers[0],
+                samples,
+                copies=brokers[1:nodes],
+                others=brokers[nodes:],
+            )
         finally:
             for broker in brokers:
                 broker.stop()
 
 
-def _process(number: int) -> str:
-    return "broker" if number == 1 else f"broker-n{number}"
+def _process(group: str, number: int) -> str:
+    """Return the name of a node's samples, and of its directory."""
+    name = "broker" if group == GROUP else f"broker-{group}"
+    return name if number == 1 else f"{name}-n{number}"

@@ -42,9 +42,9 @@ class Context:
         return quick if self.quick else full
 
     @contextlib.contextmanager
-    def cluster(self, nodes: int = 1) -> Iterator[Cluster]:
-        """Start a fresh cluster of one broker group."""
-        with cluster(self.directory, samples=self.samples, nodes=nodes) as started:
+    def cluster(self, nodes: int = 1, groups: int = 1) -> Iterator[Cluster]:
+        """Start a fresh cluster; ``nodes`` are those of its first broker group."""
+        with cluster(self.directory, samples=self.samples, nodes=nodes, groups=groups) as started:
             yield started
 
 

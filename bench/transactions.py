@@ -1,5 +1,6 @@
 """What a transaction takes beside a plain send of the same messages, in turns in one process."""
 
+import asyncio
 import itertools
 import time
 from collections.abc import Callable
@@ -7,14 +8,18 @@ from statistics import median
 from typing import Any, Final
 
 import vq
+from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure
-from vq.cli.bench.workload import Ready, contents
+from vq import aio
+from vq.cli.bench.workload import Ready, WorkFailed, contents
 
 SIZE: Final = 128
 #: Messages of a large transaction.
 TOGETHER: Final = 100
 UNIT: Final = "ms"
+#: Transactions that are made at once where only their number counts.
+AT_ONCE: Final = 200
 
 
 def transact(
@@ -57,12 +62,90 @@ def _timed(way: Callable[[], None]) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
+def beside(
+    ready: Ready, *, client: dict[str, Any], topic: str, also: str, turns: int, open: int
+) -> dict[str, Any]:
+    """Send batches plainly, ``turns`` times, before and while so many transactions are prepared."""
+    each = [vq.Message(topic, content) for content in contents(0, 0, TOGETHER, SIZE)]
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+    ):
+
+        def plain() -> None:
+            producer.send_batch(each)
+
+        def batches() -> float:
+            return median(_timed(plain) for _ in range(turns))
+
+        _timed(plain)
+        ready()
+        before = batches()
+        waiting = []
+        for _ in range(open):
+            transaction = producer.begin_transaction()
+            for name in (topic, also):
+                producer.send_sync(vq.Message(name, b"waits"))
+            transaction.prepare()
+            waiting.append(transaction)
+        during = batches()
+        for transaction in waiting:
+            transaction.rollback()
+    return {"before": before, "during": during}
+
+
+def end_and_prepare(
+    ready: Ready, *, client: dict[str, Any], topic: str, also: str, ended: int, prepared: int
+) -> dict[str, Any]:
+    """Commit so many transactions of two messages, and leave others prepared."""
+
+    async def run() -> None:
+        left = iter(range(ended))
+        async with aio.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+            producer = await factory.create_producer()
+
+            async def fill(transaction: aio.Transaction) -> aio.Transaction:
+                for name in (topic, also):
+                    await producer.send(vq.Message(name, b"of a transaction"))
+                return transaction
+
+            async def commit() -> None:
+                for _ in left:
+                    async with producer.transaction() as transaction:
+                        await fill(transaction)
+
+            for _ in range(prepared):
+                await (await fill(await producer.begin_transaction())).prepare()
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(AT_ONCE):
+                    tasks.create_task(commit())
+
+    ready()
+    begin = time.perf_counter()
+    asyncio.run(run())
+    return {"seconds": time.perf_counter() - begin}
+
+
+def settle(ready: Ready, *, client: dict[str, Any]) -> dict[str, Any]:
+    """Return once every journal tells what it has."""
+
+    async def run() -> int:
+        async with aio.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+            return len(await factory.admin.list_transactions())
+
+    ready()
+    return {"undecided": asyncio.run(run())}
+
+
 def transactions(context: Context) -> Rounds:
-    """One message, then a hundred; of one partition, which needs no journal, and of two."""
+    """One message, then a hundred; of one partition, which needs no journal, and of two.
+
+    Then of two broker groups; beside a thousand that are prepared; and a start with many.
+    """
     turns = context.pick(300, 10)
     for _ in range(context.rounds):
+        figures = []
         with context.cluster() as cluster:
-            figures = []
             topic, other = cluster.topic(), cluster.topic()
             for count, also, name in (
                 (1, topic, "of one message"),
@@ -70,9 +153,58 @@ def transactions(context: Context) -> Rounds:
                 (2, other, "of two messages to two topics"),
                 (TOGETHER, other, f"of {TOGETHER} messages to two topics"),
             ):
-                took = cluster.run("transact", topic=topic, also=also, turns=turns, messages=count)
-                figures.append(Figure(name, took["transaction"], UNIT, took["plain"]))
-            yield figures
+                figures.append(_beside_plain(cluster, topic, also, turns, count, name))
+            few = context.pick(1_000, 10)
+            took = cluster.run("beside", topic=topic, also=other, turns=turns, open=few)
+            figures.append(
+                Figure(f"{few} prepared, plain batches", took["during"], UNIT, took["before"])
+            )
+        with context.cluster(groups=2) as cluster:
+            one, two = _of_two_groups(cluster)
+            for count in (2, TOGETHER):
+                name = f"of {count} messages to two groups"
+                figures.append(_beside_plain(cluster, one, two, turns, count, name))
+        figures.append(_recovery(context))
+        yield figures
 
 
-WORKS: Final = {transact.__name__: transact}
+def _beside_plain(
+    cluster: Cluster, topic: str, also: str, turns: int, count: int, name: str
+) -> Figure:
+    took = cluster.run("transact", topic=topic, also=also, turns=turns, messages=count)
+    return Figure(name, took["transaction"], UNIT, took["plain"])
+
+
+def _of_two_groups(cluster: Cluster) -> tuple[str, str]:
+    """Return two topics of one partition, which lie in different groups."""
+    topics = [cluster.topic() for _ in range(2)]
+    groups = cluster.groups_of(*topics)
+    if len(set(groups)) != 2:
+        raise WorkFailed(f"the topics lie in {groups}, and should lie in two groups")
+    return topics[0], topics[1]
+
+
+def _recovery(context: Context) -> Figure:
+    """Kill and start a broker with many transactions; the time until all of them are told."""
+    ended, prepared = context.pick(100_000, 100), context.pick(1_000, 10)
+    with context.cluster() as cluster:
+        topic, also = cluster.topic(), cluster.topic()
+        cluster.run("end_and_prepare", topic=topic, also=also, ended=ended, prepared=prepared)
+        cluster.broker.kill()
+        begin = time.monotonic()
+        cluster.broker.start()
+        cluster.broker.wait_ready()
+        served_s = time.monotonic() - begin
+        found = cluster.run("settle")["undecided"]
+        took_s = time.monotonic() - begin
+        if found != prepared:
+            raise WorkFailed(f"{found} transactions are undecided, {prepared} were prepared")
+    return Figure(
+        f"start with {ended} ended and {prepared} prepared",
+        took_s,
+        "s",
+        details={"served_s": served_s},
+    )
+
+
+WORKS: Final = {each.__name__: each for each in (transact, beside, end_and_prepare, settle)}
