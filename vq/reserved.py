@@ -111,6 +111,19 @@ def check_may_grow(topic: str) -> None:
         )
 
 
+def check_may_go(topic: str) -> None:
+    """Return if an operator may delete a topic.
+
+    Raises:
+        InvalidArgument: It has what clients of the whole cluster wait for.
+    """
+    if topic in {DELAYED_TOPIC, TRANSACTIONS_TOPIC}:
+        raise InvalidArgument(
+            f"topic {topic!r} is not deleted: what it has of messages that were acknowledged is "
+            "nowhere else. `vq delayed list` and `vq tx list` show what waits there"
+        )
+
+
 # Headers of copies ----------------------------------------------------------------------------
 ORIGIN: Final = f"{PREFIX}origin"
 ORIGIN_NUMBER: Final = f"{PREFIX}origin-number"

@@ -159,6 +159,9 @@ async def test_nobody_sends_to_the_journal_or_changes_its_partitions(
         await admin.add_partitions(TRANSACTIONS_TOPIC, 1)
     with pytest.raises(InvalidArgument, match="gets no more partitions"):
         await admin.alter_topic(TRANSACTIONS_TOPIC, partitions=9, retention_hours=5)
+    for now in (False, True):
+        with pytest.raises(InvalidArgument, match="nowhere else"):
+            await admin.delete_topic(TRANSACTIONS_TOPIC, now=now)
     before = (await admin.get_topic(TRANSACTIONS_TOPIC)).settings
     assert (before.partitions, before.retention_hours) == (8, 1)
     altered = await admin.alter_topic(TRANSACTIONS_TOPIC, partitions=8, retention_hours=5)

@@ -21,6 +21,7 @@ from vq.model import (
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.partitions.offsets import Inspector
 from vq.operations.topics.topics import Topic, topic_of
+from vq.reserved import check_may_go
 
 __all__ = [
     "DeletedTopic",
@@ -69,8 +70,10 @@ async def plan_delete(cluster: ClusterClient, topic: str, *, now: bool = False) 
 
     Raises:
         UnknownTopic: There is none of this name.
+        InvalidArgument: It is a topic in which messages of the whole cluster wait.
         InvalidState: It cannot be read, so it could not be brought back; ``now`` deletes it.
     """
+    check_may_go(topic)
     found = await read_remains(cluster.coordinator, check_name("topic", topic))
     if found.view is None:
         if not now and await _grace_s(cluster):
@@ -108,9 +111,11 @@ async def delete_topic(cluster: ClusterClient, topic: str, *, now: bool = False)
 
     Raises:
         UnknownTopic: There is none of this name.
+        InvalidArgument: It is a topic in which messages of the whole cluster wait.
         InvalidState: It cannot be read, so it could not be brought back; nothing was changed.
         ChangeUnknown: ZooKeeper went away; it is deleted, deleted in part, or not. May be repeated.
     """
+    check_may_go(topic)
     coordinator = cluster.coordinator
     with unknown_when_cut(f"deleting {topic}"):
         if now:
