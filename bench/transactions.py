@@ -2,16 +2,21 @@
 
 import asyncio
 import itertools
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import vq
-from bench.cluster import Cluster
+from bench.cluster import WORKER, Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure
+from bench.peers import Missing, kafka
+from bench.peers.peer import FSYNC
 from vq import aio
+from vq.cli.bench.worker import Worker
 from vq.cli.bench.workload import Ready, WorkFailed, contents
 
 SIZE: Final = 128
@@ -173,7 +178,7 @@ def transactions(context: Context) -> Rounds:
                 name = f"of {count} messages to two groups"
                 figures.append(_beside_plain(cluster, one, two, turns, count, name))
         figures.append(_recovery(context))
-        yield figures
+        yield figures + _of_kafka(context, turns)
 
 
 def _beside_plain(
@@ -213,6 +218,27 @@ def _recovery(context: Context) -> Figure:
         "s",
         details={"served_s": served_s},
     )
+
+
+def _of_kafka(context: Context, turns: int) -> list[Figure]:
+    """The first ones with Kafka, in its class that flushes, if it is here."""
+    peer = next(each for each in kafka.PEERS if each.durability == FSYNC)
+    figures: list[Figure] = []
+    try:
+        peer.check()
+        with (
+            tempfile.TemporaryDirectory(dir=context.directory) as scratch,
+            peer.running(Path(scratch)) as values,
+        ):
+            for count, topics in ((1, 1), (TOGETHER, 1), (2, 2), (TOGETHER, 2)):
+                name = f"{peer.name}: {count} messages to {topics} topics"
+                load = {"turns": turns, "size": SIZE, "messages": count, "topics": topics}
+                with Worker("kafka_transact", command=WORKER, **values, **load) as worker:
+                    took = worker.wait_ready().go().result()
+                figures.append(Figure(name, took["transaction"], UNIT, took["plain"]))
+    except (Missing, WorkFailed) as error:
+        context.say(f"{peer.name} is left out: {error}")
+    return figures
 
 
 WORKS: Final = {each.__name__: each for each in (transact, beside, end_and_prepare, settle)}

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from bench.peers.peer import (
@@ -211,6 +212,42 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
     return {"messages": count, "seconds": seconds}
 
 
+def transact(
+    ready: Ready, *, port: int, turns: int, size: int, messages: int, topics: int
+) -> dict[str, Any]:
+    """Send messages plainly and in a transaction, ``turns`` times each; return the median times."""
+    bodies = contents(0, 0, messages, size)
+    names = [f"together-{number}" for number in range(topics)]
+    plainly = producer_of(port, **{"linger.ms": 0})
+    together = producer_of(port, **{"linger.ms": 0, "transactional.id": "bench"})
+    together.init_transactions(_WAIT_S)
+
+    def send(producer: Any) -> None:
+        for number, body in enumerate(bodies):
+            producer.produce(names[number % topics], body)
+
+    def plain() -> None:
+        send(plainly)
+        plainly.flush(_WAIT_S)
+
+    def transaction() -> None:
+        together.begin_transaction()
+        send(together)
+        together.commit_transaction(_WAIT_S)
+
+    def timed(way: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        way()
+        return (time.perf_counter() - begin) * 1e3
+
+    for _ in range(turns):  # the server compiles itself meanwhile
+        plain()
+        transaction()
+    ready()
+    times = [(timed(plain), timed(transaction)) for _ in range(turns)]
+    return {"plain": median(e[0] for e in times), "transaction": median(e[1] for e in times)}
+
+
 def _peer(name: str, durability: str) -> Peer:
     return Peer(
         name=name,
@@ -222,6 +259,7 @@ def _peer(name: str, durability: str) -> Peer:
             "kafka_one_by_one": one_by_one,
             "kafka_pipelined": pipelined,
             "kafka_consume": consume,
+            "kafka_transact": transact,
         },
         one_by_one="kafka_one_by_one",
         pipelined="kafka_pipelined",
