@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
@@ -9,7 +10,7 @@ from support.client import factory_of
 
 from vq import aio
 from vq.client.config import ProducerConfig
-from vq.errors import InvalidState, TransactionRefused
+from vq.errors import InvalidState, ProducerFenced, TransactionRefused
 from vq.model import Message, TransactionState
 
 pytestmark = pytest.mark.virtual_time
@@ -32,9 +33,9 @@ async def stored(cluster: MemoryCluster) -> list[bytes]:
 
 
 async def prepared(
-    factory: aio.MessageFactory, **config: float
+    factory: aio.MessageFactory, **config: Any
 ) -> tuple[aio.MessageProducer, aio.Transaction]:
-    producer = await factory.create_producer(ProducerConfig(**config))  # type: ignore[arg-type]
+    producer = await factory.create_producer(ProducerConfig(**config))
     transaction = await producer.begin_transaction()
     for key in (0, 1):
         await producer.send(Message("t", b"%d" % key, key=key))
@@ -77,3 +78,19 @@ async def test_a_take_over_keeps_what_is_prepared(
     assert await stored(cluster) == []
     await transaction.commit()
     assert await stored(cluster) == [b"0", b"1"]
+
+
+async def test_whoever_takes_the_id_leaves_what_is_prepared(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its first owner cannot decide it any more, and does not say that it is rolled back."""
+    _, transaction = await prepared(factory, transactional_id="billing")
+    successor = await factory.create_producer(ProducerConfig(transactional_id="billing"))
+    async with successor.transaction():
+        await successor.send(Message("t", b"next"))
+    for decide in (transaction.commit, transaction.rollback):
+        with pytest.raises(ProducerFenced, match="is prepared"):
+            await decide()
+    assert await transaction.outcome() is TransactionState.PREPARED
+    await factory.admin.commit_transaction(transaction.number)
+    assert await stored(cluster) == [b"0", b"1", b"next"]

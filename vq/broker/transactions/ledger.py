@@ -293,7 +293,7 @@ class TransactionLedger:
         if found is not None and found.state is COMMITTED:
             return _after_end(ask, _answer_of(found))
         if not ask.by:
-            self._check_client(ask, found)
+            self._check_client(ask, found, now_ms)
         if found is None:
             return self._judge_unknown(ask, now_ms)
         if ask.state in {found.state, TransactionState.UNKNOWN} and (
@@ -335,7 +335,7 @@ class TransactionLedger:
         """
         return _after_end(ask, self.answer(ask.number))
 
-    def _check_client(self, ask: Ask, found: JournaledTransaction | None) -> None:
+    def _check_client(self, ask: Ask, found: JournaledTransaction | None, now_ms: int) -> None:
         if found is not None and ask.state is TransactionState.UNKNOWN:
             return
         if found is not None and found.client != ask.client:
@@ -353,17 +353,28 @@ class TransactionLedger:
                 hint="make a new producer with that id",
             )
         if ask.client_epoch != known.epoch:  # a higher one was known here, and forgotten
+            if found is not None:
+                state = found.state  # it is prepared: others decide it
+            else:
+                is_late = self._is_late(ask.number, now_ms)
+                state = TransactionState.UNKNOWN if is_late else ROLLED_BACK
             raise ProducerFenced(
                 f"another producer has taken the transactional id {ask.client!r}: epoch "
-                f"{ask.client_epoch} is over, {known.epoch} holds"
+                f"{ask.client_epoch} is over, {known.epoch} holds; transaction {ask.number} is "
+                f"{state.word}",
+                details={"state": int(state)},
             )
+
+    def _is_late(self, number: int, now_ms: int) -> bool:
+        """Whether a transaction that is not known may have ended, and been forgotten."""
+        begun_ms = time_ms_of(number)
+        return now_ms - begun_ms > BEGUN_WITHIN_MS or begun_ms <= self._floor_ms
 
     def _judge_unknown(self, ask: Ask, now_ms: int) -> Answer | None:
         number, since_ms = ask.number, now_ms - time_ms_of(ask.number)
         if ask.state is TransactionState.UNKNOWN:
             return Answer(TransactionState.UNKNOWN)
-        is_late = since_ms > BEGUN_WITHIN_MS or time_ms_of(number) <= self._floor_ms
-        if is_late or since_ms < -BEGUN_WITHIN_MS:
+        if self._is_late(number, now_ms) or since_ms < -BEGUN_WITHIN_MS:
             raise TransactionRefused(
                 f"transaction {number} is not known here, and it was begun {since_ms / 1_000:.0f} "
                 f"s ago by this broker's clock; at most {BEGUN_WITHIN_MS // 1_000} s are allowed",
@@ -373,7 +384,12 @@ class TransactionLedger:
             )
         if ask.state is ROLLED_BACK:
             return None
-        if ask.request or ask.by:
+        if ask.by:  # it may be on its way
+            raise TransactionRefused(
+                f"transaction {number} is not known here: it has not come yet, or it ended",
+                details={"state": int(TransactionState.UNKNOWN)},
+            )
+        if ask.request:
             raise TransactionRefused(f"transaction {number} is not known here; it is rolled back")
         if len(self.active) >= UNDECIDED_MAX:
             raise Busy(

@@ -46,6 +46,8 @@ __all__ = ["TransactionCore", "Transactions"]
 
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
+#: What a refusal may say of a transaction that still may be committed.
+_UNDECIDED: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
 #: Ids of messages are taken so many at a time.
 _IDS_MAX: Final = 100
 
@@ -569,6 +571,8 @@ class TransactionCore:
             raise self._in_doubt(error) from error
         except VqError as error:
             state = error.details.get("state")
+            if isinstance(error, ProducerFenced):
+                self.producer.fenced(error)
             if isinstance(error, TransactionRefused) and state == TransactionState.COMMITTED:
                 self._end(_Stage.COMMITTED)
             elif isinstance(error, TransactionRefused) and state == TransactionState.ROLLED_BACK:
@@ -645,7 +649,7 @@ class TransactionCore:
 def _tells_the_end(error: VqError) -> bool:
     """Whether a refusal says what became of a request that was sent before and got no answer."""
     ended = isinstance(error, TransactionRefused | ProducerFenced)
-    return ended and error.details.get("state") != TransactionState.UNKNOWN
+    return ended and error.details.get("state") not in _UNDECIDED
 
 
 def _group_of(cluster: ClusterClient, partition: TopicPartition) -> str | None:
