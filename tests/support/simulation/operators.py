@@ -10,6 +10,7 @@ from support.simulation.workload import one_of
 from support.simulation.world import FAST, SEAL_TIMEOUT_S
 
 from vq.coordination.topics import topics
+from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
 from vq.errors import VqError
 from vq.model import FlushMode, Replication
 from vq.operations.partitions import placements as admin
@@ -18,11 +19,18 @@ from vq.operations.partitions import placements as admin
 _LONG_SLEEP_S = SEAL_TIMEOUT_S + 0.7
 
 
+def _movable(nemesis: Nemesis) -> tuple[str, int]:
+    """Return a partition to move: of a topic of the clients, or also of a journal."""
+    world, rng = nemesis.world, nemesis.rng
+    topic = one_of([*world.topics, *world.journals], rng)
+    count = world.size.partitions if topic in world.topics else INTERNAL_SETTINGS.partitions
+    return topic, rng.randrange(count)
+
+
 async def move_partition(nemesis: Nemesis) -> None:
     """An operator gives a partition to the other group."""
     world = nemesis.world
-    topic = one_of(world.topics, nemesis.rng)
-    number = nemesis.rng.randrange(world.size.partitions)
+    topic, number = _movable(nemesis)
     target = nemesis.rng.choice(world.brokers).name
     try:
         moves = await admin.plan_moves(nemesis.operator, topic, [number], target)
@@ -45,8 +53,8 @@ async def sleepy_mover(nemesis: Nemesis) -> None:
     between two requests. What an earlier mover of the partition sent may arrive only now.
     """
     world, rng, operator = nemesis.world, nemesis.rng, nemesis.operator
-    topic = one_of(world.topics, rng)
-    number, target = rng.randrange(world.size.partitions), rng.choice(world.brokers).name
+    topic, number = _movable(nemesis)
+    target = rng.choice(world.brokers).name
     try:
         moves = await admin.plan_moves(operator, topic, [number], target)
         for planned in moves:

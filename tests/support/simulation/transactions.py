@@ -16,9 +16,11 @@ from support.simulation.run import Report, SendersUnderFaults, execute
 from support.simulation.world import TOPIC, ClientHost, Program, Size
 
 from vq import aio
+from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.errors import OutcomeUnknown, VqError
 from vq.model import Message
+from vq.reserved import TRANSACTIONS_TOPIC
 
 _PAUSE_S = 0.3
 #: What strikes: groups of one node, and one with a node that copies.
@@ -27,6 +29,11 @@ ROWS: dict[str, tuple[Size, tuple[str, ...]]] = {
     "copies": (
         Size(brokers=1, partitions=3, copies=1),
         ("kill broker", "hand over", "cut", "expire", "lost reply"),
+    ),
+    "moves": (Size(brokers=2, partitions=3), ("move", "sleepy mover", "kill broker", "lost reply")),
+    "disks": (
+        Size(brokers=2, partitions=3),
+        ("full disk", "failing disk", "slow disk", "power cut", "client dies"),
     ),
 }
 
@@ -56,6 +63,8 @@ async def transact(
                 history.add("back", name, which)
                 await transaction.rollback()
                 continue
+            if rng.random() < 0.3:
+                await transaction.prepare()
             history.add("asked", name, which)
             try:
                 await transaction.commit()
@@ -125,6 +134,11 @@ class Transactions(SendersUnderFaults):
     """Clients make transactions while faults strike."""
 
     prefix = "t"
+
+    async def create_topic(self, operator: ClusterClient) -> None:
+        """See ``Simulation.create_topic``."""
+        await super().create_topic(operator)
+        self.world.journals.append(TRANSACTIONS_TOPIC)
 
     def sends(self) -> Program:
         """See ``SendersUnderFaults``."""

@@ -567,6 +567,7 @@ class World:
             for number in range(size.copies)
         ]
         self.removed: list[BrokerHost] = []  # for good
+        self.journals: list[str] = []  # vq's own topics whose partitions are moved, too
         self.clients: list[ClientHost] = []
         self.processes: list[Process] = []
         self.losses: list[Loss] = []
