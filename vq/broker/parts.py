@@ -467,7 +467,7 @@ class Parts:
                 Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
                 Command.TRANSACT: Route(
                     self.journals.transact,
-                    why.appends,
+                    why.decides,
                     of_partition=True,
                     opens=attrgetter("takes_puts"),
                     with_body=True,

@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
+from support.waiting import until
 
 from vq import aio
 from vq.client.config import ProducerConfig
-from vq.errors import InvalidState, ProducerFenced, TransactionRefused
-from vq.model import Message, TransactionState
+from vq.coordination.topics.topics import describe_topic
+from vq.errors import (
+    InvalidState,
+    ProducerFenced,
+    TransactionInDoubt,
+    TransactionRefused,
+    VqError,
+)
+from vq.model import Message, TopicPartition, TransactionState
+from vq.reserved import TRANSACTIONS_TOPIC
 
 pytestmark = pytest.mark.virtual_time
 
@@ -25,10 +34,14 @@ async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
         yield made
 
 
-async def stored(cluster: MemoryCluster) -> list[bytes]:
+async def stored(cluster: MemoryCluster, *topics: str) -> list[bytes]:
     async with factory_of(cluster, seed=99) as factory:
         consumer = await factory.create_consumer()
-        found = [await consumer.get("t", number, 0, 8 << 20) for number in range(2)]
+        found = [
+            await consumer.get(topic, number, 0, 8 << 20)
+            for topic in topics or ("t",)
+            for number in range(2)
+        ]
         return sorted(each.content for messages in found for each in messages)
 
 
@@ -94,3 +107,79 @@ async def test_whoever_takes_the_id_leaves_what_is_prepared(
     assert await transaction.outcome() is TransactionState.PREPARED
     await factory.admin.commit_transaction(transaction.number)
     assert await stored(cluster) == [b"0", b"1", b"next"]
+
+
+async def test_a_topic_that_is_deleted_meanwhile_takes_its_part_alone(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The commit holds: the other topics get theirs, and nothing waits for the one that is gone."""
+    await cluster.create_topic("u", partitions=1)
+    producer = await factory.create_producer()
+    transaction = await producer.begin_transaction()
+    for topic in ("t", "u"):
+        await producer.send(Message(topic, b"0", key=0))
+    await transaction.prepare()
+    await factory.admin.delete_topic("u", now=True)
+    await until(lambda: ("u", 0) not in cluster.nodes["b1"].parts.partitions.channels)
+    assert [each.offset >= 0 for each in await transaction.commit()] == [True, False]
+    assert await stored(cluster) == [b"0"]
+    assert await factory.admin.list_transactions() == []
+
+
+async def test_full_disks_delay_a_decision_or_what_follows_from_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A journal without space refuses the decision, and all stays prepared; a partition without
+    space gets its part when there is some again."""
+    await cluster.start(group="b2", disk_interval_s=0.5)
+    await cluster.create_topic("w", partitions=2)
+    producer = await factory.create_producer()
+    transaction = await producer.begin_transaction()
+    for topic in ("t", "w"):
+        for key in range(4):
+            await producer.send(Message(topic, b"%d" % key, key=key))
+    await transaction.prepare()
+    (found,) = await factory.admin.list_transactions()
+    journal = TopicPartition(TRANSACTIONS_TOPIC, found.journal)
+    async with cluster.admin() as coordinator:
+        group = (await describe_topic(coordinator, journal.topic)).partitions[journal.partition]
+    own = str(group.writer_group)
+    set_free(cluster, own, 0.005)
+    with pytest.raises(VqError) as refused:
+        await transaction.commit(5.0)
+    assert not isinstance(refused.value, TransactionInDoubt)
+    assert await transaction.outcome() is TransactionState.PREPARED
+    set_free(cluster, own, 0.9)
+    set_free(cluster, "b2" if own == "b1" else "b1", 0.005)
+    results = await transaction.commit(5.0)
+    assert {each.offset >= 0 for each in results} == {True, False}
+    assert await transaction.outcome() is TransactionState.COMMITTED
+    for name in ("b1", "b2"):
+        set_free(cluster, name, 0.9)
+    await asyncio.sleep(10)
+    assert await stored(cluster, "t", "w") == sorted([b"0", b"1", b"2", b"3"] * 2)
+
+
+async def test_journal_and_partitions_move_between_groups_meanwhile(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Whoever has the journal then decides; the parts go where their partitions are then."""
+    await cluster.start(group="b2")
+    _, transaction = await prepared(factory)
+    (found,) = await factory.admin.list_transactions()
+    for topic, numbers in ((TRANSACTIONS_TOPIC, [found.journal]), ("t", [0, 1])):
+        async with cluster.admin() as coordinator:
+            view = await describe_topic(coordinator, topic)
+        for number in numbers:
+            to = "b2" if view.partitions[number].writer_group == "b1" else "b1"
+            await factory.admin.move(await factory.admin.plan_moves(topic, [number], to))
+    assert await transaction.outcome() is TransactionState.PREPARED
+    await transaction.commit()
+    assert await stored(cluster) == [b"0", b"1"]
+
+
+def set_free(cluster: MemoryCluster, group: str, share: float) -> None:
+    """Have the disk of a group's node show so much free space."""
+    free = int(share * 1_000)
+    cluster.disks[group].free_space = lambda path: (free, 1_000)  # type: ignore[method-assign]
+    cluster.nodes[group].parts.disks.look_now()

@@ -19,7 +19,7 @@ from vq.broker.serving.directory import Directory
 from vq.broker.serving.reading import not_followed
 from vq.broker.standing.gate import Gate
 from vq.broker.standing.role import Role
-from vq.errors import Busy, InvalidRequest, NotMaster, VqError
+from vq.errors import Busy, DiskFull, InvalidRequest, NotMaster, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.shown import shown
 
@@ -60,6 +60,11 @@ class Reasons:
         if refusal is None and not (role.holds() or (channel is not None and channel.goes_on)):
             return _lease_ended(role)
         return refusal
+
+    def decides(self, session: Session, header: Any, channel: Channel | None) -> VqError | None:
+        """Return why this node decides nothing; a full disk refuses only what it would note."""
+        refusal = self.appends(session, header, channel)
+        return None if isinstance(refusal, DiskFull) else refusal
 
     def adopts(self, _session: Session, _header: Any, _channel: Channel | None) -> VqError | None:
         """Return why this node takes over no partition."""
