@@ -47,7 +47,9 @@ def produce(
     """Start ``vq produce`` to a new topic; by default only its standard error is the terminal."""
     cluster.vq_json("topic", "create", topic)
     command = cluster.command("produce", topic, *options)
-    return OnTerminal(command, cluster.environ, stdin=stdin, stdout=stdout, stderr=stderr)
+    # What is not sent when the command ends is not waited for, whatever a producer does by default.
+    environ = {**cluster.environ, "VQ_PRODUCER_EXIT_FLUSH_S": "600"}
+    return OnTerminal(command, environ, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 def write(running: OnTerminal, lines: int) -> None:

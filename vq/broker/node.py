@@ -15,7 +15,8 @@ virtual clock with disk, network and ZooKeeper in memory. ``main`` builds the re
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from prometheus_client.metrics_core import Metric
 
@@ -28,6 +29,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.parts import Front, Outside, Parts
 from vq.broker.standing.gate import Stage
 from vq.clock import Clock
+from vq.coordination.brokers.registry import retried
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.errors import (
     CoordinationError,
@@ -44,6 +46,8 @@ from vq.store.commit.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
 from vq.store.log.log import LogConfig
+
+T = TypeVar("T")
 
 logger = get_logger(__name__)
 
@@ -168,11 +172,12 @@ class BrokerNode:
         await parts.monitor.start(outside.network, self._tasks)
         await coordinator.start(config.start_timeout_s)
         self._remove_listener = coordinator.add_listener(self._on_session)
-        await coordinator.sync()  # a server that lags behind knows too few topics, or too many
-        await parts.secret.start()
-        await parts.partitions.view.refresh()
+        # A server that lags behind knows too few topics, or too many.
+        await self._until_answered(coordinator.sync)
+        await self._until_answered(parts.secret.start)
+        await self._until_answered(parts.partitions.view.refresh)
         parts.partitions.logs.story.end()
-        await parts.partitions.leftovers.look_for_strangers()
+        await self._until_answered(parts.partitions.leftovers.look_for_strangers)
         in_logs = parts.partitions.highest_epoch()
         await parts.runner.run(lambda: parts.epoch_file.check(in_logs))
         await parts.server.listen(
@@ -203,7 +208,8 @@ class BrokerNode:
 
     async def _register_and_lead(self, parts: Parts) -> None:
         await parts.presence.check()  # before waiting for a node that another directory left
-        if parts.soundness.look_at_start() or await parts.repairer.is_behind():
+        damaged = parts.soundness.look_at_start()
+        if damaged or await self._until_answered(parts.repairer.is_behind):
             await parts.doubt.begin()
         await parts.presence.begin(
             self.config.advertised or self.address,
@@ -212,6 +218,14 @@ class BrokerNode:
         )
         await parts.mastership.take_first()
         await parts.partitions.lead()
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask ZooKeeper, and ask again when the connection ends before the answer.
+
+        It does where the machine stalls for longer than the session lasts, and a node that starts
+        may wait: it serves nobody yet.
+        """
+        return await retried(ask, self.config.start_timeout_s, self._outside.rng)
 
     async def _abandon(self) -> None:
         """Give back what a start that failed has taken, within about ``stop_timeout_s``."""

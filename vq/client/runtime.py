@@ -4,8 +4,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import itertools
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -27,6 +29,8 @@ _CANCEL_S = 5.0
 _STOP_S = 10.0
 _EXIT_S = 3.0
 _LOOK_S = 5.0
+#: A wait looks so often whether a signal came just before it, or to another thread.
+SIGNALS_S = 1.0
 #: So long a callback may keep the loop while the last work waits.
 _HANGS_S = 30.0
 
@@ -203,7 +207,7 @@ class LoopThread:
         future = self._hand_over(work)
         try:
             try:
-                return future.result(bound)
+                return _result(future, bound)
             except TimeoutError:
                 if future.cancel():
                     raise TimedOut(f"no result within {timeout} s") from None
@@ -255,6 +259,23 @@ class LoopThread:
             if not self._ended:
                 self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_s)
+
+
+def _result(future: "concurrent.futures.Future[T]", timeout: float | None) -> T:
+    """Return the result, as ``future.result`` does, and raise what the handler of a signal raises.
+
+    Only a signal that comes during the wait ends it. One that comes between the last instruction
+    and the wait, or that the kernel gives to another thread, is seen when the wait ends: without a
+    bound, a ctrl-C would be lost.
+    """
+    ends = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left = ends - time.monotonic()
+        try:
+            return future.result(max(0.0, min(left, SIGNALS_S)))
+        except TimeoutError:
+            if left <= SIGNALS_S or future.done():
+                raise
 
 
 def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import DATA, Client, message
+from support.cases import case
 from support.waiting import WAIT_S, until
 
 from vq.broker.base.runner import Lane, ThreadRunner
@@ -330,6 +331,23 @@ async def load_when(admin, is_it):
                 if is_it(load):
                     return load
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.slow
+async def test_a_connection_to_zookeeper_that_ends_during_a_start_does_not_end_it(cluster):
+    """Whichever answer is lost, as on a machine that stalls for longer than the session lasts."""
+    ensemble = cluster.ensemble
+    await cluster.start()
+
+    async def start_without(call: int) -> None:
+        group = f"without-{call}"
+        with case(group):
+            node = cluster.node(group)
+            ensemble.lose_next_reply(cluster.coordinators[group], skip=call)
+            await node.start()
+            assert node.epoch == 1
+
+    await asyncio.gather(*map(start_without, range(ensemble.served)))
 
 
 async def test_topics_made_while_zookeeper_was_cut_off_are_found_later(cluster):

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -72,6 +73,20 @@ def test_work_past_its_time_is_cancelled(runtime: LoopThread) -> None:
     with pytest.raises(TimedOut, match=r"0\.01 s"):
         runtime.run(work(), 0.01)
     assert ended.wait(WAIT_S)
+
+
+def test_an_interrupt_ends_a_wait_that_does_not_hear_of_it(
+    runtime: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread gets the signal; one that comes just before the wait is as silent."""
+    monkeypatch.setattr("vq.client.runtime.SIGNALS_S", 0.01)
+
+    async def interrupt() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # the loop's own thread
+        await asyncio.sleep(WAIT_S)
+
+    with pytest.raises(KeyboardInterrupt):
+        runtime.run(interrupt())
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400], ids=repr)

@@ -358,6 +358,7 @@ def produce(
         compression=compression,
         compression_threshold=compression_threshold,
         on_unavailable=on_unavailable,
+        exit_flush_s=0.0,  # left open only by a second ctrl-C, which ends at once
     )
     if partition_by == _BY_KEY:  # whatever the file or a variable says
         config = dataclasses.replace(config, partitioner=None)
