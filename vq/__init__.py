@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         TopicPartition,
         TopicSettings,
         TransactionState,
+        Xid,
     )
     from vq.offset_stores.file import FileOffsetStore
     from vq.offset_stores.sql import SqlOffsetStore
@@ -171,6 +172,7 @@ _HOMES = {
         "TopicPartition",
         "TopicSettings",
         "TransactionState",
+        "Xid",
     ),
     "vq.offset_stores.file": ("FileOffsetStore",),
     "vq.offset_stores.sql": ("SqlOffsetStore",),
@@ -252,6 +254,7 @@ __all__ = [
     "WhenFull",
     "Where",
     "WorkingMode",
+    "Xid",
     "__version__",
 ]
 

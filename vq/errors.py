@@ -485,8 +485,9 @@ class ConnectionCut(OutcomeUnknown):
 class TransactionInDoubt(OutcomeUnknown):
     """It is unknown whether a transaction is committed.
 
-    ``details["transaction"]`` is its number. Its messages are stored all or none. Commit it again,
-    or roll it back, or ask for its outcome: whichever the broker does first holds.
+    ``details["transaction"]`` is its number, and ``details["xid"]`` its name in other resources, if
+    it has one. Its messages are stored all or none. Commit it again, or roll it back, or ask for
+    its outcome: whichever the broker does first holds.
     """
 
     hint = "commit the same transaction again, or ask for its outcome: either settles it"

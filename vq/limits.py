@@ -88,7 +88,9 @@ TRANSACTION_PARTS_MAX: Final = 1_000
 #: Bytes of records of one request of a transaction; there is room for what is noted beside it.
 TRANSACT_BYTES_MAX: Final = BATCH_BYTES_MAX - 512 * KIB
 #: Longest name of a transaction in other resources, and longest transactional id.
-XID_CHARS_MAX: Final = 300
+XID_CHARS_MAX: Final = 400
+#: Each of the two parts of such a name in X/Open XA.
+XID_BYTES_MAX: Final = 64
 TRANSACTIONAL_ID_CHARS_MAX: Final = 200
 
 # Broker groups --------------------------------------------------------------------------------

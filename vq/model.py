@@ -6,11 +6,13 @@ wire, the disk or ZooKeeper.
 
 import enum
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from numbers import Real
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote, unquote
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
@@ -615,11 +617,68 @@ class TransactionState(enum.IntEnum):
     PREPARED = 2  # it is not decided, and only a decision ends it
     COMMITTED = 3  # all its messages are stored, or will be
     ROLLED_BACK = 4  # none of them is, or will be
+    FORGOTTEN = 5  # asked for alone: its journal keeps the decision no longer
 
     @property
     def word(self) -> str:
         """The state in words."""
         return self.name.lower().replace("_", " ")
+
+
+_XID: Final = re.compile(r"(\d{1,10})/([^/]+)/([^/]*)")
+
+
+class Xid(NamedTuple):
+    """The name of a transaction that spans several resources, as in PEP 249 and X/Open XA.
+
+    Attributes:
+        format_id: Who makes such names, from 0 to 2**31 - 1; None: ``gtrid`` is all that is known,
+            of a transaction that was named in another way.
+        gtrid: Of the whole transaction; 1 to 64 bytes in UTF-8.
+        bqual: Of the branch; up to 64 bytes.
+    """
+
+    format_id: int | None
+    gtrid: str
+    bqual: str
+
+    @property
+    def text(self) -> str:
+        """The name as a transaction has it: three parts behind each other, all else escaped."""
+        if self.format_id is None:
+            return self.gtrid
+        return f"{self.format_id}/{quote(self.gtrid, safe='')}/{quote(self.bqual, safe='')}"
+
+    @classmethod
+    def of(cls, text: str) -> "Xid":
+        """Return the name that a transaction has."""
+        found = _XID.fullmatch(text)
+        if found is None:
+            return cls(None, text, "")
+        return cls(int(found[1]), unquote(found[2]), unquote(found[3]))
+
+
+def check_xid(xid: object) -> Xid:
+    """Return a name that an application gave: a ``Xid``, or three values.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    if not isinstance(xid, tuple) or len(xid) != 3:
+        raise InvalidArgument(f"xid = {shown(xid)} is none that producer.xid(...) returns")
+    format_id, gtrid, bqual = xid
+    if not (isinstance(gtrid, str) and isinstance(bqual, str)):
+        raise InvalidArgument(f"gtrid = {shown(gtrid)} and bqual = {shown(bqual)} must be text")
+    if format_id is None and not bqual and 1 <= len(gtrid) <= limits.XID_CHARS_MAX:
+        return Xid(None, gtrid, "")
+    if isinstance(format_id, bool) or not isinstance(format_id, int) or not 0 <= format_id < 2**31:
+        raise InvalidArgument(f"format_id = {shown(format_id)} is no number in [0, {2**31 - 1}]")
+    for name, value, least in (("gtrid", gtrid, 1), ("bqual", bqual, 0)):
+        if not least <= len(value.encode(errors="surrogatepass")) <= limits.XID_BYTES_MAX:
+            raise InvalidArgument(
+                f"{name} = {shown(value)} is outside {least} to {limits.XID_BYTES_MAX} bytes"
+            )
+    return Xid(int(format_id), gtrid, bqual)
 
 
 class SendResult(NamedTuple):

@@ -18,7 +18,16 @@ from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.errors import BufferFull, InvalidState, NotPublished, VqError
-from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
+from vq.model import (
+    Cancellation,
+    Message,
+    SendResult,
+    TopicSettings,
+    TransactionState,
+    Xid,
+    check_timeout,
+    check_xid,
+)
 
 
 class MessageProducer:
@@ -293,6 +302,107 @@ class MessageProducer:
             raise InvalidState(
                 "this task has no open transaction of this producer; begin_transaction() begins one"
             )
+        return Transaction(core, self._check_loop)
+
+    # Two phases, as in PEP 249 --------------------------------------------------------------------
+    def xid(self, format_id: int, gtrid: str, bqual: str) -> Xid:
+        """Return the name of a transaction for ``tpc_begin``: a tuple of the three.
+
+        Args:
+            format_id: Who makes such names: 0 to 2**31 - 1.
+            gtrid: Of the whole transaction; 1 to 64 bytes in UTF-8.
+            bqual: Of its part here; up to 64 bytes.
+
+        Raises:
+            InvalidArgument: Something is outside these bounds.
+        """
+        return check_xid((format_id, gtrid, bqual))
+
+    async def tpc_begin(self, xid: Xid) -> None:
+        """Begin a transaction that another program decides, under its name.
+
+        What this task sends until ``tpc_prepare`` belongs to it, as with ``transaction``.
+
+        Raises:
+            TransactionRefused: Another transaction has the name.
+            InvalidState: The task has a transaction of this producer already; or the producer
+                has a transactional id.
+            VqError: The journal does not answer.
+        """
+        name = check_xid(xid)
+        two_phase = self._here().two_phase
+        await two_phase.check_free(name, self.config.send_timeout_s)
+        two_phase.begin(name)
+        self._append = self._append_beside
+
+    async def tpc_prepare(self, timeout: float | None = None) -> None:
+        """Have the messages wait at the broker, durably, for the decision.
+
+        Neither time nor a lost connection nor the end of this process ends it; any process may
+        decide it, see ``tpc_recover``. What is sent now is not part of it.
+
+        Raises:
+            InvalidState: This task has begun none.
+            TransactionInDoubt: It is unknown whether it is prepared; nothing is committed.
+            VqError: It is rolled back.
+        """
+        core = self._here().two_phase.chosen(None)
+        await self._transaction(core).prepare(timeout)
+
+    async def tpc_commit(self, xid: Xid | None = None, timeout: float | None = None) -> None:
+        """Commit the transaction of this task, in one phase if it is not prepared.
+
+        With ``xid``: one that is prepared, by whatever process; if it is committed already, that is
+        no error.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it is committed; ``details["xid"]`` names it.
+                It may be called again.
+            TransactionRefused: It is rolled back; by an operator, perhaps. Or nobody knows it.
+            InvalidState: Without ``xid``: this task has begun none.
+            VqError: The journal does not answer; nothing has changed.
+        """
+        await self._tpc_end(xid, TransactionState.COMMITTED, timeout)
+
+    async def tpc_rollback(self, xid: Xid | None = None, timeout: float | None = None) -> None:
+        """Roll back the transaction of this task; with ``xid``: see ``tpc_commit``.
+
+        Raises:
+            TransactionInDoubt: The broker could not be asked, and it may be committed.
+            TransactionRefused: It is committed; by an operator, perhaps. Or nobody knows it.
+            InvalidState: Without ``xid``: this task has begun none.
+            VqError: The journal does not answer; nothing has changed.
+        """
+        await self._tpc_end(xid, TransactionState.ROLLED_BACK, timeout)
+
+    async def tpc_recover(self, timeout: float | None = None) -> list[Xid]:
+        """Return the names of all transactions that are prepared, whoever did it.
+
+        A program ends its own ones: ``format_id`` tells whose they are.
+
+        Raises:
+            VqError: The master of a partition of the journal does not answer.
+        """
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        return await self._here().two_phase.recover(bound)
+
+    async def _tpc_end(
+        self, xid: Xid | None, state: TransactionState, timeout: float | None
+    ) -> None:
+        name = None if xid is None else check_xid(xid)
+        two_phase = self._here().two_phase
+        core = two_phase.chosen(name)
+        if core is None:
+            assert name is not None
+            bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+            await two_phase.decide(name, state, bound)
+        elif state is TransactionState.COMMITTED:
+            await self._transaction(core).commit(timeout)
+        else:
+            await self._transaction(core).rollback(timeout)
+
+    def _transaction(self, core: TransactionCore | None) -> Transaction:
+        assert core is not None
         return Transaction(core, self._check_loop)
 
     async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:

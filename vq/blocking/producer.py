@@ -13,9 +13,19 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
+from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.runtime import LoopThread
 from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
-from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
+from vq.model import (
+    Cancellation,
+    Message,
+    SendResult,
+    TopicSettings,
+    TransactionState,
+    Xid,
+    check_timeout,
+    check_xid,
+)
 
 _SEND_SYNC_S = 3.0
 ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
@@ -322,6 +332,106 @@ class MessageProducer:
                 "this thread has no open transaction of this producer; begin_transaction() "
                 "begins one"
             )
+        return Transaction(core, self._runtime, self.config.send_timeout_s)
+
+    # Two phases, as in PEP 249 --------------------------------------------------------------------
+    def xid(self, format_id: int, gtrid: str, bqual: str) -> Xid:
+        """Return the name of a transaction for ``tpc_begin``: a tuple of the three.
+
+        Args:
+            format_id: Who makes such names: 0 to 2**31 - 1.
+            gtrid: Of the whole transaction; 1 to 64 bytes in UTF-8.
+            bqual: Of its part here; up to 64 bytes.
+
+        Raises:
+            InvalidArgument: Something is outside these bounds.
+        """
+        return check_xid((format_id, gtrid, bqual))
+
+    def tpc_begin(self, xid: Xid) -> None:
+        """Begin a transaction that another program decides, under its name.
+
+        What this thread sends until ``tpc_prepare`` belongs to it, as with ``transaction``.
+
+        Raises:
+            TransactionRefused: Another transaction has the name.
+            InvalidState: The thread has a transaction of this producer already; or the producer
+                has a transactional id.
+            VqError: The journal does not answer.
+        """
+        self._runtime.check()
+        name = check_xid(xid)
+        timeout_s = self.config.send_timeout_s
+        self._runtime.run(self._core.two_phase.check_free(name, timeout_s))
+        with self._switching:
+            self._core.two_phase.begin(name)
+            self._append = self._append_beside
+
+    def tpc_prepare(self, timeout: float | None = None) -> None:
+        """Have the messages wait at the broker, durably, for the decision.
+
+        Neither time nor a lost connection nor the end of this process ends it; any process may
+        decide it, see ``tpc_recover``. What is sent now is not part of it.
+
+        Raises:
+            InvalidState: This thread has begun none.
+            TransactionInDoubt: It is unknown whether it is prepared; nothing is committed.
+            VqError: It is rolled back.
+        """
+        core = self._core.two_phase.chosen(None)
+        self._transaction(core).prepare(timeout)
+
+    def tpc_commit(self, xid: Xid | None = None, timeout: float | None = None) -> None:
+        """Commit the transaction of this thread, in one phase if it is not prepared.
+
+        With ``xid``: one that is prepared, by whatever process; if it is committed already, that is
+        no error.
+
+        Raises:
+            TransactionInDoubt: It is unknown whether it is committed; ``details["xid"]`` names it.
+                It may be called again.
+            TransactionRefused: It is rolled back; by an operator, perhaps. Or nobody knows it.
+            InvalidState: Without ``xid``: this thread has begun none.
+            VqError: The journal does not answer; nothing has changed.
+        """
+        self._tpc_end(xid, TransactionState.COMMITTED, timeout)
+
+    def tpc_rollback(self, xid: Xid | None = None, timeout: float | None = None) -> None:
+        """Roll back the transaction of this thread; with ``xid``: see ``tpc_commit``.
+
+        Raises:
+            TransactionInDoubt: The broker could not be asked, and it may be committed.
+            TransactionRefused: It is committed; by an operator, perhaps. Or nobody knows it.
+            InvalidState: Without ``xid``: this thread has begun none.
+            VqError: The journal does not answer; nothing has changed.
+        """
+        self._tpc_end(xid, TransactionState.ROLLED_BACK, timeout)
+
+    def tpc_recover(self, timeout: float | None = None) -> list[Xid]:
+        """Return the names of all transactions that are prepared, whoever did it.
+
+        A program ends its own ones: ``format_id`` tells whose they are.
+
+        Raises:
+            VqError: The master of a partition of the journal does not answer.
+        """
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        return self._runtime.run(self._core.two_phase.recover(bound))
+
+    def _tpc_end(self, xid: Xid | None, state: TransactionState, timeout: float | None) -> None:
+        name = None if xid is None else check_xid(xid)
+        core = self._core.two_phase.chosen(name)
+        if core is None:
+            assert name is not None
+            bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+            self._runtime.run(self._core.two_phase.decide(name, state, bound))
+        elif state is TransactionState.COMMITTED:
+            self._transaction(core).commit(timeout)
+        else:
+            self._transaction(core).rollback(timeout)
+
+    def _transaction(self, core: TransactionCore | None) -> Transaction:
+        assert core is not None
         return Transaction(core, self._runtime, self.config.send_timeout_s)
 
     def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:

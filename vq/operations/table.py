@@ -111,6 +111,7 @@ class Operations:
     list_transactions = row(transactions.list_transactions, ASK, DESCRIBE, CLUSTER, "tx list")
     describe_transaction = row(transactions.describe_transaction, ASK, DESCRIBE, CLUSTER, "tx show")
     commit_transaction = row(transactions.commit_transaction, ACT, MANAGE, CLUSTER, "tx commit")
+    forget_transaction = row(transactions.forget_transaction, ACT, MANAGE, CLUSTER, "tx forget")
     roll_back_transaction = row(
         transactions.roll_back_transaction, ACT, MANAGE, CLUSTER, "tx rollback"
     )

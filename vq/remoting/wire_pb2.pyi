@@ -361,7 +361,7 @@ class TransactionPart(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., record_count: _Optional[int] = ..., size: _Optional[int] = ..., crc: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by", "keep")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +376,7 @@ class TransactRequest(_message.Message):
     XID_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -390,7 +391,8 @@ class TransactRequest(_message.Message):
     xid: str
     max_wait_ms: int
     by: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
+    keep: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
     __slots__ = ("state", "offsets", "by", "stored")
@@ -425,7 +427,7 @@ class FenceResponse(_message.Message):
     def __init__(self, client_epoch: _Optional[int] = ...) -> None: ...
 
 class TransactionsRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "after", "max_count", "ended")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "after", "max_count", "ended", "xid", "kept")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -433,6 +435,8 @@ class TransactionsRequest(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    XID_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -440,10 +444,12 @@ class TransactionsRequest(_message.Message):
     after: int
     max_count: int
     ended: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., ended: _Optional[bool] = ...) -> None: ...
+    xid: str
+    kept: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., ended: _Optional[bool] = ..., xid: _Optional[str] = ..., kept: _Optional[bool] = ...) -> None: ...
 
 class TransactionStatus(_message.Message):
-    __slots__ = ("transaction", "state", "by", "client", "client_epoch", "xid", "begun_ms", "ends_ms", "decided_ms", "parts")
+    __slots__ = ("transaction", "state", "by", "client", "client_epoch", "xid", "begun_ms", "ends_ms", "decided_ms", "parts", "kept")
     TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
@@ -454,6 +460,7 @@ class TransactionStatus(_message.Message):
     ENDS_MS_FIELD_NUMBER: _ClassVar[int]
     DECIDED_MS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     transaction: int
     state: int
     by: str
@@ -464,7 +471,8 @@ class TransactionStatus(_message.Message):
     ends_ms: int
     decided_ms: int
     parts: _containers.RepeatedCompositeFieldContainer[TransactionPartStatus]
-    def __init__(self, transaction: _Optional[int] = ..., state: _Optional[int] = ..., by: _Optional[str] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., xid: _Optional[str] = ..., begun_ms: _Optional[int] = ..., ends_ms: _Optional[int] = ..., decided_ms: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPartStatus, _Mapping]]] = ...) -> None: ...
+    kept: bool
+    def __init__(self, transaction: _Optional[int] = ..., state: _Optional[int] = ..., by: _Optional[str] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., xid: _Optional[str] = ..., begun_ms: _Optional[int] = ..., ends_ms: _Optional[int] = ..., decided_ms: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPartStatus, _Mapping]]] = ..., kept: _Optional[bool] = ...) -> None: ...
 
 class TransactionPartStatus(_message.Message):
     __slots__ = ("topic", "partition", "messages", "size", "stored", "offset")

@@ -1,15 +1,19 @@
 """Transactions that are prepared: they wait at the broker until a decision, whatever happens."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of
+from support.late_clock import later
 from support.waiting import until
 
 from vq import aio
+from vq.broker.transactions import journal as journals
+from vq.broker.transactions.journal import Journal
+from vq.broker.transactions.notes import Carried, PartPiece
 from vq.client.config import ProducerConfig
 from vq.coordination.topics.topics import describe_topic
 from vq.errors import (
@@ -19,8 +23,10 @@ from vq.errors import (
     TransactionRefused,
     VqError,
 )
+from vq.limits import KIB
 from vq.model import Message, TopicPartition, TransactionState
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.store.log.log_config import LogConfig
 
 pytestmark = pytest.mark.virtual_time
 
@@ -183,3 +189,94 @@ def set_free(cluster: MemoryCluster, group: str, share: float) -> None:
     free = int(share * 1_000)
     cluster.disks[group].free_space = lambda path: (free, 1_000)  # type: ignore[method-assign]
     cluster.nodes[group].parts.disks.look_now()
+
+
+# What lives long ----------------------------------------------------------------------------------
+SMALL = LogConfig(block_bytes=64 * KIB)
+
+
+async def fill(cluster: MemoryCluster, journal: int, up_to: int) -> None:
+    """Make transactions, some of them in one journal, until its log begins behind an offset."""
+    async with factory_of(cluster, seed=5) as factory:
+        producer = await factory.create_producer()
+        channel = cluster.nodes["b1"].parts.partitions.channels[TRANSACTIONS_TOPIC, journal]
+        for _ in range(200):
+            async with producer.transaction():
+                for key in (0, 1):
+                    await producer.send(Message("u", bytes(50_000), key=key))
+            await later(cluster.nodes["b1"], 5).look()
+            if channel.start_offset > up_to:
+                return
+    raise AssertionError(f"the log begins at {channel.start_offset}, needs {channel.needed}")
+
+
+@pytest.mark.parametrize("ends_after", range(8))
+async def test_what_is_prepared_does_not_keep_the_log_behind_it(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, ends_after: int
+) -> None:
+    """It is noted again in some batches; after each of them the node may end: it is begun anew.
+
+    Who then reads the log from its new beginning has all of it, and delivers it.
+    """
+    monkeypatch.setattr(journals, "CARRY_BYTES", 64 * KIB)
+    monkeypatch.setattr(journals, "CARRIED_BYTES", 16 * KIB)
+    monkeypatch.setattr(journals, "PIECE_BYTES", 8 * KIB)
+    appended, ended = 0, asyncio.Event()
+    append = Journal._append
+
+    def counted(self: Journal, notes: Sequence[Any], *args: Any) -> Any:
+        nonlocal appended
+        carries = [e for e in notes if isinstance(e, Carried) or getattr(e, "copy", 0)]
+        if not carries:
+            return append(self, notes, *args)
+        if ended.is_set():
+            return InvalidState("the node ends")
+        appended += 1
+        assert sum(len(e.data) for e in carries if isinstance(e, PartPiece)) <= 16 * KIB
+        if appended == ends_after:
+            ended.set()
+        return append(self, notes, *args)
+
+    monkeypatch.setattr(Journal, "_append", counted)
+    await cluster.start(log_config=SMALL)
+    for topic in ("t", "u"):
+        await cluster.create_topic(topic, partitions=2)
+    async with factory_of(cluster) as factory:
+        producer = await factory.create_producer()
+        transaction = await producer.begin_transaction()
+        sizes = [50_000, 1_000, 50_000]
+        for index, size in enumerate(sizes):
+            await producer.send(Message("t", b"%d" % index + bytes(size), key=index % 2))
+        await transaction.prepare()
+        (found,) = await factory.admin.list_transactions()
+        channel = cluster.nodes["b1"].parts.partitions.channels[TRANSACTIONS_TOPIC, found.journal]
+        (first,) = [e.offset for e in journal_of(cluster, found.journal).ledger.active.values()]
+        filling = asyncio.create_task(fill(cluster, found.journal, max(first, 0)))
+        if ends_after:
+            async with asyncio.timeout(600):
+                await ended.wait()
+            filling.cancel()
+            await asyncio.sleep(0.001)
+            await cluster.stop()
+            ended.clear()
+            await cluster.start(log_config=SMALL)
+            await fill(cluster, found.journal, first)
+        else:
+            await filling
+            assert appended >= 7, appended
+        channel = cluster.nodes["b1"].parts.partitions.channels[TRANSACTIONS_TOPIC, found.journal]
+        assert first < channel.start_offset
+        await cluster.stop()
+        await cluster.start(log_config=SMALL)
+        (again,) = [e for e in await factory.admin.list_transactions() if e.number == found.number]
+        assert again == found
+        await transaction.commit()
+        assert [(each[:1], len(each) - 1) for each in await stored(cluster)] == [
+            (b"%d" % index, size) for index, size in enumerate(sizes)
+        ]
+
+
+def journal_of(cluster: MemoryCluster, number: int) -> Journal:
+    readers = cluster.nodes["b1"].parts.journals.readers.all
+    (found,) = [e for channel, e in readers.items() if channel.partition.partition == number]
+    return found

@@ -23,7 +23,7 @@ from vq.store.records.record import encode_record
 pytestmark = pytest.mark.virtual_time
 
 JOURNAL = TopicPartition(TRANSACTIONS_TOPIC, 3)
-OPEN, PREPARED, COMMITTED, ROLLED_BACK = list(TransactionState)[1:]
+OPEN, PREPARED, COMMITTED, ROLLED_BACK, _ = list(TransactionState)[1:]
 
 
 async def ask(client: ClusterClient, command: Command, request: Any, body: bytes = b"") -> Any:

@@ -103,13 +103,19 @@ def test_a_transaction_that_hangs_is_seen_and_decided_on_the_command_line(
     assert (done["done"], done["state"]) == (True, "rolled_back")
     assert "@" in done["by"]
     assert cluster.vq_json("tx", "list") == []
+    (kept,) = cluster.vq_json("tx", "list", "--kept")
+    assert (kept["transaction"], kept["kept"], kept["next"]) == (number, True, "forget")
     refused = cluster.vq("tx", "commit", number, "--yes", "--json")
     assert refused.returncode == 1
     error = json.loads(refused.stderr.splitlines()[-1])
     assert error["error"] == "TransactionRefused"
     assert f"transaction {number} is rolled back by {done['by']}" in error["message"]
+    cluster.vq_json("tx", "forget", number, "--yes")
+    assert cluster.vq_json("tx", "list", "--kept") == []
     table = cluster.vq("tx", "list", "--ended").stdout.decode()
-    assert table.startswith("transaction\tstate\tage_s\towner\tparts\tmessages\tbytes\tby\tends\n")
+    assert table.startswith(
+        "transaction\tstate\tage_s\towner\txid\tparts\tmessages\tbytes\tby\tnext\tends\n"
+    )
     lines = cluster.vq("tx", "show", str(committed.number)).stdout.decode()
     assert f"\n{topic}\t" in lines
     wrong = cluster.vq("tx", "show", "7th")

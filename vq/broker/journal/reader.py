@@ -95,6 +95,7 @@ class JournalReader(Source, ABC):
                     self._deliveries.go_live()
                 if self.is_live:
                     self.write()
+                    await self._go_on()
                     self.channel.needed = min([self.position, *self._log.unread, *self.needs()])
                 await self._wait(self.pause_s() if self.is_live else LOOK_S)
         finally:
@@ -133,6 +134,13 @@ class JournalReader(Source, ABC):
     def problems(self) -> list[str]:
         """Why something waits that should go on."""
         return list(self._problems.values())
+
+    async def _go_on(self) -> None:
+        try:
+            await self.go_on()
+            self.tell("carrying", "")
+        except (VqError, OSError) as error:
+            self.tell("carrying", f"{self.what} of {self.channel} cannot be noted again: {error}")
 
     # Reading and writing --------------------------------------------------------------------------
     async def _read(self) -> None:
@@ -186,6 +194,13 @@ class JournalReader(Source, ABC):
     @abstractmethod
     def write(self) -> None:
         """Note what is due."""
+
+    async def go_on(self) -> None:
+        """Do some of what takes longer; nothing is read meanwhile.
+
+        Raises:
+            VqError, OSError: It cannot be done now.
+        """
 
     @abstractmethod
     def needs(self) -> Sequence[int]:

@@ -13,7 +13,7 @@ waits in a partition for what is not decided.
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from vq import limits
 from vq.broker.base.runner import Runner
@@ -31,11 +31,13 @@ from vq.broker.transactions.ledger import (
     JournaledPart,
     JournaledTransaction,
     TransactionLedger,
+    carried,
 )
 from vq.broker.transactions.notes import (
     FENCED,
     PIECE_BYTES,
     TIME_OUT,
+    Carried,
     Client,
     Note,
     PartPiece,
@@ -57,8 +59,14 @@ __all__ = ["Journal", "JournalCounts"]
 
 logger = get_logger(__name__)
 
-#: Who takes a transactional id is noted again once so much was written behind it.
+#: A transactional id, what is prepared and a decision that is kept are noted again once so much was
+#: written behind them. For what is prepared, twice the size of all transactions is added: otherwise
+#: the copies alone would bring about the next ones.
 CARRY_BYTES: Final = 16 * limits.MIB
+#: So much of what is prepared, or of what is kept, is noted again at a time, or one piece.
+CARRIED_BYTES: Final = 1 * limits.MIB
+#: About so long is a note without messages.
+NOTE_BYTES: Final = 200
 #: An answer with a list ends behind the transaction that fills so much: each has up to 1,000 parts
 #: with the names of their topics, and all of it is one header.
 LISTED_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4
@@ -68,6 +76,9 @@ DUE_MAX: Final = 1_000
 HELD_BYTES_MAX: Final = 64 * limits.MIB
 #: An open transaction that does not say otherwise ends after so long.
 TIMEOUT_MS: Final = int(limits.TRANSACTION_TIMEOUT_S_DEFAULT * 1_000)
+
+#: What is noted of: a transaction, by its number; a transactional id; a name, (xid,).
+_Key: TypeAlias = int | str | tuple[str]
 
 
 class JournalCounts:
@@ -109,9 +120,10 @@ class Journal(JournalReader):
         self.ledger: Final = TransactionLedger()
         self._counts = counts
         self._outbox = outbox
-        self._noted: dict[int | str, asyncio.Future[None]] = {}  # what is not read back yet
+        self._noted: dict[_Key, asyncio.Future[None]] = {}  # what is not read back yet
         self._unstored: dict[int, asyncio.Future[None]] = {}  # committed, and somebody waits
         self._looked_at = 0.0
+        self._carrying = 0, 0  # a transaction of which so many pieces are noted again
         self._held = 0  # bytes of requests that are not noted yet
 
     # Requests -------------------------------------------------------------------------------------
@@ -138,6 +150,8 @@ class Journal(JournalReader):
                 request.client,
                 request.client_epoch,
                 request.by,
+                request.xid,
+                request.keep,
             )
             answer = await self._carry_out(ask, pieces, request)
             pieces.clear()
@@ -152,12 +166,13 @@ class Journal(JournalReader):
         self, ask: Ask, pieces: Sequence[PartPiece], request: wire.TransactRequest
     ) -> Answer:
         number = ask.number
-        await self._until_read(number, ask.client)
+        await self._until_read(number, ask.client, (ask.xid,))
         now_ms = self._clock.wall_ms()
         answer = self.ledger.judge(ask, now_ms)
         if answer is None:
             found = self.ledger.active.get(number)
             self.ledger.check_parts(number, pieces)
+            self.ledger.check_name(ask)
             step = TransactionStep(
                 number,
                 ask.request + 1 if found is None or not ask.by else found.requests,
@@ -168,8 +183,15 @@ class Journal(JournalReader):
                 request.client_epoch,
                 min(request.timeout_ms or TIMEOUT_MS, limits.TRANSACTION_TIMEOUT_MS_MAX),
                 request.xid,
+                request.keep,
             )
-            await self._note(number, [*pieces, step])
+            notes: list[Note] = [*pieces, step]
+            if found is not None and self.ledger.is_kept(ask, found):
+                kept = carried(found)._replace(
+                    request=step.request, state=step.state, by=step.by, decided_ms=now_ms
+                )
+                notes.insert(0, kept)
+            await self._note(number, notes)
             answer = self.ledger.answer_to(ask)
         return answer
 
@@ -185,8 +207,8 @@ class Journal(JournalReader):
         await self._note(client, [Client(client, epoch, self._clock.wall_ms())])
         return epoch
 
-    async def _until_read(self, *keys: int | str) -> None:
-        """Return once all that was noted about transactions and clients is read back.
+    async def _until_read(self, *keys: _Key) -> None:
+        """Return once all that was noted about numbers, clients and names is read back.
 
         Raises:
             VqError: This node does not lead any more.
@@ -222,6 +244,10 @@ class Journal(JournalReader):
             for note in notes:
                 if isinstance(note, TransactionStep):
                     self._noted[note.transaction] = loop.create_future()
+                    if note.xid:
+                        self._noted[note.xid,] = loop.create_future()
+                elif isinstance(note, Carried) and note.state is TransactionState.PREPARED:
+                    self._noted[note.transaction] = loop.create_future()
                 elif isinstance(note, Client):
                     self._noted[note.id] = loop.create_future()
         return why
@@ -249,13 +275,14 @@ class Journal(JournalReader):
         """Carry out a TRANSACTIONS."""
         response = wire.TransactionsResponse()
         most, room = min(request.max_count or 100, 1_000), LISTED_BYTES
-        for each in self.ledger.listed(ended=request.ended):
+        for each in self.ledger.listed(ended=request.ended, kept=request.kept, xid=request.xid):
             if each.number <= request.after:
                 continue
             if len(response.transactions) == most or room <= 0:
                 response.more = True
                 break
             status = _status(each)
+            status.kept = each.number in self.ledger.kept
             room -= status.ByteSize()
             response.transactions.append(status)
         return response
@@ -273,6 +300,10 @@ class Journal(JournalReader):
             self.ledger.take_piece(note, record.offset, record.next_offset - record.offset)
         elif isinstance(note, TransactionStep):
             self._take_step(note, record.offset)
+        elif isinstance(note, Carried):
+            self.ledger.take_carried(note, record.offset)
+            if note.state is TransactionState.PREPARED:
+                self._was_read(note.transaction)
         elif isinstance(note, Client):
             self._counts.rolled_back += self.ledger.take_client(note, record.offset)
             self._was_read(note.id)
@@ -291,8 +322,9 @@ class Journal(JournalReader):
                 if not self._deliveries.is_under_way(part.to, item):
                     self._deliveries.ready(part.to, (item,))
         self._was_read(step.transaction)
+        self._was_read((step.xid,))
 
-    def _was_read(self, key: int | str) -> None:
+    def _was_read(self, key: _Key) -> None:
         read = self._noted.pop(key, None)
         if read is not None and not read.done():
             read.set_result(None)
@@ -393,8 +425,61 @@ class Journal(JournalReader):
         ]
         old = self.ledger.clients_before(self.position - CARRY_BYTES)
         due += [each for each in itertools.islice(old, DUE_MAX) if each.id not in self._noted]
+        due = due[:DUE_MAX]
+        room = CARRIED_BYTES
+        for kept in self.ledger.kept_before(self.position - CARRY_BYTES):
+            room -= NOTE_BYTES * (1 + len(kept.parts))
+            if room < 0 or len(due) >= DUE_MAX:
+                break
+            if kept.transaction not in self._noted:
+                due.append(kept)
         if due:
-            self._append(due[:DUE_MAX])
+            self._append(due)
+
+    async def go_on(self) -> None:
+        """Note again some of what is prepared and has much of the log behind it."""
+        ledger, noted = self.ledger, self._noted
+        number, done = self._carrying
+        begun = ledger.active.get(number)
+        before = self.position - CARRY_BYTES - 2 * ledger.size
+        waiting = {each.number: each for each in ledger.prepared_before(before)}
+        if begun is not None:
+            waiting = {number: begun, **waiting}
+        notes: list[Note] = []
+        room, carrying = CARRIED_BYTES, (0, 0)
+        taken: set[_Key] = set()
+        for found in waiting.values():
+            if room <= 0:
+                break
+            if found.state is not TransactionState.PREPARED or found.number in noted:
+                continue
+            taken.add(found.number)
+            at = done if found is begun else 0
+            pieces = [(part, *each) for part, of in enumerate(found.parts) for each in of.pieces]
+            while at < len(pieces) and room > 0:
+                part, offset, length = pieces[at]
+                at += 1
+                notes.append(await self._piece_at(offset, length, found.number, part, at))
+                room -= length
+            if at < len(pieces):
+                carrying = found.number, at
+                break
+            notes.append(carried(found, len(pieces)))
+            room -= len(found.xid) + NOTE_BYTES
+        if not notes:
+            self._carrying = 0, 0
+        elif not (taken & noted.keys()) and self._append(notes) is None:  # none is decided
+            self._carrying = carrying
+            self.wake()
+
+    async def _piece_at(
+        self, offset: int, length: int, number: int, part: int, copy: int
+    ) -> PartPiece:
+        (record,) = decode_records(bytes(await self._log.bytes_at(offset, length)), offset)
+        piece = decode_note(record.payload)
+        if not isinstance(piece, PartPiece) or piece[:2] != (number, part):
+            raise CorruptData(f"no messages of transaction {number} are at offset {offset}")
+        return piece._replace(copy=copy)
 
     def needs(self) -> Sequence[int]:
         """See ``JournalReader``."""

@@ -52,6 +52,7 @@ class Journals:
     ) -> None:
         self.counts: Final = JournalCounts()
         counts = self.counts
+        self._clock = clock
         self.readers: Final = JournalReaders[Journal](
             TRANSACTIONS_TOPIC,
             partial(Journal, outbox=outbox, gate=gate, clock=clock, runner=runner, counts=counts),
@@ -100,6 +101,15 @@ class Journals:
     def _count(self, state: TransactionState) -> int:
         return sum(each.ledger.counts()[state] for each in self.readers.all.values())
 
+    def _oldest_s(self) -> float:
+        begun = [
+            each.begun_ms
+            for journal in self.readers.all.values()
+            for each in journal.ledger.active.values()
+            if each.begun_ms
+        ]
+        return max(0, self._clock.wall_ms() - min(begun)) / 1_000 if begun else 0.0
+
     def facts(self) -> Iterator[Facts[Any]]:
         """Return what it tells."""
         yield Facts[Journals].of(
@@ -118,6 +128,16 @@ class Journals:
                 "vq_transactions_unstored",
                 "Transactions that are committed, and not all of them is stored yet.",
                 lambda _: self._count(TransactionState.COMMITTED),
+            ),
+            gauge(
+                "vq_transactions_kept",
+                "Transactions whose decision is kept until somebody says to forget it.",
+                lambda _: sum(len(each.ledger.kept) for each in self.readers.all.values()),
+            ),
+            gauge(
+                "vq_transactions_oldest_seconds",
+                "How long ago the oldest transaction that has not ended began; 0: there is none.",
+                lambda _: self._oldest_s(),
             ),
             counter(
                 "vq_transactions_committed",

@@ -8,6 +8,9 @@ An open one is rolled back when its time is over, or when somebody else takes it
 one that is prepared is ended only by a decision. The first decision counts, and whoever comes later
 is told. One that has ended is remembered for longer than a request for it may be on its way; later
 ones are known by the time that its number has.
+
+A decision is kept until somebody says to forget it, if an operator has made it on one that is
+prepared, or if it commits one that decides for other resources, too (``keep``).
 """
 
 from collections import OrderedDict
@@ -17,16 +20,26 @@ from typing import Final, NamedTuple
 
 from vq import limits
 from vq.broker.journal.notes import UNKNOWN
-from vq.broker.transactions.notes import FENCED, Client, PartPiece, TransactionStep
+from vq.broker.transactions.notes import (
+    FENCED,
+    RECOVERED,
+    Carried,
+    Client,
+    PartPiece,
+    TransactionStep,
+)
 from vq.errors import BatchTooLarge, Busy, InvalidRequest, ProducerFenced, TransactionRefused
 from vq.model import TopicPartition, TransactionState, time_ms_of
+from vq.shown import shown
 
 __all__ = ["Answer", "Ask", "JournaledPart", "JournaledTransaction", "TransactionLedger"]
+__all__ += ["carried"]
 
 OPEN: Final = TransactionState.OPEN
 PREPARED: Final = TransactionState.PREPARED
 COMMITTED: Final = TransactionState.COMMITTED
 ROLLED_BACK: Final = TransactionState.ROLLED_BACK
+FORGOTTEN: Final = TransactionState.FORGOTTEN
 _DECIDED: Final = frozenset((COMMITTED, ROLLED_BACK))
 #: The first request of a transaction comes at most so long after its number was made, and the
 #: clocks of producer and master differ by no more.
@@ -46,6 +59,9 @@ CLIENTS_MAX: Final = 20_000
 UNDECIDED_MAX: Final = 10_000
 #: Notes with their messages.
 PIECES_MAX: Final = 200_000
+#: Decisions that are kept until they are forgotten, and the parts of these.
+KEPT_MAX: Final = 10_000
+KEPT_PARTS_MAX: Final = 100_000
 
 
 @dataclass(slots=True)
@@ -81,7 +97,7 @@ class JournaledTransaction:
         parts: What it has, for each partition.
         by: Who decided, if not its producer.
         torn: The journal does not have its first notes any more: it has ended.
-        client, client_epoch, xid: See ``TransactionStep``.
+        client, client_epoch, xid, keep: See ``TransactionStep``.
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
     """
 
@@ -95,6 +111,7 @@ class JournaledTransaction:
     client: str = ""
     client_epoch: int = 0
     xid: str = ""
+    keep: bool = False
     begun_ms: int = 0
     ends_ms: int = 0
     decided_ms: int = 0
@@ -115,6 +132,7 @@ class Ask(NamedTuple):
         has_parts: The request has messages.
         client, client_epoch: Who asks.
         by: Whose decision it is, if not its producer's.
+        xid, keep: See ``TransactionStep``.
     """
 
     number: int
@@ -124,6 +142,8 @@ class Ask(NamedTuple):
     client: str = ""
     client_epoch: int = 0
     by: str = ""
+    xid: str = ""
+    keep: bool = False
 
 
 class Answer(NamedTuple):
@@ -143,6 +163,15 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Copy:
+    """What was read of a copy of a transaction."""
+
+    offset: int
+    pieces: int = 0
+    parts: list[JournaledPart] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _KnownClient:
     epoch: int
     offset: int
@@ -154,10 +183,15 @@ class TransactionLedger:
 
     Attributes:
         active: Transactions that are not decided, or not stored; in the order of their notes.
+        kept: Those whose decision is kept; in the order of the notes that have it.
+        size: Bytes of the notes with messages of all that is active.
     """
 
     def __init__(self) -> None:
         self.active: dict[int, JournaledTransaction] = {}
+        self.kept: OrderedDict[int, JournaledTransaction] = OrderedDict()
+        self.size = self._kept_parts = 0
+        self._copies: dict[int, _Copy] = {}
         self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
@@ -170,21 +204,29 @@ class TransactionLedger:
         number = piece.transaction
         if number in self._ended:
             return
+        if piece.copy:
+            self._take_copy(piece, offset, length)
+            return
         found = self.active.get(number)
         if found is None:
             found = self.active[number] = JournaledTransaction(number, offset)
-        parts = found.parts
-        if piece.part > len(parts):
+        if piece.part > len(found.parts):
             self._tear(found)
         if found.torn:
             return
-        if piece.part == len(parts):
-            parts.append(JournaledPart(piece.to, piece.topic_id))
-        part = parts[piece.part]
-        part.messages += piece.messages
-        part.size += len(piece.data)
-        part.pieces.append((offset, length))
+        _add(found.parts, piece, offset, length)
         self._pieces += 1
+        self.size += length
+
+    def _take_copy(self, piece: PartPiece, offset: int, length: int) -> None:
+        copy = self._copies.get(piece.transaction)
+        if piece.copy == 1:
+            copy = self._copies[piece.transaction] = _Copy(offset)
+        if copy is None or piece.copy != copy.pieces + 1 or piece.part > len(copy.parts):
+            self._copies.pop(piece.transaction, None)  # its first pieces are gone, or never came
+            return
+        _add(copy.parts, piece, offset, length)
+        copy.pieces += 1
 
     def _tear(self, found: JournaledTransaction) -> None:
         """Leave out the parts of a transaction whose first notes are gone: retention has them.
@@ -195,12 +237,53 @@ class TransactionLedger:
         self._drop_parts(found)
 
     def _drop_parts(self, found: JournaledTransaction) -> None:
-        self._pieces -= sum(len(each.pieces) for each in found.parts)
+        self._uncount(found)
         found.parts = []
+
+    def _uncount(self, found: JournaledTransaction) -> None:
+        for part in found.parts:
+            self._pieces -= len(part.pieces)
+            self.size -= sum(length for _, length in part.pieces)
+
+    def take_carried(self, note: Carried, offset: int) -> None:
+        """Take a note that has what older ones have: these are not needed any more."""
+        number, state = note.transaction, note.state
+        copy = self._copies.pop(number, None) or _Copy(offset)
+        if state in _DECIDED:
+            self._keep(note, offset)
+            return
+        found = self.active.get(number)
+        is_decided = number in self._ended or (found is not None and found.state in _DECIDED)
+        if is_decided or copy.pieces != note.pieces:
+            return
+        if found is not None:
+            self._uncount(found)
+        found = self.active[number] = _carried(note, copy.offset)
+        found.parts = copy.parts
+        for part in found.parts:
+            self._pieces += len(part.pieces)
+            self.size += sum(length for _, length in part.pieces)
+        self.active = dict(sorted(self.active.items(), key=lambda each: each[1].offset))
+
+    def _keep(self, note: Carried, offset: int) -> None:
+        kept = self.kept.pop(note.transaction, None)
+        if kept is None:
+            kept = _carried(note, offset)
+            self._kept_parts += len(kept.parts)
+        kept.offset = offset
+        self.kept[note.transaction] = kept
+
+    def _forget_decision(self, number: int) -> None:
+        kept = self.kept.pop(number, None)
+        if kept is not None:
+            self._kept_parts -= len(kept.parts)
 
     def take_step(self, step: TransactionStep, offset: int) -> JournaledTransaction | None:
         """Take a note; return the transaction if it is committed now, and is to be delivered."""
         number = step.transaction
+        if step.state is FORGOTTEN:
+            self._forget_decision(number)
+            return None
         if number in self._ended:
             return None
         found = self.active.get(number)
@@ -213,6 +296,7 @@ class TransactionLedger:
             found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
             found.client, found.client_epoch = step.client, step.client_epoch
             found.xid = step.xid
+        found.keep = found.keep or step.keep
         client = self._clients.get(step.client)
         if client is not None:
             client.used_ms = max(client.used_ms, step.at_ms)
@@ -249,9 +333,13 @@ class TransactionLedger:
         del self.active[number]
         stored = transaction.state is COMMITTED
         offsets = tuple(each.offset for each in transaction.parts) if stored else ()
+        self._uncount(transaction)
+        self._copies.pop(number, None)
         for part in transaction.parts:
-            self._pieces -= len(part.pieces)
             part.pieces.clear()
+        kept = self.kept.get(number)
+        if kept is not None and len(kept.parts) == len(transaction.parts):
+            kept.parts = transaction.parts  # with the offsets of what is stored
         answer = Answer(transaction.state, transaction.by, offsets, stored)
         self._ended[number] = answer, transaction.decided_ms
         self._ended_parts += len(offsets)
@@ -287,9 +375,13 @@ class TransactionLedger:
             VqError: It is refused, and nothing was changed.
         """
         found = self.active.get(ask.number)
+        if ask.state is FORGOTTEN:
+            return self._judge_forget(ask, found)
         ended = self._ended.get(ask.number)
         if ended is not None:
             return _after_end(ask, ended[0])
+        if found is None and ask.number in self.kept:
+            return _after_end(ask, self.answer(ask.number))
         if found is not None and found.state is COMMITTED:
             return _after_end(ask, _answer_of(found))
         if not ask.by:
@@ -302,9 +394,60 @@ class TransactionLedger:
             return Answer(found.state)
         if found.state is PREPARED:
             _judge_prepared(ask)
+            if self.is_kept(ask, found):
+                self._check_kept(len(found.parts))
         else:
             _judge_open(ask, found)
         return None
+
+    def _judge_forget(self, ask: Ask, found: JournaledTransaction | None) -> Answer | None:
+        if ask.number in self.kept:
+            return None
+        if found is not None and found.state is not COMMITTED:
+            raise TransactionRefused(
+                f"transaction {ask.number} is {found.state.word}; only a decision can be forgotten"
+            )
+        return self.answer(ask.number)
+
+    def is_kept(self, ask: Ask, found: JournaledTransaction | None) -> bool:
+        """Whether the decision that a request asks for is kept until it is forgotten."""
+        if found is None or found.state is not PREPARED or ask.state not in _DECIDED:
+            return False
+        by_operator = bool(ask.by) and ask.by != RECOVERED
+        return by_operator or (found.keep and ask.state is COMMITTED)
+
+    def _check_kept(self, parts: int) -> None:
+        """Return if one more decision can be kept.
+
+        Raises:
+            Busy: It cannot.
+        """
+        if len(self.kept) >= KEPT_MAX or self._kept_parts + parts > KEPT_PARTS_MAX:
+            raise Busy(
+                f"this journal keeps {len(self.kept)} decisions of {self._kept_parts} parts; at "
+                f"most {KEPT_MAX} of {KEPT_PARTS_MAX} are kept",
+                hint="`vq tx list --kept` shows them, `vq tx forget` and a number forgets one",
+            )
+
+    def check_name(self, ask: Ask) -> None:
+        """Return if a transaction that begins may have its name, and be kept if it wants that.
+
+        Raises:
+            TransactionRefused: Another one has the name.
+            Busy: Its decision could not be kept.
+        """
+        if not ask.xid or ask.number in self.active:
+            return
+        if ask.keep:
+            self._check_kept(sum(each.keep for each in self.active.values()))
+        for each in (*self.active.values(), *self.kept.values()):
+            if each.xid == ask.xid and each.number != ask.number:
+                raise TransactionRefused(
+                    f"the name {shown(ask.xid)} is in use: transaction {each.number} has it, and "
+                    f"is {each.state.word}",
+                    hint="give each transaction a name of its own; if it is an old one, end it",
+                    details={"transaction": each.number},
+                )
 
     def check_parts(self, number: int, pieces: Sequence[PartPiece]) -> None:
         """Return if a transaction may have these pieces, too.
@@ -324,7 +467,7 @@ class TransactionLedger:
         """Return what became of a transaction."""
         if number in self._ended:
             return self._ended[number][0]
-        found = self.active.get(number)
+        found = self.active.get(number) or self.kept.get(number)
         return Answer(TransactionState.UNKNOWN) if found is None else _answer_of(found)
 
     def answer_to(self, ask: Ask) -> Answer:
@@ -433,16 +576,39 @@ class TransactionLedger:
         """Return the offsets from which on the journal is needed."""
         first = next(iter(self.active.values()), None)
         client = next(iter(self._clients.values()), None)
-        found = [] if first is None else [first.offset]
-        return found if client is None else [*found, client.offset]
+        kept = next(iter(self.kept.values()), None)
+        return [each.offset for each in (first, client, kept) if each is not None]
 
-    def listed(self, *, ended: bool) -> Iterator[JournaledTransaction]:
-        """Yield the transactions that are known, in the order of their numbers."""
-        known = dict(self.active)
-        if ended:
-            known |= self._told
+    def prepared_before(self, offset: int) -> Iterator[JournaledTransaction]:
+        """Yield what only a decision ends and was noted before an offset, the oldest first."""
+        for each in self.active.values():
+            if each.offset >= offset:
+                break
+            if each.state is PREPARED:
+                yield each
+
+    def kept_before(self, offset: int) -> Iterator[Carried]:
+        """Yield the decisions that are kept and noted before an offset, the oldest ones first."""
+        for each in self.kept.values():
+            if each.offset >= offset:
+                break
+            yield carried(each)
+
+    def listed(
+        self, *, ended: bool = False, kept: bool = False, xid: str = ""
+    ) -> Iterator[JournaledTransaction]:
+        """Yield the transactions that are known, in the order of their numbers.
+
+        Args:
+            ended: Also those that have ended.
+            kept: Also those whose decision is kept.
+            xid: Only those with this name; "": all.
+        """
+        known = {**(self.kept if kept or ended else {}), **(self._told if ended else {})}
+        known |= self.active
         for number in sorted(known):
-            yield known[number]
+            if not xid or known[number].xid == xid:
+                yield known[number]
 
     def counts(self) -> dict[TransactionState, int]:
         """Return how many transactions have not ended, by what they are."""
@@ -452,12 +618,66 @@ class TransactionLedger:
         return counts
 
 
+def carried(found: JournaledTransaction, pieces: int = 0) -> Carried:
+    """Return the note of a transaction that was noted before.
+
+    Args:
+        found: It is prepared, and so many ``pieces`` of it stand before; or it is decided.
+    """
+    parts = () if pieces else tuple((each.to, each.messages, each.size) for each in found.parts)
+    return Carried(
+        found.number,
+        found.requests,
+        found.state,
+        found.by,
+        found.client,
+        found.client_epoch,
+        found.xid,
+        found.keep,
+        found.begun_ms,
+        found.decided_ms,
+        pieces,
+        parts,
+    )
+
+
+def _carried(note: Carried, offset: int) -> JournaledTransaction:
+    """Return the transaction that a note has: all but its pieces."""
+    is_stored = note.state is COMMITTED  # as long as it is not, what is active tells it
+    return JournaledTransaction(
+        note.transaction,
+        offset,
+        note.state,
+        note.request,
+        [JournaledPart(to, "", count, size, [], is_stored) for to, count, size in note.parts],
+        note.by,
+        False,
+        note.client,
+        note.client_epoch,
+        note.xid,
+        note.keep,
+        note.begun_ms,
+        0,
+        note.decided_ms,
+    )
+
+
+def _add(parts: list[JournaledPart], piece: PartPiece, offset: int, length: int) -> None:
+    if piece.part == len(parts):
+        parts.append(JournaledPart(piece.to, piece.topic_id))
+    part = parts[piece.part]
+    part.messages += piece.messages
+    part.size += len(piece.data)
+    part.pieces.append((offset, length))
+
+
 def _answer_of(found: JournaledTransaction) -> Answer:
-    return Answer(found.state, found.by, [each.offset for each in found.parts])
+    stored = found.state is COMMITTED and found.is_stored
+    return Answer(found.state, found.by, [each.offset for each in found.parts], stored)
 
 
 def _after_end(ask: Ask, answer: Answer) -> Answer:
-    if ask.state in {answer.state, TransactionState.UNKNOWN}:
+    if ask.state in {answer.state, TransactionState.UNKNOWN, FORGOTTEN}:
         return answer
     if answer.by == FENCED and ask.client:
         raise ProducerFenced(

@@ -2,10 +2,15 @@
 
     Piece       bytes of messages of a transaction, for one partition: a part, or some of it
     Step        a transaction begins, goes on, is prepared, committed, or rolled back
+    Carried     what was noted of a transaction before, at once: the older notes are not needed
     Client      who has a transactional id: the epochs before this one are over
     Sent, Done  see ``journal.notes``; an item is a part of a transaction that is committed
 
 The notes of one request are one batch: its pieces, then its step. So all of it is there or nothing.
+
+What is prepared may wait for long, and would keep all of the log behind it. So its pieces are noted
+again, in batches, and ``Carried`` behind the last one. Only that makes them count: a copy that a
+crash ends is begun anew by whoever leads next. A decision that is kept is a ``Carried`` alone.
 """
 
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -18,7 +23,9 @@ from vq.model import TopicPartition, TransactionState
 __all__ = [
     "FENCED",
     "PIECE_BYTES",
+    "RECOVERED",
     "TIME_OUT",
+    "Carried",
     "Client",
     "Note",
     "PartPiece",
@@ -33,6 +40,9 @@ PIECE_BYTES: Final = limits.MESSAGE_BYTES_MAX - 4 * limits.KIB
 #: Who decides if nobody asks.
 TIME_OUT: Final = "time-out"
 FENCED: Final = "another producer with its transactional id"
+#: Who decides for a producer that is gone, where its transaction decides for other resources: this
+#: is as good as a decision of the producer.
+RECOVERED: Final = "vq tx recover"
 
 
 class PartPiece(NamedTuple):
@@ -45,6 +55,7 @@ class PartPiece(NamedTuple):
         topic_id: Of that topic; another one of its name does not get it.
         messages: How many begin in the piece.
         data: Bytes of their records.
+        copy: It was noted before, and is the so-manieth piece of a copy, from 1 on; 0: it was not.
     """
 
     transaction: int
@@ -53,6 +64,7 @@ class PartPiece(NamedTuple):
     topic_id: str
     messages: int
     data: bytes
+    copy: int = 0
 
 
 class TransactionStep(NamedTuple):
@@ -67,6 +79,7 @@ class TransactionStep(NamedTuple):
         client, client_epoch: Who began it: its transactional id and the epoch of that, or "" and 0.
         timeout_ms: An open one is rolled back so long after its begin.
         xid: Its name in other resources, or "".
+        keep: Its commit is kept until it is forgotten.
     """
 
     transaction: int
@@ -78,11 +91,37 @@ class TransactionStep(NamedTuple):
     client_epoch: int = 0
     timeout_ms: int = 0
     xid: str = ""
+    keep: bool = False
 
     @property
     def is_automatic(self) -> bool:
         """Whether nobody has asked for it: it counts only if the transaction is still open."""
         return self.by == TIME_OUT
+
+
+class Carried(NamedTuple):
+    """A transaction that is prepared, or whose decision is kept: all but its messages.
+
+    Attributes:
+        transaction: Its number.
+        request, state, by, client, client_epoch, xid, keep: See ``TransactionStep``.
+        begun_ms, decided_ms: By the wall clock of the master; 0: it is not.
+        pieces: How many its copy has, which stands before.
+        parts: Of a decision: partition, messages and bytes of each.
+    """
+
+    transaction: int
+    request: int
+    state: TransactionState
+    by: str
+    client: str
+    client_epoch: int
+    xid: str
+    keep: bool
+    begun_ms: int
+    decided_ms: int
+    pieces: int
+    parts: tuple[tuple[TopicPartition, int, int], ...] = ()
 
 
 class Client(NamedTuple):
@@ -99,7 +138,7 @@ class Client(NamedTuple):
     at_ms: int
 
 
-Note: TypeAlias = PartPiece | TransactionStep | Client | Sent | Done
+Note: TypeAlias = PartPiece | TransactionStep | Carried | Client | Sent | Done
 
 
 def encode_note(note: Note) -> bytes:
@@ -112,6 +151,8 @@ def encode_note(note: Note) -> bytes:
             "topic_id": note.topic_id,
             "messages": note.messages,
         }
+        if note.copy:
+            head["copy"] = note.copy
         return notes.encode(head, note.data)
     if isinstance(note, TransactionStep):
         head = {
@@ -128,6 +169,24 @@ def encode_note(note: Note) -> bytes:
             head["timeout"] = note.timeout_ms
         if note.xid:
             head["xid"] = note.xid
+        if note.keep:
+            head["keep"] = True
+        return notes.encode(head)
+    if isinstance(note, Carried):
+        head = {
+            "carried": note.transaction,
+            "request": note.request,
+            "state": int(note.state),
+            "by": note.by,
+            "client": note.client,
+            "epoch": note.client_epoch,
+            "xid": note.xid,
+            "keep": note.keep,
+            "begun": note.begun_ms,
+            "decided": note.decided_ms,
+            "pieces": note.pieces,
+            "parts": [[*to, messages, size] for to, messages, size in note.parts],
+        }
         return notes.encode(head)
     if isinstance(note, Client):
         return notes.encode({"client": note.id, "epoch": note.epoch, "at": note.at_ms})
@@ -152,7 +211,13 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
     if "piece" in head:
         to = TopicPartition(*head["to"])
         return PartPiece(
-            head["piece"], head["part"], to, head["topic_id"], head["messages"], behind
+            head["piece"],
+            head["part"],
+            to,
+            head["topic_id"],
+            head["messages"],
+            behind,
+            head.get("copy", 0),
         )
     if "step" in head:
         return TransactionStep(
@@ -165,6 +230,23 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head.get("epoch", 0),
             head.get("timeout", 0),
             head.get("xid", ""),
+            head.get("keep", False),
+        )
+    if "carried" in head:
+        parts = tuple((TopicPartition(e[0], e[1]), e[2], e[3]) for e in head["parts"])
+        return Carried(
+            head["carried"],
+            head["request"],
+            TransactionState(head["state"]),
+            head["by"],
+            head["client"],
+            head["epoch"],
+            head["xid"],
+            head["keep"],
+            head["begun"],
+            head["decided"],
+            head["pieces"],
+            parts,
         )
     if "client" in head:
         return Client(head["client"], head["epoch"], head["at"])

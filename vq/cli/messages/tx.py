@@ -13,6 +13,7 @@ from vq.operations.messages.transactions import (
     TransactionDescription,
     commit_transaction,
     describe_transaction,
+    forget_transaction,
     list_transactions,
     roll_back_transaction,
 )
@@ -28,6 +29,8 @@ _ROW: Final = {
     "ends_s": maybe(NUMBER),
     "decided_s": maybe(NUMBER),
     "by": maybe(TEXT),
+    "kept": TRUTH,
+    "next": TEXT,
     "stored": TRUTH,
     "messages": WHOLE,
     "bytes": WHOLE,
@@ -58,6 +61,9 @@ class TransactionNumber(click.ParamType[int]):
 @tx.command(name="list")
 @click.option("--ended", is_flag=True, help="Also the last ones that have ended, 1,000 a journal.")
 @click.option(
+    "--kept", is_flag=True, help="Also decisions that are kept until `vq tx forget` takes them."
+)
+@click.option(
     "--older-than",
     type=WholeNumber(min=0, max=10**9),
     default=0,
@@ -66,22 +72,24 @@ class TransactionNumber(click.ParamType[int]):
 )
 @shows(some(record(**_ROW, parts=WHOLE)))
 @command_options
-def list_(invocation: Invocation, older_than: int, *, ended: bool) -> None:
+def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -> None:
     """List the transactions that have not ended, the oldest at the top.
 
     `open`: its producer sends more, or rolls it back; it is rolled back at `ends`. `prepared`: only
     a decision ends it. `committed`: not all of it is stored yet. `owner` is the transactional id of
-    its producer. `by` is who decided, if it was not the producer.
+    its producer. `by` is who decided, if it was not the producer. `next` is what comes next: its
+    time-out, a decision, its storing; `forget`: its decision is kept, since an operator made it on
+    one that was prepared, or since databases follow it.
     """
-    found = invocation.call(list_transactions, ended=ended, older_than_s=older_than)
+    found = invocation.call(list_transactions, ended=ended, kept=kept, older_than_s=older_than)
     output = invocation.output
     if output.as_json:
         output.document([{**_values(each), "parts": len(each.parts)} for each in found])
         return
     rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
-    output.table(rows, columns=_COLUMNS, optional=("owner", "by", "ends"))
+    output.table(rows, columns=_COLUMNS, optional=("owner", "xid", "by", "ends"))
     if not rows:
-        output.remark("no transaction" if ended else "no transaction is under way")
+        output.remark("no transaction" if ended or kept else "no transaction is under way")
 
 
 _COLUMNS: Final = (
@@ -89,10 +97,12 @@ _COLUMNS: Final = (
     "state",
     "age_s",
     "owner",
+    "xid",
     "parts",
     "messages",
     "bytes",
     "by",
+    "next",
     "ends",
 )
 
@@ -109,6 +119,8 @@ def _values(found: TransactionDescription) -> dict[str, Any]:
         "ends_s": text.in_seconds(found.ends_ms),
         "decided_s": text.in_seconds(found.decided_ms),
         "by": found.by,
+        "kept": found.kept,
+        "next": found.next,
         "stored": found.stored,
         "messages": found.messages,
         "bytes": found.size_bytes,
@@ -194,6 +206,8 @@ _LINES: Final = (
     "ends",
     "decided",
     "by",
+    "kept",
+    "next",
     "stored",
     "messages",
     "bytes",
@@ -232,26 +246,47 @@ def rollback(invocation: Invocation, number: int, *, yes: bool) -> None:
     _decide(invocation, number, TransactionState.ROLLED_BACK, yes=yes)
 
 
+@tx.command()
+@click.argument("number", type=TransactionNumber())
+@yes_option
+@shows(_DECIDED)
+@command_options
+def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
+    """Have the decision on a transaction kept no longer.
+
+    It is kept if an operator made it on one that was prepared, or if databases follow it. Forget it
+    once its producer, or all its databases, know it: `vq tx recover` takes what nobody knows for
+    rolled back.
+    """
+    _decide(invocation, number, TransactionState.FORGOTTEN, yes=yes)
+
+
 def _decide(invocation: Invocation, number: int, state: TransactionState, *, yes: bool) -> None:
     output = invocation.output
     found = invocation.call(describe_transaction, number)
     now, by, stored = found.state, found.by, found.stored
     if yes:
-        act = commit_transaction if state is TransactionState.COMMITTED else roll_back_transaction
-        decision = invocation.call(act, number)
+        decision = invocation.call(_ACTS[state][1], number)
         now, by, stored = decision.state, decision.by, decision.stored
     if output.as_json:
         values = {"done": yes, "transaction": str(number), "state": _word(now), "by": by}
         output.document({**values, "stored": stored, "messages": found.messages})
     elif yes:
         who = f" by {by}" if by else ""
-        output.remark(f"transaction {number} is {now.word}{who}")
+        is_forgotten = "; that is forgotten" if state is TransactionState.FORGOTTEN else ""
+        output.remark(f"transaction {number} is {now.word}{who}{is_forgotten}")
     else:
         of = f"{found.messages} message(s) for {len(found.parts)} partition(s)"
-        to_do = "commit" if state is TransactionState.COMMITTED else "roll back"
         output.remark(
-            f"plan: {to_do} transaction {number}, which is {now.word}, with {of}; this cannot be "
-            "undone"
+            f"plan: {_ACTS[state][0]} transaction {number}, which is {now.word}, with {of}; this "
+            "cannot be undone"
         )
     if not yes:
         invocation.only_planned()
+
+
+_ACTS: Final = {
+    TransactionState.COMMITTED: ("commit", commit_transaction),
+    TransactionState.ROLLED_BACK: ("roll back", roll_back_transaction),
+    TransactionState.FORGOTTEN: ("forget the decision on", forget_transaction),
+}

@@ -35,6 +35,7 @@ from vq.client.producer.send.unheard import (
 from vq.client.producer.spread.following import LoadFollower
 from vq.client.producer.spread.partitioner import strategy_of, wants_load
 from vq.client.producer.transaction.transaction import Transactions
+from vq.client.producer.transaction.two_phase import TwoPhase
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
@@ -123,6 +124,7 @@ class ProducerCore:
         follows = sense is not None or wants_load(config.partitioner)
         self.follower = LoadFollower(cluster, sense, self.accumulator.topics) if follows else None
         self.transactions = Transactions(cluster, self.accumulator, config)
+        self.two_phase = TwoPhase(self.transactions)
         self._known_topics: set[str] = set()  # ids of those that were opened, with an identity
         self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)

@@ -33,6 +33,7 @@ _WAIT_SHARE: Final = 0.5
 #: Transactions that one answer has at most.
 _PAGE: Final = 1_000
 _NUMBER_MAX: Final = 2**63 - 1
+_NEXT: Final = {TransactionState.OPEN: "time-out", TransactionState.PREPARED: "decision"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class TransactionDescription:
         ends_ms: When it is rolled back if it is still open; None: only a decision ends it.
         decided_ms: When it was decided; None: it is not.
         by: Who has decided, if it was not its producer.
+        kept: Its decision is kept until it is forgotten.
         parts: What it has for each partition; of one that has ended, too.
     """
 
@@ -83,6 +85,7 @@ class TransactionDescription:
     ends_ms: int | None
     decided_ms: int | None
     by: str | None
+    kept: bool
     parts: tuple[PartOfTransaction, ...]
 
     @property
@@ -94,6 +97,15 @@ class TransactionDescription:
     def size_bytes(self) -> int:
         """How long their records are."""
         return sum(each.size_bytes for each in self.parts)
+
+    @property
+    def next(self) -> str:
+        """What comes next: ``time-out``, ``decision``, ``storing``, ``forget`` or ``nothing``."""
+        if self.state in _NEXT:
+            return _NEXT[self.state]
+        if self.state is TransactionState.COMMITTED and not self.stored:
+            return "storing"
+        return "forget" if self.kept else "nothing"
 
     @property
     def stored(self) -> bool:
@@ -120,7 +132,7 @@ class TransactionDecision:
 
 
 async def list_transactions(
-    cluster: ClusterClient, *, ended: bool = False, older_than_s: int = 0
+    cluster: ClusterClient, *, ended: bool = False, kept: bool = False, older_than_s: int = 0
 ) -> list[TransactionDescription]:
     """Return the transactions that have not ended, in the order of their numbers, so of their ages.
 
@@ -128,6 +140,7 @@ async def list_transactions(
 
     Args:
         ended: Also the last ones that have ended: each of the journals remembers up to 1,000.
+        kept: Also those whose decision is kept until it is forgotten.
         older_than_s: Only those that began so long ago, by this machine's clock.
 
     Raises:
@@ -139,7 +152,7 @@ async def list_transactions(
         raise InvalidArgument(f"older_than_s = {older_than_s} is negative; give 0 or more")
     before_ms = cluster.clock.wall_ms() - older_than_s * 1_000
     journals = await _journals(cluster)
-    of_each = await gather_all(_of(cluster, each, ended=ended) for each in journals)
+    of_each = await gather_all(_of(cluster, each, ended=ended, kept=kept) for each in journals)
     found = [each for told in of_each for each in told]
     return sorted(
         (each for each in found if not older_than_s or each.begun_ms <= before_ms),
@@ -168,7 +181,7 @@ async def describe_transaction(cluster: ClusterClient, number: int) -> Transacti
     raise TransactionRefused(
         f"transaction {number}: none of the {len(journals)} journals knows it; it was never begun, "
         "or it ended, and each of them remembers the last 1,000 that did",
-        hint="`vq tx list --ended` shows those that are known",
+        hint="`vq tx list --ended --kept` shows those that are known",
     )
 
 
@@ -207,6 +220,27 @@ async def roll_back_transaction(
         VqError: The journal cannot be asked; nothing was decided.
     """
     return await _decide(cluster, number, TransactionState.ROLLED_BACK, timeout)
+
+
+async def forget_transaction(
+    cluster: ClusterClient, number: int, *, timeout: float = DECIDE_S
+) -> TransactionDecision:
+    """Have a decision kept no longer; once more changes nothing.
+
+    A decision is kept if an operator made it on a transaction that was prepared, or if databases
+    follow it. Forget it once its producer, or all its databases, know it: who asks later is told
+    that nobody knows the transaction, and takes it for rolled back.
+
+    Args:
+        number: Of the transaction.
+        timeout: How long to ask its journal, in seconds.
+
+    Raises:
+        TransactionRefused: It is not decided, or not known.
+        TransactionInDoubt: The journal did not answer in time.
+        VqError: The journal cannot be asked; nothing has changed.
+    """
+    return await _decide(cluster, number, TransactionState.FORGOTTEN, timeout)
 
 
 async def _decide(
@@ -262,6 +296,7 @@ async def _of(
     journal: TopicPartition,
     *,
     ended: bool,
+    kept: bool = False,
     after: int = 0,
     count: int = 0,
 ) -> list[TransactionDescription]:
@@ -275,6 +310,7 @@ async def _of(
             after=found[-1].number if found else after,
             max_count=count or _PAGE,
             ended=ended,
+            kept=kept,
         )
         answer = await ask_master(
             cluster,
@@ -312,6 +348,7 @@ def _description(journal: int, told: TransactionStatus) -> TransactionDescriptio
         ends_ms=told.ends_ms or None,
         decided_ms=told.decided_ms or None,
         by=told.by or None,
+        kept=told.kept,
         parts=tuple(
             PartOfTransaction(
                 topic=part.topic,

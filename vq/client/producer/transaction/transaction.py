@@ -37,7 +37,7 @@ from vq.errors import (
     TransactionRefused,
     VqError,
 )
-from vq.model import Message, SendResult, TopicPartition, TransactionState
+from vq.model import Message, SendResult, TopicPartition, TransactionState, Xid
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FenceRequest, TransactRequest, TransactResponse
 from vq.reserved import TRANSACTIONS_TOPIC
@@ -61,6 +61,12 @@ class _Stage(Enum):
     IN_DOUBT = "in doubt"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
+
+
+_DECISIONS: Final = {
+    _Stage.COMMITTED: TransactionState.COMMITTED,
+    _Stage.ROLLED_BACK: TransactionState.ROLLED_BACK,
+}
 
 
 class Transactions:
@@ -96,8 +102,12 @@ class Transactions:
                 return each
         return None
 
-    def begin(self) -> "TransactionCore":
+    def begin(self, xid: Xid | None = None, *, number: int = 0) -> "TransactionCore":
         """Begin one for this thread, or this task, and those that it begins.
+
+        Args:
+            xid: Its name in other resources, if it has one.
+            number: Its number, if its commit decides for these, and is to be kept for them.
 
         Raises:
             InvalidState: It has one already, or the producer is closed.
@@ -117,7 +127,12 @@ class Transactions:
                 "this thread, or task, has a transaction of this producer already; commit it or "
                 "roll it back first"
             )
-        begun = TransactionCore(self)
+        if xid is not None and self.config.transactional_id is not None:
+            raise InvalidState(
+                "a producer with a transactional_id has no transactions with names of their own: "
+                "each of the two says in which journal a transaction is"
+            )
+        begun = TransactionCore(self, xid, number)
         _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
         with self._lock:
             self.open += 1
@@ -182,10 +197,13 @@ class Transactions:
         """Refuse all further transactions."""
         self._fenced = error
 
-    async def journal_of(self, first: TopicPartition | None) -> TopicPartition:
+    async def journal_of(
+        self, first: TopicPartition | None, xid: Xid | None = None
+    ) -> TopicPartition:
         """Return the partition of the journal in which a transaction is decided.
 
-        A transactional id has one for ever. Other transactions have one in the broker group of
+        A transactional id has one for ever, and so have names with the same gtrid: whoever knows
+        it finds the transaction. Other transactions have one in the broker group of
         their first message, if there is one: its decision and its messages need no other group.
 
         Raises:
@@ -194,6 +212,8 @@ class Transactions:
         cluster = self.cluster
         routes = await cluster.track_internal(TRANSACTIONS_TOPIC)
         count = len(routes.topic(TRANSACTIONS_TOPIC).partitions)
+        if xid is not None:
+            return TopicPartition(TRANSACTIONS_TOPIC, key_partition(xid.gtrid, count))
         if self.config.transactional_id is not None:
             number = key_partition(self.config.transactional_id, count)
             return TopicPartition(TRANSACTIONS_TOPIC, number)
@@ -213,11 +233,14 @@ class TransactionCore:
     Attributes:
         producer: Whose it is.
         number: Known to brokers; 0 before they have heard of it.
+        xid: Its name in other resources, if it has one.
     """
 
-    def __init__(self, producer: Transactions) -> None:
+    def __init__(self, producer: Transactions, xid: Xid | None = None, number: int = 0) -> None:
         self.producer = producer
-        self.number = 0
+        self.number = number
+        self.xid = xid
+        self._keep = number > 0
         self._collected = Collected()
         self._ids: list[int] = []  # for the next messages, the last one first
         self._lock = threading.Lock()
@@ -229,7 +252,6 @@ class TransactionCore:
         self._bodies: list[bytes] = []
         self._sent = 0  # requests that were answered
         self._prepares = False  # the last one prepares, and another one decides
-        self._xid = ""
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
 
@@ -237,6 +259,11 @@ class TransactionCore:
     def is_open(self) -> bool:
         """Whether it takes messages."""
         return self._stage is _Stage.OPEN
+
+    @property
+    def decision(self) -> TransactionState | None:
+        """What it was decided to be, as far as this process knows."""
+        return _DECISIONS.get(self._stage)
 
     # Messages -------------------------------------------------------------------------------------
     def add(
@@ -322,7 +349,7 @@ class TransactionCore:
         with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             return await self._commit(self._until(timeout_s))
 
-    async def prepare(self, timeout_s: float, *, xid: str = "") -> None:
+    async def prepare(self, timeout_s: float) -> None:
         """Have all messages wait at the broker, durably, until a decision, however long that takes.
 
         Then it takes no messages, and its time is over no more. May be called again after
@@ -330,7 +357,6 @@ class TransactionCore:
 
         Args:
             timeout_s: Until then it must be known.
-            xid: Its name in other resources.
 
         Raises:
             TransactionInDoubt: It is unknown whether it is prepared; nothing was committed.
@@ -341,7 +367,7 @@ class TransactionCore:
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
             if not self._requests:
-                self._prepares, self._xid = True, xid
+                self._prepares = True
                 await self._make_requests()
             if not self._prepares:
                 raise InvalidState("the transaction is being committed; it cannot be prepared")
@@ -420,7 +446,7 @@ class TransactionCore:
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
         if not self._requests and self._single is None:
-            if not self._collected.messages:
+            if not self._collected.messages and self.xid is None:
                 self._end(_Stage.COMMITTED)
                 return []
             await self._make_requests()
@@ -475,12 +501,14 @@ class TransactionCore:
         try:
             if self.producer.cluster.clock.monotonic() >= self._ends_at:
                 raise TransactionRefused(self._late())
-            (self.number,) = self.producer.cluster.take_ids(1)
-            only = None if self._prepares else self._collected.only_part()
+            if not self.number:
+                (self.number,) = self.producer.cluster.take_ids(1)
+            needs_journal = self._prepares or self.xid is not None
+            only = None if needs_journal else self._collected.only_part()
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
-            self._journal = await self.producer.journal_of(self._collected.first)
+            self._journal = await self.producer.journal_of(self._collected.first, self.xid)
         except VqError as error:
             self._roll_back(error)
             raise
@@ -506,7 +534,8 @@ class TransactionCore:
             client=config.transactional_id or "",
             client_epoch=producer.epoch,
             timeout_ms=int(config.transaction_timeout_s * 1_000),
-            xid=self._xid,
+            xid="" if self.xid is None else self.xid.text,
+            keep=self._keep,
         )
 
     async def _ask(
@@ -612,9 +641,13 @@ class TransactionCore:
         self._stage = _Stage.IN_DOUBT
         is_decided = not self._prepares or self._sent == len(self._requests)
         what = "committed" if is_decided else "prepared"
+        details: dict[str, int | str] = {"transaction": self.number}
+        named = ""
+        if self.xid is not None:
+            details["xid"], named = self.xid.text, f", xid {self.xid.text},"
         doubt = TransactionInDoubt(
-            f"it is unknown whether transaction {self.number} is {what}: {error}",
-            details={"transaction": self.number},
+            f"it is unknown whether transaction {self.number}{named} is {what}: {error}",
+            details=details,
         )
         self._collected.fail(doubt)
         return doubt
