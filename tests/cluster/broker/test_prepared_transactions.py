@@ -1,12 +1,13 @@
 """Transactions that are prepared: they wait at the broker until a decision, whatever happens."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
-from support.client import factory_of
+from support.client import factory_of, started
 from support.late_clock import later
 from support.waiting import until
 
@@ -25,6 +26,7 @@ from vq.errors import (
 )
 from vq.limits import KIB
 from vq.model import Message, TopicPartition, TransactionState
+from vq.operations.partitions import placements
 from vq.reserved import TRANSACTIONS_TOPIC
 from vq.store.log.log_config import LogConfig
 
@@ -41,14 +43,16 @@ async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
 
 
 async def stored(cluster: MemoryCluster, *topics: str) -> list[bytes]:
+    """Return the contents of all messages of topics of two partitions, in whatever range."""
+    found = []
     async with factory_of(cluster, seed=99) as factory:
         consumer = await factory.create_consumer()
-        found = [
-            await consumer.get(topic, number, 0, 8 << 20)
-            for topic in topics or ("t",)
-            for number in range(2)
-        ]
-        return sorted(each.content for messages in found for each in messages)
+        for topic, number in itertools.product(topics or ("t",), range(2)):
+            offset = 0
+            while messages := await consumer.get(topic, number, offset, 8 << 20):
+                found += [each.content for each in messages]
+                offset = messages[-1].next_offset
+    return sorted(found)
 
 
 async def prepared(
@@ -182,6 +186,28 @@ async def test_journal_and_partitions_move_between_groups_meanwhile(
     assert await transaction.outcome() is TransactionState.PREPARED
     await transaction.commit()
     assert await stored(cluster) == [b"0", b"1"]
+
+
+async def test_a_part_that_was_stored_before_a_move_is_not_stored_again(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its journal sends it again after a take-over. The group that has the partition now was not
+    told who had sent what before the move, so the former group is asked."""
+    await cluster.start(group="b2")
+    producer = await factory.create_producer()
+    async with producer.transaction():
+        for key in range(8):
+            await producer.send(Message("t", b"%d" % key, key=key))
+    before = await stored(cluster)
+    async with started(cluster, seed=98) as operator:
+        for planned in await placements.plan_moves(operator, "t", [0, 1], "b2"):
+            sealed = await placements.seal(operator, planned)
+            await placements.place(operator, planned, sealed)  # an adopt that was lost
+    await cluster.nodes["b1"].stop()
+    await cluster.start()
+    await asyncio.sleep(30)
+    assert await factory.admin.list_transactions() == []
+    assert await stored(cluster) == before
 
 
 def set_free(cluster: MemoryCluster, group: str, share: float) -> None:

@@ -17,6 +17,8 @@ from vq.coordination.tree.coordinator import Coordinator
 from vq.errors import (
     CoordinationError,
     NotMaster,
+    OffsetOutOfRange,
+    PartitionReadOnly,
     SequenceStale,
     UnknownPartition,
     UnknownProducer,
@@ -39,6 +41,8 @@ ANSWER_TIMEOUT_S: Final = 10.0
 #: What topics take is looked up no longer before their messages are accepted.
 LOOK_UP_S: Final = 1.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=5.0, jitter=0.2)
+#: A group that had a partition before is asked so often what it knows of a batch, for a minute.
+ASKED_BEFORE: Final = 18
 #: A batch that is refused so often is told once.
 TOLD_AFTER: Final = 5
 
@@ -137,7 +141,10 @@ class Outbox:
                     raise Gone(str(error)) from error
                 why: VqError = error
             except (UnknownProducer, SequenceStale) as error:
-                raise NotRemembered(str(error)) from error
+                offset = await self._stored_before(parcel.to, request, tell)
+                if offset is None:
+                    raise NotRemembered(str(error)) from error
+                return offset
             except VqError as error:
                 why = error
             else:
@@ -150,6 +157,51 @@ class Outbox:
             if failures == TOLD_AFTER:
                 tell(f"{parcel.to} takes no messages: {why}")
             await asyncio.sleep(BACKOFF.pause_s(failures, self._rng))
+
+    async def _stored_before(
+        self, to: TopicPartition, request: wire.PutRequest, tell: Callable[[str], None]
+    ) -> int | None:
+        """Return where a group has a batch that had the partition before; None: none tells it.
+
+        The stamps move along with a partition. If the group that has it now loses them, as it does
+        when another node leads, what was stored before the move is known only there.
+        """
+        view = self._routes.snapshot.topics.get(to.topic)
+        spans = () if view is None else self._routes.snapshot.placement(to).spans
+        groups = dict.fromkeys(span.group for span in reversed(spans[:-1]))
+        groups.pop(spans[-1].group if spans else "", None)
+        asked = wire.PutRequest()
+        asked.CopyFrom(request)
+        asked.epoch, asked.resend = 0, True
+        for group in groups:
+            for tries in range(1, ASKED_BEFORE + 1):
+                try:
+                    return await self._known_by(group, to, asked)
+                except PartitionReadOnly:
+                    break  # it does not know it
+                except VqError as error:
+                    tell(f"{group} had {to} before, and cannot tell what it has: {error}")
+                    await asyncio.sleep(BACKOFF.pause_s(tries, self._rng))
+        return None
+
+    async def _known_by(self, group: str, to: TopicPartition, request: wire.PutRequest) -> int:
+        """Return where a batch lies in a range of an earlier group.
+
+        Raises:
+            PartitionReadOnly: It does not know the batch.
+            VqError: It cannot be asked now.
+        """
+        master = self._routes.snapshot.master(group)
+        if master is None:
+            await self._routes.refresh(to.topic)
+            raise NotMaster(f"group {group}, which had {to}, has no master now")
+        first = next(e for e in self._routes.snapshot.placement(to).spans if e.group == group)
+        with suppress(OffsetOutOfRange):  # the log is opened for a reader
+            await self.read(to, group, first.start, 1)
+        connection = await self._connection(master[0])
+        answer, _ = await connection.request(Command.PUT, request, timeout=ANSWER_TIMEOUT_S)
+        assert isinstance(answer, wire.PutResponse)
+        return answer.offset
 
     async def read(self, partition: TopicPartition, group: str, offset: int, size: int) -> bytes:
         """Return bytes of a range that another group has.

@@ -33,6 +33,10 @@ __all__ = ["acknowledge_known", "put"]
 # Looked up for each batch.
 _SYNC: Final = FlushMode.SYNC
 _ALONE: Final = Replication.ASYNC  # the master alone acknowledges
+#: A log whose table of producers holds.
+_KNOWS: Final = frozenset((LogState.OK, LogState.SEALED))
+#: What is stored is known there, and nothing more is appended.
+_CLOSED: Final = frozenset((ChannelState.NOT_WRITABLE, ChannelState.READS))
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
@@ -145,16 +149,17 @@ def acknowledge_known(
 ) -> bool:
     """Answer a batch that is stored already with its first result; return whether it is.
 
-    For a topic that was closed, and a disk that is full: its producer has lost the answer, and
-    would not learn the outcome from a refusal. Nothing looks at the body: the header has its
+    For a topic that was closed, a disk that is full, and a partition whose appends another group
+    takes now: its producer has lost the answer, and would not learn the outcome from a refusal.
+    Nothing looks at the body: the header has its
     CRC, which says whether it is the batch that is stored.
     """
     log, role, place = channel.log, channel.role, channel.place
-    is_closed = channel.state is ChannelState.NOT_WRITABLE
+    is_closed = channel.state in _CLOSED
     is_full = channel.state is ChannelState.WRITES and isinstance(place.refusal, DiskFull)
     if not (is_closed or is_full) or place.gone or not header.producer_id:
         return False
-    if log is None or log.state is not LogState.OK or not header.epoch <= role.epoch > 0:
+    if log is None or log.state not in _KNOWS or not header.epoch <= role.epoch > 0:
         return False
     stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
     try:
