@@ -100,7 +100,10 @@ def postgresql() -> Iterator[str]:
             [*prefix, initdb, "-D", str(data), "-U", "vq", "-A", "trust", "-N", "-E", "UTF8"], place
         )
         url = f"postgresql+psycopg://vq@/postgres?host={place}"
-        settings = ("listen_addresses=", "fsync=off", f"unix_socket_directories={place}")
+        settings = (
+            *("listen_addresses=", "fsync=off", f"unix_socket_directories={place}"),
+            "max_prepared_transactions=20",
+        )
         options = [word for each in settings for word in ("-c", each)]
         with _running([*prefix, server, "-D", str(data), *options], place, _answers(url)):
             yield url
