@@ -209,6 +209,7 @@ def _xa_prepared(connection: Any) -> Iterator[_Prepared]:
     with connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
         rows = cursor.fetchall()
+    connection.rollback()  # the server ends no branch inside another transaction
     for format_id, gtrid_length, bqual_length, data in rows:
         raw = data.encode(errors="surrogateescape") if isinstance(data, str) else bytes(data)
         parts = raw[:gtrid_length], raw[gtrid_length : gtrid_length + bqual_length]
