@@ -25,6 +25,8 @@ __all__ = [
 
 #: ``vq`` as two letters.
 FORMAT_ID: Final = 0x7671
+#: Of psycopg: such a transaction PostgreSQL rolls back when it is to prepare it, without an error.
+_FAILED: Final = 3
 
 
 def global_id(journal_id: str, number: int) -> str:
@@ -118,6 +120,12 @@ class _PlainBranch:
 
     def prepare(self) -> None:
         """See ``Branch``."""
+        info = getattr(self._connection, "info", None)
+        if getattr(info, "transaction_status", None) == _FAILED:
+            raise InvalidState(
+                "a statement has failed in the database's part of the transaction, which can only "
+                "be rolled back"
+            )
         self._connection.tpc_prepare()
 
     def commit(self) -> None:
@@ -209,7 +217,7 @@ def _xa_prepared(connection: Any) -> Iterator[_Prepared]:
     with connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
         rows = cursor.fetchall()
-    connection.rollback()  # the server ends no branch inside another transaction
+    connection.autocommit(True)  # otherwise the server ends no branch that another one has begun
     for format_id, gtrid_length, bqual_length, data in rows:
         raw = data.encode(errors="surrogateescape") if isinstance(data, str) else bytes(data)
         parts = raw[:gtrid_length], raw[gtrid_length : gtrid_length + bqual_length]

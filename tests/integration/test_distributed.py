@@ -169,7 +169,7 @@ def test_all_is_committed_or_rolled_back(
         with pytest.raises(psycopg.errors.UniqueViolation):
             connections[0].execute("INSERT INTO done VALUES ('committed')")
 
-    with pytest.raises(psycopg.Error):
+    with pytest.raises(vq.InvalidState, match="a statement has failed"):
         send("cannot prepare", then=breaks)
     send("again")
     for found in stored(factory, topic, databases):
@@ -236,3 +236,24 @@ def test_the_package_transaction_commits_and_aborts(
     for found in stored(factory, topic, databases):
         assert "by the package" in found
         assert not found & {"aborted by vote", "aborted at once"}
+
+
+def test_a_postgresql_that_prepares_nothing_is_named(
+    cluster: ProcessCluster, factory: vq.MessageFactory, topic: str, databases: tuple[str, str]
+) -> None:
+    """It is so unless it is set: by ``vq doctor``, and before anything is stored."""
+    producer = factory.create_producer()
+    with postgresql(prepares=0) as url:
+        told = cluster.vq("doctor", "--local", "--database", url, "--database", databases[1])
+        assert told.returncode == 1
+        said = told.stdout.decode()
+        assert "max_prepared_transactions = 0" in said
+        assert "takes part in transactions" in said
+        with psycopg.connect(plain(url)) as connection:
+            both = vq.distributed(producer, connection)
+            connection.execute("CREATE TABLE t (n integer)")
+            producer.send_sync(vq.Message(topic, b"never"))
+            with pytest.raises(psycopg.Error, match="max_prepared_transactions"):
+                both.commit()
+            assert connection.execute("SELECT to_regclass('t')").fetchone() == (None,)
+    assert [each for found in read_all(factory, topic).values() for each in found] == []

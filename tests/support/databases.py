@@ -91,8 +91,11 @@ def _answers(url: str) -> Callable[[], bool]:
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """Run a PostgreSQL server; yield the URL of its database."""
+def postgresql(prepares: int = 20) -> Iterator[str]:
+    """Run a PostgreSQL server; yield the URL of its database.
+
+    ``prepares``: so many prepared transactions it takes; itself it would take none.
+    """
     server, initdb = (program(name, "postgresql") for name in ("postgres", "initdb"))
     with _place("postgres") as (place, prefix):
         data = place / "data"
@@ -102,7 +105,7 @@ def postgresql() -> Iterator[str]:
         url = f"postgresql+psycopg://vq@/postgres?host={place}"
         settings = (
             *("listen_addresses=", "fsync=off", f"unix_socket_directories={place}"),
-            "max_prepared_transactions=20",
+            f"max_prepared_transactions={prepares}",
         )
         options = [word for each in settings for word in ("-c", each)]
         with _running([*prefix, server, "-D", str(data), *options], place, _answers(url)):
