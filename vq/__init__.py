@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vq import serializers as serializers
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.blocking.admin import Admin
+    from vq.blocking.distributed import DistributedTransaction, distributed
     from vq.blocking.transaction import Transaction
     from vq.client.config import (
         ConsumerConfig,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     )
     from vq.errors import (
         BatchFailed,
+        BranchesLeft,
         InvalidArgument,
         InvalidState,
         OutcomeUnknown,
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "vq.blocking.admin": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
+    "vq.blocking.distributed": ("DistributedTransaction", "distributed"),
     "vq.blocking.transaction": ("Transaction",),
     "vq.client.config": (
         "ConsumerConfig",
@@ -141,6 +144,7 @@ _HOMES = {
     ),
     "vq.errors": (
         "BatchFailed",
+        "BranchesLeft",
         "InvalidArgument",
         "InvalidState",
         "OutcomeUnknown",
@@ -180,7 +184,7 @@ _HOMES = {
     "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
+_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -188,10 +192,12 @@ __all__ = [
     "Address",
     "Admin",
     "BatchFailed",
+    "BranchesLeft",
     "Cancellation",
     "Compression",
     "ConsumerConfig",
     "DeliveryFailure",
+    "DistributedTransaction",
     "FailurePolicy",
     "FileOffsetStore",
     "FlushMode",
@@ -256,6 +262,7 @@ __all__ = [
     "WorkingMode",
     "Xid",
     "__version__",
+    "distributed",
 ]
 
 

@@ -493,6 +493,16 @@ class TransactionInDoubt(OutcomeUnknown):
     hint = "commit the same transaction again, or ask for its outcome: either settles it"
 
 
+class BranchesLeft(VqError):
+    """A transaction is committed, and a database that takes part was not told.
+
+    It keeps its part prepared, with locks, until ``vq tx recover`` commits it. Nothing is lost.
+    ``details["transaction"]`` is the number.
+    """
+
+    hint = "run `vq tx recover --database URL` for that database"
+
+
 # The peer's fault -----------------------------------------------------------------------------
 class ProtocolError(VqError):
     """The peer sent bytes that are no frame of this protocol; the connection is closed."""

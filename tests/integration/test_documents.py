@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.databases import postgresql
 from support.documents import ROOT, Block, Machine, blocks_of, missing_line, unexpected_line
 from support.zookeeper import ZooKeeperService
 
@@ -29,7 +30,10 @@ SPARK = [
 STOP = ROOT / "docs" / "howto" / "stop-a-producer.md"  # it freezes a broker
 BROKERS = ROOT / "docs" / "howto" / "add-and-remove-brokers.md"
 BACK_UP = ROOT / "docs" / "howto" / "back-up.md"
-HOWTOS = sorted({*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS, BACK_UP, *SPARK})
+DATABASES = ROOT / "docs" / "howto" / "transactions-with-databases.md"
+HOWTOS = sorted(
+    {*(ROOT / "docs" / "howto").glob("[a-z]*.md")} - {STOP, BROKERS, BACK_UP, DATABASES, *SPARK}
+)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: Those that tell what vq is today: not decisions, changes, formats, nor what code writes.
 PAGES = [
@@ -97,6 +101,15 @@ def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_the_page_of_databases_works(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgresql() as url:
+        monkeypatch.setenv("SHOP", url.replace("postgresql+psycopg", "postgresql"))
+        run([DATABASES], machine, tmp_path / "reader")
+
+
+@pytest.mark.slow
 def test_the_page_of_a_service_works_again(machine: Machine, tmp_path: Path) -> None:
     """What a test of a service leaves behind must not stop its next run."""
     for number in ("first", "second"):
@@ -117,7 +130,6 @@ def test_vq_is_installed_from_files_and_never_by_its_name() -> None:
 
 #: What the documents call missing, by a word of the sentence, and a proof that it is.
 ABSENT = {
-    "transactions with other resources": lambda: not hasattr(vq.MessageProducer, "tpc_begin"),
     "XA": lambda: not hasattr(vq.MessageProducer, "tpc_begin"),
     "check-back": lambda: not hasattr(vq.MessageProducer, "send_half"),
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),

@@ -261,3 +261,40 @@ def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ledger.epoch_of("a") == 1
     with pytest.raises(VqError, match="at most 1"):
         ledger.epoch_of("b")
+
+
+def test_decisions_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would need one more is refused while it can be; a decision of its producer is not."""
+    monkeypatch.setattr(ledgers, "KEPT_MAX", 3)
+    ledger = TransactionLedger()
+    numbers = [number_of(NOW_MS) + each for each in range(4)]
+    for offset, number in enumerate(numbers):
+        step = TransactionStep(number, 1, PREPARED, "", NOW_MS, xid=f"x{number}", keep=offset < 1)
+        ledger.take_step(step, offset)
+    for number in numbers[1:3]:
+        ask = Ask(number, 1, ROLLED_BACK, has_parts=False, by="ada@desk")
+        assert ledger.judge(ask, NOW_MS) is None
+        assert ledger.is_kept(ask, ledger.active[number])
+        note = carried(ledger.active[number])._replace(state=ROLLED_BACK, by="ada@desk")
+        step = TransactionStep(number, 1, ROLLED_BACK, "ada@desk", NOW_MS)
+        take(ledger, [(10, note), (11, step)])
+    late = Ask(numbers[3], 1, COMMITTED, has_parts=False, by="ada@desk")
+    with pytest.raises(
+        VqError, match=r"keeps 2 decisions, and 1 are to come, of 0 parts; at most 3 of"
+    ):
+        ledger.judge(late, NOW_MS)
+    new = Ask(numbers[3] + 1, 0, PREPARED, has_parts=False, xid="new", keep=True)
+    with pytest.raises(VqError, match="at most 3 of"):
+        ledger.check_name(new)
+    with pytest.raises(VqError, match=r"the name 'x\d+' is in use"):
+        ledger.check_name(new._replace(keep=False, xid=f"x{numbers[1]}"))
+    assert ledger.judge(late._replace(by=""), NOW_MS) is None
+    assert ledger.judge(late._replace(by="", number=numbers[0]), NOW_MS) is None  # it has a place
+    assert ledger.judge(late._replace(by="vq tx recover"), NOW_MS) is None
+    forget = Ask(numbers[1], 0, TransactionState.FORGOTTEN, has_parts=False)
+    assert ledger.judge(forget, NOW_MS) is None
+    take(ledger, [(20, TransactionStep(numbers[1], 1, TransactionState.FORGOTTEN, "", NOW_MS))])
+    assert ledger.judge(late, NOW_MS) is None
+    assert ledger.judge(forget, NOW_MS) is not None
+    with pytest.raises(VqError, match="only a decision can be forgotten"):
+        ledger.judge(Ask(numbers[3], 0, TransactionState.FORGOTTEN, has_parts=False), NOW_MS)

@@ -91,8 +91,11 @@ def _answers(url: str) -> Callable[[], bool]:
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """Run a PostgreSQL server; yield the URL of its database."""
+def postgresql(prepares: int = 20) -> Iterator[str]:
+    """Run a PostgreSQL server; yield the URL of its database.
+
+    ``prepares``: so many prepared transactions it takes; itself it would take none.
+    """
     server, initdb = (program(name, "postgresql") for name in ("postgres", "initdb"))
     with _place("postgres") as (place, prefix):
         data = place / "data"
@@ -100,7 +103,10 @@ def postgresql() -> Iterator[str]:
             [*prefix, initdb, "-D", str(data), "-U", "vq", "-A", "trust", "-N", "-E", "UTF8"], place
         )
         url = f"postgresql+psycopg://vq@/postgres?host={place}"
-        settings = ("listen_addresses=", "fsync=off", f"unix_socket_directories={place}")
+        settings = (
+            *("listen_addresses=", "fsync=off", f"unix_socket_directories={place}"),
+            f"max_prepared_transactions={prepares}",
+        )
         options = [word for each in settings for word in ("-c", each)]
         with _running([*prefix, server, "-D", str(data), *options], place, _answers(url)):
             yield url

@@ -32,6 +32,11 @@ class Transaction:
         """Whether it takes messages."""
         return self._core.is_open
 
+    @property
+    def decision(self) -> TransactionState | None:
+        """``COMMITTED`` or ``ROLLED_BACK``, if this process knows it; None: it does not."""
+        return self._core.decision
+
     async def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Have all messages stored; see ``vq.Transaction.commit``.
 

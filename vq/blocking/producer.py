@@ -286,6 +286,14 @@ class MessageProducer:
             self._append = self._append_beside
         return Transaction(core, self._runtime, self.config.send_timeout_s)
 
+    def _begin_for(self, xid: Xid, number: int) -> Transaction:
+        """Begin a transaction whose commit is kept, since databases follow it; for vq only."""
+        self._runtime.check()
+        with self._switching:
+            core = self._transactions.begin(xid, number=number)
+            self._append = self._append_beside
+        return Transaction(core, self._runtime, self.config.send_timeout_s)
+
     def _append_beside(
         self, message: Message, callback: SendCallback | None, timeout: float | None, /
     ) -> SendFuture | None:

@@ -40,6 +40,11 @@ class Transaction:
         """Whether it takes messages."""
         return self._core.is_open
 
+    @property
+    def decision(self) -> TransactionState | None:
+        """``COMMITTED`` or ``ROLLED_BACK``, if this process knows it; None: it does not."""
+        return self._core.decision
+
     def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Have all messages stored; return their places, in the order of the sends.
 

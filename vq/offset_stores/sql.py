@@ -92,7 +92,7 @@ class SqlOffsetStore(OffsetTable):
                 f"vq.SqlOffsetStore needs SQLAlchemy: {install_command('sql')}"
             ) from error
         self._timeout_s = float(timeout_s)
-        self._engine = _engine(url, self._timeout_s)
+        self._engine = engine_of(url, self._timeout_s)
         self._statements = Statements(table)
         self._sqlalchemy_error = sqlalchemy.exc.SQLAlchemyError
         self._integrity_error = sqlalchemy.exc.IntegrityError
@@ -467,7 +467,7 @@ def _check_transaction(connection: Any) -> None:
         )
 
 
-def _engine(given: str, timeout_s: float) -> "Engine":
+def engine_of(given: str, timeout_s: float) -> "Engine":
     """Return an engine for a URL, whose every wait has a bound."""
     import sqlalchemy as sa
 

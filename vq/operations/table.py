@@ -23,6 +23,7 @@ from vq.operations.messages import (
     dead_letters,
     delayed,
     finding,
+    recovering,
     resending,
     stored,
     transactions,
@@ -112,6 +113,8 @@ class Operations:
     describe_transaction = row(transactions.describe_transaction, ASK, DESCRIBE, CLUSTER, "tx show")
     commit_transaction = row(transactions.commit_transaction, ACT, MANAGE, CLUSTER, "tx commit")
     forget_transaction = row(transactions.forget_transaction, ACT, MANAGE, CLUSTER, "tx forget")
+    list_branches = row(recovering.list_branches, ASK, DESCRIBE, CLUSTER, "tx recover")
+    recover_branches = row(recovering.recover_branches, ACT, MANAGE, CLUSTER, "tx recover")
     roll_back_transaction = row(
         transactions.roll_back_transaction, ACT, MANAGE, CLUSTER, "tx rollback"
     )

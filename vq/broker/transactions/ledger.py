@@ -394,7 +394,7 @@ class TransactionLedger:
             return Answer(found.state)
         if found.state is PREPARED:
             _judge_prepared(ask)
-            if self.is_kept(ask, found):
+            if self.is_kept(ask, found) and not found.keep:  # that has its place from the begin on
                 self._check_kept(len(found.parts))
         else:
             _judge_open(ask, found)
@@ -422,10 +422,13 @@ class TransactionLedger:
         Raises:
             Busy: It cannot.
         """
-        if len(self.kept) >= KEPT_MAX or self._kept_parts + parts > KEPT_PARTS_MAX:
+        coming = [e for e in self.active.values() if e.keep and e.number not in self.kept]
+        count = len(self.kept) + len(coming)
+        parts += self._kept_parts + sum(len(each.parts) for each in coming)
+        if count >= KEPT_MAX or parts > KEPT_PARTS_MAX:
             raise Busy(
-                f"this journal keeps {len(self.kept)} decisions of {self._kept_parts} parts; at "
-                f"most {KEPT_MAX} of {KEPT_PARTS_MAX} are kept",
+                f"this journal keeps {len(self.kept)} decisions, and {len(coming)} are to come, of "
+                f"{parts} parts; at most {KEPT_MAX} of {KEPT_PARTS_MAX} are kept",
                 hint="`vq tx list --kept` shows them, `vq tx forget` and a number forgets one",
             )
 
@@ -439,7 +442,7 @@ class TransactionLedger:
         if not ask.xid or ask.number in self.active:
             return
         if ask.keep:
-            self._check_kept(sum(each.keep for each in self.active.values()))
+            self._check_kept(0)
         for each in (*self.active.values(), *self.kept.values()):
             if each.xid == ask.xid and each.number != ask.number:
                 raise TransactionRefused(

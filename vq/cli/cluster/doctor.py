@@ -17,7 +17,7 @@ from vq.devtools.zookeeper import MissingPart, find_jars, find_java
 from vq.model import Address
 from vq.operations.cluster import checks
 from vq.operations.cluster.checks import Finding, Level
-from vq.operations.cluster.doctor import check_cluster, check_machine
+from vq.operations.cluster.doctor import check_cluster, check_database, check_machine
 from vq.remoting.ports import port_error
 
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
@@ -30,9 +30,18 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
     help="Data directory of a broker here.  [that of the settings, else .]",
 )
 @click.option("--local", is_flag=True, help="Only this machine, not the cluster.")
+@click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    metavar="URL",
+    help="Also a database that takes part in transactions, as `vq tx recover` takes it.",
+)
 @shows(some(record(check=TEXT, level=TEXT, detail=TEXT, remedy=maybe(TEXT))))
 @command_options
-def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
+def doctor(
+    invocation: Invocation, data: Path | None, local: bool, databases: Sequence[str]
+) -> None:
     """Check machine and cluster, and say what to do.
 
     Exit code 1 if a check fails; a warning is no failure.
@@ -49,6 +58,7 @@ def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
         findings += asyncio.run(
             check_cluster(invocation.client_config(), is_broker_here=is_broker_here)
         )
+    findings += map(check_database, databases)
     _print(invocation, findings)
     failed = sum(finding.level is Level.FAIL for finding in findings)
     if failed:

@@ -9,6 +9,7 @@ from vq.cli.base import text
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.model import TransactionState
+from vq.operations.messages.recovering import WAIT_S, list_branches, recover_branches
 from vq.operations.messages.transactions import (
     TransactionDescription,
     commit_transaction,
@@ -259,6 +260,72 @@ def forget(invocation: Invocation, number: int, *, yes: bool) -> None:
     rolled back.
     """
     _decide(invocation, number, TransactionState.FORGOTTEN, yes=yes)
+
+
+@tx.command()
+@click.option(
+    "--database",
+    required=True,
+    metavar="URL",
+    help="Of SQLAlchemy, such as `postgresql://user@host/shop` or `mariadb://user@host/shop`.",
+)
+@click.option(
+    "--older-than",
+    type=WholeNumber(min=0, max=10**9),
+    default=WAIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Leave what is not decided and began later: its program may go on.",
+)
+@yes_option
+@shows(
+    some(
+        record(
+            transaction=TEXT,
+            xid=TEXT,
+            database=maybe(TEXT),
+            age_s=NUMBER,
+            state=TEXT,
+            end=TEXT,
+            done=TRUTH,
+        )
+    )
+)
+@command_options
+def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool) -> None:
+    """Finish what programs left in a database that ended in the middle of a commit.
+
+    Only transactions of `vq.distributed` and `vq.datamanager` with this cluster are looked at. For
+    each that is prepared in the database, the journal is asked. What that has committed is
+    committed, all else is rolled back; what it has not decided, and is old, in the journal first:
+    its program is told if it is still there. `state` is what the journal says, `end` what that
+    means. Run it once for each database that takes part.
+    """
+    act = recover_branches if yes else list_branches
+    found = invocation.call(act, database, older_than_s=older_than)
+    now = time.time()
+    rows = [
+        {
+            "transaction": str(each.transaction),
+            "xid": each.xid,
+            "database": each.database,
+            "age_s": round(max(0.0, now - each.begun_ms / 1_000), 3),
+            "state": _word(each.state),
+            "end": each.end,
+            "done": each.done,
+        }
+        for each in found
+    ]
+    output = invocation.output
+    if output.as_json:
+        output.document(rows)
+    else:
+        columns = ("transaction", "age_s", "database", "state", "end", "done")
+        output.table(rows, columns=columns, optional=("database",))
+        if not rows:
+            output.remark("nothing is prepared there for this cluster")
+    if rows and not yes:
+        invocation.only_planned()
 
 
 def _decide(invocation: Invocation, number: int, state: TransactionState, *, yes: bool) -> None:

@@ -4,6 +4,7 @@ Checks of the machine block for a moment; those of the cluster run on a loop.
 """
 
 import asyncio
+import contextlib
 import os
 import resource
 import tempfile
@@ -14,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
+from vq.branches import check_prepares, prepared_in
 from vq.broker.base.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
@@ -31,6 +33,7 @@ from vq.errors import InvalidArgument, VqError
 from vq.limits import PARTITIONS_PER_TOPIC_MAX
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, is_host
+from vq.offset_stores.sql import engine_of
 from vq.operations.archives.archive_runs import archive_history
 from vq.operations.base.connect import cluster_client, cluster_names, there_are
 from vq.operations.brokers.brokers import ping
@@ -52,6 +55,8 @@ _SAMPLES: Final = 7
 #: A directory that has not answered for so long hangs.
 ANSWER_S: Final = 10.0
 _ZOOKEEPER_PORT: Final = 2181
+#: A database of an application is asked for so long.
+_DATABASE_S: Final = 5.0
 #: A member takes what an operator sets within seconds.
 ORDER_QUIET_MS: Final = 300_000
 
@@ -121,6 +126,28 @@ def _sync_times(place: Path) -> list[float]:
             os.fdatasync(file.fileno())
             times.append(time.perf_counter() - started)
     return times
+
+
+# Databases of applications ----------------------------------------------------------------------
+def check_database(url: str) -> Finding:
+    """Look at a database that takes part in transactions.
+
+    Raises:
+        InvalidArgument: The URL is none of SQLAlchemy, or of a database that vq does not know.
+    """
+    engine = engine_of(url, _DATABASE_S)
+    check = f"database {engine.url.render_as_string(hide_password=True)}"
+    try:
+        with contextlib.closing(engine.raw_connection()) as raw:
+            check_prepares(raw.driver_connection)
+            count = len(prepared_in(raw.driver_connection))
+    except VqError as error:
+        return checks.fail(check, error.message, error.hint)
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like
+        return checks.fail(check, f"{type(error).__name__}: {error}", "is the server up?")
+    finally:
+        engine.dispose()
+    return checks.ok(check, f"it takes part in transactions; {count} are prepared there")
 
 
 # The cluster ----------------------------------------------------------------------------------
