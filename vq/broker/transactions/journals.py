@@ -50,6 +50,7 @@ class Journals:
         clock: Clock,
         runner: Runner,
     ) -> None:
+        self._clock = clock
         self.counts: Final = JournalCounts()
         counts = self.counts
         self.readers: Final = JournalReaders[Journal](
@@ -87,6 +88,16 @@ class Journals:
         epoch = await self.readers.of(channel, header.epoch, _WHAT).fence(header.client)
         return wire.FenceResponse(client_epoch=epoch)
 
+    def check(
+        self, channel: Channel, session: Session, _id: RequestId, header: wire.CheckRequest
+    ) -> Coroutine[Any, Any, tuple[wire.CheckResponse, bytes]]:
+        """Carry out a CHECK.
+
+        Raises:
+            VqError: See ``Journal.check``; or this node has no journal for the partition.
+        """
+        return self.readers.of(channel, header.epoch, _WHAT).check(session, header)
+
     async def listed(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.TransactionsRequest
     ) -> wire.TransactionsResponse:
@@ -99,6 +110,10 @@ class Journals:
 
     def _count(self, state: TransactionState) -> int:
         return sum(each.ledger.counts()[state] for each in self.readers.all.values())
+
+    def _parked(self) -> int:
+        now_ms = self._clock.wall_ms()
+        return sum(len(each.ledger.parked(now_ms)) for each in self.readers.all.values())
 
     def facts(self) -> Iterator[Facts[Any]]:
         """Return what it tells."""
@@ -118,6 +133,16 @@ class Journals:
                 "vq_transactions_unstored",
                 "Transactions that are committed, and not all of them is stored yet.",
                 lambda _: self._count(TransactionState.COMMITTED),
+            ),
+            gauge(
+                "vq_transactions_parked",
+                "Half messages of which no producer is asked any more: an operator is to decide.",
+                lambda _: self._parked(),
+            ),
+            counter(
+                "vq_transaction_checks",
+                "Times that this node has asked a producer what is to become of a half message.",
+                lambda _: self.counts.checks,
             ),
             counter(
                 "vq_transactions_committed",

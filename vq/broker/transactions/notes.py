@@ -2,6 +2,7 @@
 
     Piece       bytes of messages of a transaction, for one partition: a part, or some of it
     Step        a transaction begins, goes on, is prepared, committed, or rolled back
+    Checked     producers were asked what is to become of it, so often
     Client      who has a transactional id: the epochs before this one are over
     Sent, Done  see ``journal.notes``; an item is a part of a transaction that is committed
 
@@ -19,6 +20,8 @@ __all__ = [
     "FENCED",
     "PIECE_BYTES",
     "TIME_OUT",
+    "CheckPlan",
+    "Checked",
     "Client",
     "Note",
     "PartPiece",
@@ -55,6 +58,34 @@ class PartPiece(NamedTuple):
     data: bytes
 
 
+class CheckPlan(NamedTuple):
+    """How producers are asked what is to become of a half message, and how far that is.
+
+    Attributes:
+        group: The producer group.
+        interval_ms: Between two checks.
+        most: So many are sent.
+        many: It was sent as a list of messages.
+        sent: How many a producer got.
+        next_ms: When the next one is due, by the wall clock of the master.
+    """
+
+    group: str
+    interval_ms: int
+    most: int
+    many: bool
+    sent: int
+    next_ms: int
+
+
+class Checked(NamedTuple):
+    """A producer has got a check; see ``CheckPlan``."""
+
+    transaction: int
+    sent: int
+    next_ms: int
+
+
 class TransactionStep(NamedTuple):
     """What became of a transaction.
 
@@ -67,6 +98,7 @@ class TransactionStep(NamedTuple):
         client, client_epoch: Who began it: its transactional id and the epoch of that, or "" and 0.
         timeout_ms: An open one is rolled back so long after its begin.
         xid: Its name in other resources, or "".
+        checks: Of a half message that is prepared; whoever notes that again notes these, too.
     """
 
     transaction: int
@@ -78,6 +110,7 @@ class TransactionStep(NamedTuple):
     client_epoch: int = 0
     timeout_ms: int = 0
     xid: str = ""
+    checks: CheckPlan | None = None
 
     @property
     def is_automatic(self) -> bool:
@@ -99,7 +132,7 @@ class Client(NamedTuple):
     at_ms: int
 
 
-Note: TypeAlias = PartPiece | TransactionStep | Client | Sent | Done
+Note: TypeAlias = PartPiece | TransactionStep | Checked | Client | Sent | Done
 
 
 def encode_note(note: Note) -> bytes:
@@ -128,7 +161,13 @@ def encode_note(note: Note) -> bytes:
             head["timeout"] = note.timeout_ms
         if note.xid:
             head["xid"] = note.xid
+        if note.checks is not None:
+            head["checks"] = list(note.checks)
         return notes.encode(head)
+    if isinstance(note, Checked):
+        return notes.encode(
+            {"checked": note.transaction, "sent_checks": note.sent, "next": note.next_ms}
+        )
     if isinstance(note, Client):
         return notes.encode({"client": note.id, "epoch": note.epoch, "at": note.at_ms})
     return notes.encode_delivery(note)
@@ -165,7 +204,10 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head.get("epoch", 0),
             head.get("timeout", 0),
             head.get("xid", ""),
+            CheckPlan(*head["checks"]) if "checks" in head else None,
         )
+    if "checked" in head:
+        return Checked(head["checked"], head["sent_checks"], head["next"])
     if "client" in head:
         return Client(head["client"], head["epoch"], head["at"])
     return notes.delivery_in(head, behind)
