@@ -63,6 +63,33 @@ def transact(
     return {"plain": median(e[0] for e in times), "transaction": median(e[1] for e in times)}
 
 
+def half(ready: Ready, *, client: dict[str, Any], topic: str, turns: int) -> dict[str, Any]:
+    """Send a message plainly and as a half message, ``turns`` times each; return the medians.
+
+    Its local work does nothing, and commits.
+    """
+    (content,) = contents(0, 0, 1, SIZE)
+    message = vq.Message(topic, content)
+    listener = vq.TransactionListener(lambda _message, _arg: vq.COMMIT, lambda _: vq.UNKNOWN)
+    config = vq.ProducerConfig(producer_group="bench", transaction_listener=listener)
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer(config) as producer,
+    ):
+
+        def plain() -> None:
+            producer.send_sync(message)
+
+        def send_half() -> None:
+            producer.send_half(message)
+
+        for way in (plain, send_half):
+            _timed(way)
+        ready()
+        times = [(_timed(plain), _timed(send_half)) for _ in range(turns)]
+    return {"plain": median(e[0] for e in times), "half": median(e[1] for e in times)}
+
+
 def _timed(way: Callable[[], None]) -> float:
     begin = time.perf_counter()
     way()
@@ -167,6 +194,8 @@ def transactions(context: Context) -> Rounds:
                 (TOGETHER, other, f"of {TOGETHER} messages to two topics"),
             ):
                 figures.append(_beside_plain(cluster, topic, also, turns, count, name))
+            took = cluster.run("half", topic=topic, turns=turns)
+            figures.append(Figure("half message and its commit", took["half"], UNIT, took["plain"]))
             few = context.pick(1_000, 10)
             took = cluster.run("beside", topic=topic, also=other, turns=turns, open=few)
             figures.append(
@@ -241,4 +270,4 @@ def _of_kafka(context: Context, turns: int) -> list[Figure]:
     return figures
 
 
-WORKS: Final = {each.__name__: each for each in (transact, beside, end_and_prepare, settle)}
+WORKS: Final = {each.__name__: each for each in (transact, half, beside, end_and_prepare, settle)}

@@ -92,6 +92,18 @@ XID_CHARS_MAX: Final = 400
 #: Each of the two parts of such a name in X/Open XA.
 XID_BYTES_MAX: Final = 64
 TRANSACTIONAL_ID_CHARS_MAX: Final = 200
+#: When a producer is asked what is to become of a half message: first, and again and again; bounds
+#: of both; for how long; and how often, before it is parked.
+CHECK_AFTER_S_DEFAULT: Final = 6.0
+CHECK_INTERVAL_S_DEFAULT: Final = 60.0
+CHECK_S_MIN: Final = 1.0
+CHECK_S_MAX: Final = 86_400.0
+CHECK_TIMEOUT_S_DEFAULT: Final = 30.0
+CHECK_TIMEOUT_S_MAX: Final = 3_600.0
+CHECKS_DEFAULT: Final = 15
+CHECKS_MAX: Final = 1_000
+#: Half messages in one answer, if their records have no more bytes than those of one request.
+CHECKS_PER_ANSWER_MAX: Final = 16
 
 # Broker groups --------------------------------------------------------------------------------
 #: Largest epoch of a master: the wire and the batches have 32 bits for it.

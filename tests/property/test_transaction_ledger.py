@@ -16,13 +16,18 @@ from vq.broker.transactions.ledger import Ask, JournaledTransaction, Transaction
 from vq.broker.transactions.notes import (
     TIME_OUT,
     Carried,
+    Checked,
+    CheckPlan,
     Client,
     Note,
     PartPiece,
     TransactionStep,
+    decode_note,
+    encode_note,
 )
 from vq.errors import ProducerFenced, VqError
 from vq.model import TopicPartition, TransactionState, time_ms_of
+from vq.store.records.record import decode_records
 
 OPEN, PREPARED = TransactionState.OPEN, TransactionState.PREPARED
 COMMITTED, ROLLED_BACK = TransactionState.COMMITTED, TransactionState.ROLLED_BACK
@@ -50,6 +55,8 @@ def take(
             committed += [] if entry is None else [entry]
         elif isinstance(note, Carried):
             ledger.take_carried(note, offset)
+        elif isinstance(note, Checked):
+            ledger.take_checked(note)
         else:
             assert isinstance(note, Client)
             ledger.take_client(note, offset)
@@ -121,6 +128,8 @@ class Journal:
         step = TransactionStep(
             number, requests, state, by, self.now_ms, client, ask.client_epoch, 60_000, "", keep
         )
+        if state is PREPARED and rng.random() < 0.5:
+            step = step._replace(checks=CheckPlan("g", 30_000, 3, False, 0, self.now_ms + 6_000))
         notes: list[Note] = [*pieces, step]
         if found is not None and self.ledger.is_kept(ask, found):
             notes.insert(0, carried(found)._replace(request=requests, state=state, by=by))
@@ -153,6 +162,25 @@ class Journal:
                 [TransactionStep(entry.number, entry.requests, ROLLED_BACK, TIME_OUT, self.now_ms)]
             )
             self.decided[entry.number] = ROLLED_BACK
+
+    def check(self) -> None:
+        """Have a producer asked about what is due; ask again about one that is parked."""
+        for entry in self.ledger.checks_due(self.now_ms):
+            plan = entry.checks
+            assert plan is not None
+            assert entry.number not in self.decided
+            assert entry.is_parked(self.now_ms) is (plan.sent == plan.most)
+            if plan.sent < plan.most:
+                self.note([Checked(entry.number, plan.sent + 1, self.now_ms + plan.interval_ms)])
+                assert not entry.is_check_due(self.now_ms)
+            elif self.rng.random() < 0.3:
+                again = plan._replace(sent=0, next_ms=self.now_ms)
+                found = self.ledger.checked_again(entry.number)
+                assert found is entry
+                step = TransactionStep(
+                    entry.number, entry.requests, PREPARED, "", self.now_ms, checks=again
+                )
+                self.note([step])
 
     def store(self) -> None:
         committed = [e for e in self.ledger.active.values() if e.state is COMMITTED]
@@ -221,6 +249,8 @@ class Journal:
             self.forget_and_begin,
             self.carry,
         )
+        actions = (self.ask,) * 12 + (self.store, self.time_out, self.fence, self.forget_and_begin)
+        actions += (self.check,) * 2
         self.rng.choice(actions)()
         if self.rng.random() < 0.2:
             self.read_again()
@@ -298,3 +328,16 @@ def test_decisions_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
     assert ledger.judge(forget, NOW_MS) is not None
     with pytest.raises(VqError, match="only a decision can be forgotten"):
         ledger.judge(Ask(numbers[3], 0, TransactionState.FORGOTTEN, has_parts=False), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        Checked(7, 2, 1_764_390_060_000),
+        TransactionStep(7, 1, PREPARED, "", 5, checks=CheckPlan("g", 60_000, 15, True, 3, 99)),
+    ],
+    ids=lambda note: type(note).__name__,
+)
+def test_notes_of_checks_are_read_as_they_were_written(note: Note) -> None:
+    (record,) = decode_records(encode_note(note), 0)
+    assert decode_note(record.payload) == note

@@ -237,6 +237,9 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             max_wait_ms=8000,
             by="ada@desk",
             keep=True,
+            checks=wire.TransactionChecks(
+                group="orders", after_ms=6000, interval_ms=60000, most=15, many=True
+            ),
         ),
         RECORD,
     ),
@@ -286,10 +289,48 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                             offset=4912,
                         )
                     ],
+                    checks=wire.TransactionCheckStatus(
+                        group="orders", sent=15, most=15, next_ms=1750000060000, parked=True
+                    ),
                 )
             ],
             more=True,
         )
+    ),
+    (Command.CHECK, "request"): Sample(
+        wire.CheckRequest(
+            topic="_vq.transactions",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            instance=0x1122334455667788,
+            max_wait_ms=20000,
+            max_count=16,
+            again=241591910400001,
+        )
+    ),
+    (Command.CHECK, "response"): Sample(
+        wire.CheckResponse(
+            transactions=[
+                wire.CheckedTransaction(
+                    transaction=241591910400001,
+                    check=2,
+                    many=True,
+                    parts=[
+                        wire.TransactionPartStatus(
+                            topic="orders",
+                            partition=3,
+                            messages=1,
+                            size=len(RECORD),
+                            stored=True,
+                            offset=4912,
+                        )
+                    ],
+                )
+            ]
+        ),
+        RECORD,
     ),
     (Command.VERIFY, "request"): Sample(
         wire.VerifyRequest(

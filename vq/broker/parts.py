@@ -478,6 +478,12 @@ class Parts:
                     of_partition=True,
                     opens=attrgetter("takes_puts"),
                 ),
+                Command.CHECK: Route(
+                    self.journals.check,
+                    why.appends,
+                    of_partition=True,
+                    opens=attrgetter("takes_puts"),
+                ),
                 Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
                 Command.BLOCKS: Route(held.answer),
                 Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),

@@ -91,7 +91,7 @@ _ANYONE, _CLUSTER, _GROUP = Access
 class Command(enum.IntEnum):
     """Each command: its number, who may send it, the headers of its request and of its answer.
 
-    Numbers never change, like the field numbers in wire.proto. Reserved: 33 to 39 for transactions.
+    Numbers never change, like the field numbers in wire.proto. Reserved: 34 to 39 for transactions.
 
     Attributes:
         access: Who may send it.
@@ -143,6 +143,7 @@ class Command(enum.IntEnum):
     TRANSACT = 30, _ANYONE, wire.TransactRequest, wire.TransactResponse
     FENCE = 31, _ANYONE, wire.FenceRequest, wire.FenceResponse
     TRANSACTIONS = 32, _ANYONE, wire.TransactionsRequest, wire.TransactionsResponse
+    CHECK = 33, _ANYONE, wire.CheckRequest, wire.CheckResponse, True
     # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
     # move`, `vq cluster switch`.
     SEAL = 20, _CLUSTER, wire.SealRequest, wire.SealResponse

@@ -91,6 +91,12 @@ def _fill(message: Message, entries: Mapping[str, Value]) -> None:
             if not isinstance(value, list):
                 raise _wrong_type(field, value, "a list")
             _fill_repeated(getattr(message, name), field, value)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            if not isinstance(value, Mapping):
+                raise _wrong_type(field, value, "a map")
+            target = getattr(message, name)
+            target.SetInParent()  # also if it has only default values
+            _fill(target, value)
         else:
             setattr(message, name, _from_scalar(field, value))
 

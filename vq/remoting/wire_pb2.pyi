@@ -361,7 +361,7 @@ class TransactionPart(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., record_count: _Optional[int] = ..., size: _Optional[int] = ..., crc: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by", "keep")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by", "keep", "checks")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +377,7 @@ class TransactRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -392,7 +393,22 @@ class TransactRequest(_message.Message):
     max_wait_ms: int
     by: str
     keep: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ..., keep: _Optional[bool] = ...) -> None: ...
+    checks: TransactionChecks
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ..., keep: _Optional[bool] = ..., checks: _Optional[_Union[TransactionChecks, _Mapping]] = ...) -> None: ...
+
+class TransactionChecks(_message.Message):
+    __slots__ = ("group", "after_ms", "interval_ms", "most", "many")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    MANY_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    after_ms: int
+    interval_ms: int
+    most: int
+    many: bool
+    def __init__(self, group: _Optional[str] = ..., after_ms: _Optional[int] = ..., interval_ms: _Optional[int] = ..., most: _Optional[int] = ..., many: _Optional[bool] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
     __slots__ = ("state", "offsets", "by", "stored")
@@ -449,7 +465,7 @@ class TransactionsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., ended: _Optional[bool] = ..., xid: _Optional[str] = ..., kept: _Optional[bool] = ...) -> None: ...
 
 class TransactionStatus(_message.Message):
-    __slots__ = ("transaction", "state", "by", "client", "client_epoch", "xid", "begun_ms", "ends_ms", "decided_ms", "parts", "kept")
+    __slots__ = ("transaction", "state", "by", "client", "client_epoch", "xid", "begun_ms", "ends_ms", "decided_ms", "parts", "kept", "checks")
     TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +477,7 @@ class TransactionStatus(_message.Message):
     DECIDED_MS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     transaction: int
     state: int
     by: str
@@ -472,7 +489,22 @@ class TransactionStatus(_message.Message):
     decided_ms: int
     parts: _containers.RepeatedCompositeFieldContainer[TransactionPartStatus]
     kept: bool
-    def __init__(self, transaction: _Optional[int] = ..., state: _Optional[int] = ..., by: _Optional[str] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., xid: _Optional[str] = ..., begun_ms: _Optional[int] = ..., ends_ms: _Optional[int] = ..., decided_ms: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPartStatus, _Mapping]]] = ..., kept: _Optional[bool] = ...) -> None: ...
+    checks: TransactionCheckStatus
+    def __init__(self, transaction: _Optional[int] = ..., state: _Optional[int] = ..., by: _Optional[str] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., xid: _Optional[str] = ..., begun_ms: _Optional[int] = ..., ends_ms: _Optional[int] = ..., decided_ms: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPartStatus, _Mapping]]] = ..., kept: _Optional[bool] = ..., checks: _Optional[_Union[TransactionCheckStatus, _Mapping]] = ...) -> None: ...
+
+class TransactionCheckStatus(_message.Message):
+    __slots__ = ("group", "sent", "most", "next_ms", "parked")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    sent: int
+    most: int
+    next_ms: int
+    parked: bool
+    def __init__(self, group: _Optional[str] = ..., sent: _Optional[int] = ..., most: _Optional[int] = ..., next_ms: _Optional[int] = ..., parked: _Optional[bool] = ...) -> None: ...
 
 class TransactionPartStatus(_message.Message):
     __slots__ = ("topic", "partition", "messages", "size", "stored", "offset")
@@ -497,6 +529,46 @@ class TransactionsResponse(_message.Message):
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionStatus]
     more: bool
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionStatus, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class CheckRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "instance", "max_wait_ms", "max_count", "again")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    instance: int
+    max_wait_ms: int
+    max_count: int
+    again: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., instance: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., max_count: _Optional[int] = ..., again: _Optional[int] = ...) -> None: ...
+
+class CheckedTransaction(_message.Message):
+    __slots__ = ("transaction", "check", "many", "parts")
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    MANY_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    transaction: int
+    check: int
+    many: bool
+    parts: _containers.RepeatedCompositeFieldContainer[TransactionPartStatus]
+    def __init__(self, transaction: _Optional[int] = ..., check: _Optional[int] = ..., many: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[TransactionPartStatus, _Mapping]]] = ...) -> None: ...
+
+class CheckResponse(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[CheckedTransaction]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[CheckedTransaction, _Mapping]]] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives", "where")

@@ -35,6 +35,8 @@ def header_lines(message: Message, flags: int) -> Iterator[str]:
         alone = type(message)()
         if field.is_repeated:
             getattr(alone, field.name).MergeFrom(value)
+        elif isinstance(value, Message):
+            getattr(alone, field.name).CopyFrom(value)
         else:
             setattr(alone, field.name, value)
         if flags:

@@ -31,6 +31,7 @@ def test_commands_keep_their_numbers() -> None:
         "TRANSACT": 30,
         "FENCE": 31,
         "TRANSACTIONS": 32,
+        "CHECK": 33,
         "REPLICATE": 40,
         "EPOCH_END": 41,
         "HAND_OVER": 42,

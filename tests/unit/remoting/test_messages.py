@@ -50,7 +50,7 @@ def test_a_message_of_another_command_is_not_encoded() -> None:
         messages.encode_header(Command.PUT, wire.GetRequest())
 
 
-@pytest.mark.parametrize("command", [0, 9, 33, 99, 65535])
+@pytest.mark.parametrize("command", [0, 9, 34, 99, 65535])
 def test_an_unknown_command_is_refused(command: int) -> None:
     """A request names the known ones; a reply is the broker's fault."""
     with pytest.raises(UnknownCommand, match=f"command {command} is unknown; known are HELLO 1"):

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from vq import limits
 from vq.broker.base.runner import Runner
+from vq.broker.base.session import Session
 from vq.broker.journal.deliveries import DONE_S
 from vq.broker.journal.items import Item
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
@@ -25,6 +26,7 @@ from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.batch_check import check_batch
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
+from vq.broker.transactions.check_desk import CheckDesk, WaitingProducer
 from vq.broker.transactions.ledger import (
     Answer,
     Ask,
@@ -38,6 +40,8 @@ from vq.broker.transactions.notes import (
     PIECE_BYTES,
     TIME_OUT,
     Carried,
+    Checked,
+    CheckPlan,
     Client,
     Note,
     PartPiece,
@@ -84,10 +88,10 @@ _Key: TypeAlias = int | str | tuple[str]
 class JournalCounts:
     """What the journals of a node count from its start on."""
 
-    __slots__ = ("committed", "rolled_back", "undeliverable")
+    __slots__ = ("checks", "committed", "rolled_back", "undeliverable")
 
     def __init__(self) -> None:
-        self.committed = self.rolled_back = self.undeliverable = 0
+        self.committed = self.rolled_back = self.undeliverable = self.checks = 0
 
 
 class Journal(JournalReader):
@@ -121,6 +125,7 @@ class Journal(JournalReader):
         self._counts = counts
         self._outbox = outbox
         self._noted: dict[_Key, asyncio.Future[None]] = {}  # what is not read back yet
+        self._desk = CheckDesk(self.ledger)
         self._unstored: dict[int, asyncio.Future[None]] = {}  # committed, and somebody waits
         self._looked_at = 0.0
         self._carrying = 0, 0  # a transaction of which so many pieces are noted again
@@ -152,6 +157,7 @@ class Journal(JournalReader):
                 request.by,
                 request.xid,
                 request.keep,
+                request.checks.group,
             )
             answer = await self._carry_out(ask, pieces, request)
             pieces.clear()
@@ -184,6 +190,7 @@ class Journal(JournalReader):
                 min(request.timeout_ms or TIMEOUT_MS, limits.TRANSACTION_TIMEOUT_MS_MAX),
                 request.xid,
                 request.keep,
+                _plan_of(request, now_ms),
             )
             notes: list[Note] = [*pieces, step]
             if found is not None and self.ledger.is_kept(ask, found):
@@ -264,6 +271,120 @@ class Journal(JournalReader):
                 parts[note.part] = to, size + len(note.data)
         return [(to, Item(number, part, size)) for part, (to, size) in enumerate(parts)]
 
+    # Checks of half messages ----------------------------------------------------------------------
+    async def check(
+        self, session: Session, request: wire.CheckRequest
+    ) -> tuple[wire.CheckResponse, bytes]:
+        """Carry out a CHECK: return half messages of which its producer is to say what they are.
+
+        Raises:
+            VqError: It is refused.
+        """
+        if request.again:
+            await self._check_again(request.again)
+            return wire.CheckResponse(), b""
+        _check_group(request.group)
+        count = min(request.max_count, limits.CHECKS_PER_ANSWER_MAX)
+        waiting = self._desk.wait(session, request.group, request.instance, count)
+        numbers: Sequence[int] = ()
+        try:
+            self._hand_out()
+            wait_s = min(request.max_wait_ms / 1_000, limits.LONG_POLL_S_MAX)
+            await asyncio.wait([waiting.handed], timeout=wait_s)
+            if waiting.handed.done():
+                numbers = waiting.handed.result()
+            return await self._checks_for(waiting, numbers)
+        finally:
+            session.waiting.pop(waiting, None)
+            self._desk.leave(waiting)
+            if numbers:
+                self._desk.answered(numbers)
+                self._hand_out()
+
+    def _hand_out(self) -> None:
+        if not self._desk.is_empty and self._may_check():
+            self._desk.hand_out(self._clock.wall_ms(), self._noted)
+
+    def _may_check(self) -> bool:
+        """Whether producers may be asked: no other node can know that something has ended."""
+        return self.is_live and self.channel.role.holds()
+
+    async def _checks_for(
+        self, waiting: WaitingProducer, numbers: Sequence[int]
+    ) -> tuple[wire.CheckResponse, bytes]:
+        """Return what was handed to a producer, if it is still so; and note that it was asked.
+
+        Nothing is awaited between the last look and the answer. If the note is lost with this node,
+        the next one asks once more.
+        """
+        read: list[tuple[JournaledTransaction, bytes]] = []
+        for number in numbers:
+            found = self.ledger.active.get(number)
+            if found is None:
+                continue
+            try:
+                read.append((found, b"".join([await self._bytes_of(e) for e in found.parts])))
+            except (VqError, OSError) as error:
+                logger.warning(
+                    "half message cannot be read, others are checked",
+                    partition=self.channel,
+                    transaction=number,
+                    error=error,
+                )
+                self._put_off(found)
+        response, now_ms = wire.CheckResponse(), self._clock.wall_ms()
+        if waiting.is_gone or not self._may_check():
+            return response, b""
+        due = [
+            (each, body)
+            for each, body in read
+            if each.is_check_due(now_ms) and each.number not in self._noted
+        ]
+        notes = [_check_of(each, now_ms) for each, _ in due]
+        if not notes or self._append(notes) is not None:
+            return response, b""
+        for (each, _), note in zip(due, notes, strict=True):
+            self.ledger.take_checked(note)
+            assert each.checks is not None
+            asked = response.transactions.add(
+                transaction=each.number, check=note.sent, many=each.checks.many
+            )
+            asked.parts.extend(map(_part_status, each.parts))
+        self._counts.checks += len(notes)
+        return response, b"".join(body for _, body in due)
+
+    def _put_off(self, found: JournaledTransaction) -> None:
+        """Have a half message that cannot be read now wait for its next check; it counts none."""
+        plan = found.checks
+        if plan is not None:
+            found.checks = plan._replace(next_ms=self._clock.wall_ms() + plan.interval_ms)
+
+    async def _check_again(self, number: int) -> None:
+        """Have a half message checked from now on, as if no check was sent.
+
+        Raises:
+            VqError: It cannot be, or it is not known whether that was noted.
+        """
+        await self._until_read(number)
+        found, now_ms = self.ledger.checked_again(number), self._clock.wall_ms()
+        assert found.checks is not None
+        plan = found.checks._replace(sent=0, next_ms=now_ms)
+        step = TransactionStep(number, found.requests, found.state, "", now_ms, checks=plan)
+        await self._note(number, [step])
+        logger.info("half message is checked again", partition=self.channel, transaction=number)
+        self._look_at_checks()
+
+    def _look_at_checks(self) -> None:
+        parked = self._desk.look(self._clock.wall_ms())
+        if parked:
+            logger.warning(
+                "half messages are parked: no producer knows what is to become of them",
+                partition=self.channel,
+                count=len(parked),
+                first=parked[0],
+            )
+        self._hand_out()
+
     async def _until_stored(self, number: int, wait_s: float) -> None:
         """Return once all of a transaction is stored, or after so long."""
         stored = self._unstored.get(number)
@@ -275,13 +396,14 @@ class Journal(JournalReader):
         """Carry out a TRANSACTIONS."""
         response = wire.TransactionsResponse()
         most, room = min(request.max_count or 100, 1_000), LISTED_BYTES
+        now_ms = self._clock.wall_ms()
         for each in self.ledger.listed(ended=request.ended, kept=request.kept, xid=request.xid):
             if each.number <= request.after:
                 continue
             if len(response.transactions) == most or room <= 0:
                 response.more = True
                 break
-            status = _status(each)
+            status = _status(each, now_ms)
             status.kept = each.number in self.ledger.kept
             room -= status.ByteSize()
             response.transactions.append(status)
@@ -304,6 +426,8 @@ class Journal(JournalReader):
             self.ledger.take_carried(note, record.offset)
             if note.state is TransactionState.PREPARED:
                 self._was_read(note.transaction)
+        elif isinstance(note, Checked):
+            self.ledger.take_checked(note)
         elif isinstance(note, Client):
             self._counts.rolled_back += self.ledger.take_client(note, record.offset)
             self._was_read(note.id)
@@ -342,6 +466,7 @@ class Journal(JournalReader):
             read.exception()  # perhaps nobody waits any more
         for stored in self._unstored.values():
             stored.cancel()
+        self._desk.close(self.channel.acks.mastership_lost())
 
     # Delivering -----------------------------------------------------------------------------------
     def took(self, sent: Sent, new: Sequence[Item]) -> bool:
@@ -387,16 +512,26 @@ class Journal(JournalReader):
         topic_id = parts[0].topic_id
         for part in parts:
             messages += part.messages
-            for offset, length in part.pieces:
-                raw = bytes(await self._log.bytes_at(offset, length))
-                (record,) = decode_records(raw, offset)
-                data.append(piece_bytes(record.payload))
+            data.append(await self._bytes_of(part))
         body = b"".join(data)
         if len(body) != sum(each.length for each in sent.items):
             raise CorruptData(f"the parts of {sent.to} have {len(body)} bytes in the journal")
         one = sent.items[0].key
         is_one = all(each.key == one for each in sent.items)
         return Parcel(sent.to, sent.stamp, body, messages, resend, one if is_one else 0, topic_id)
+
+    async def _bytes_of(self, part: JournaledPart) -> bytes:
+        """Return the records of a part.
+
+        Raises:
+            VqError, OSError: They cannot be read now.
+        """
+        data: list[bytes] = []
+        for offset, length in part.pieces:
+            raw = bytes(await self._log.bytes_at(offset, length))
+            (record,) = decode_records(raw, offset)
+            data.append(piece_bytes(record.payload))
+        return b"".join(data)
 
     def delivered(self, to: TopicPartition, items: Sequence[Item], gone: Gone | None) -> None:
         """See ``Source``."""
@@ -418,6 +553,7 @@ class Journal(JournalReader):
         self._looked_at = now
         now_ms = self._clock.wall_ms()
         self.ledger.forget(now_ms)
+        self._look_at_checks()
         overdue = [e for e in self.ledger.overdue(now_ms) if e.number not in self._noted]
         state = TransactionState.ROLLED_BACK
         due: list[Note] = [
@@ -500,6 +636,8 @@ def _check_request(request: wire.TransactRequest, size: int) -> None:
         raise InvalidRequest(f"{request.transaction} is no number of a transaction")
     if request.client:
         _check_client(request.client)
+    if request.HasField("checks"):
+        _check_checks(request)
     if len(request.xid) > limits.XID_CHARS_MAX:
         raise InvalidRequest(
             f"xid {shown(request.xid)} has {len(request.xid)} characters; at most "
@@ -565,6 +703,21 @@ def _pieces_of(
     return pieces
 
 
+def _plan_of(request: wire.TransactRequest, now_ms: int) -> CheckPlan | None:
+    checks = request.checks
+    if request.state != TransactionState.PREPARED or not request.HasField("checks"):
+        return None
+    next_ms = now_ms + checks.after_ms
+    return CheckPlan(checks.group, checks.interval_ms, checks.most, checks.many, 0, next_ms)
+
+
+def _check_of(found: JournaledTransaction, now_ms: int) -> Checked:
+    """Return the note that a check of it is sent."""
+    plan = found.checks
+    assert plan is not None
+    return Checked(found.number, plan.sent + 1, now_ms + plan.interval_ms)
+
+
 def _state_of(state: int) -> TransactionState:
     try:
         return TransactionState(state)
@@ -580,6 +733,32 @@ def _check_client(client: str) -> None:
         )
 
 
+def _check_group(group: str) -> None:
+    if not limits.is_valid_name(group):
+        raise InvalidRequest(f"{shown(group)} is no name of a producer group")
+
+
+def _check_checks(request: wire.TransactRequest) -> None:
+    """Return if a request says rightly how a half message is checked, or for whom it decides.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    checks = request.checks
+    _check_group(checks.group)
+    if request.state != TransactionState.PREPARED:
+        return
+    least_ms, most_ms = int(limits.CHECK_S_MIN * 1_000), int(limits.CHECK_S_MAX * 1_000)
+    for name, value, least, most in (
+        ("after_ms", checks.after_ms, least_ms, most_ms),
+        ("interval_ms", checks.interval_ms, least_ms, most_ms),
+        ("most", checks.most, 1, limits.CHECKS_MAX),
+        ("number", request.number, 0, 0),  # an answer to a producer has all of it
+    ):
+        if not least <= value <= most:
+            raise InvalidRequest(f"{name} = {value} of a half message is outside [{least}, {most}]")
+
+
 def _response(answer: Answer) -> wire.TransactResponse:
     return wire.TransactResponse(
         state=int(answer.state),
@@ -589,8 +768,8 @@ def _response(answer: Answer) -> wire.TransactResponse:
     )
 
 
-def _status(each: JournaledTransaction) -> wire.TransactionStatus:
-    return wire.TransactionStatus(
+def _status(each: JournaledTransaction, now_ms: int) -> wire.TransactionStatus:
+    status = wire.TransactionStatus(
         transaction=each.number,
         state=int(each.state),
         by=each.by,
@@ -600,15 +779,21 @@ def _status(each: JournaledTransaction) -> wire.TransactionStatus:
         begun_ms=each.begun_ms,
         ends_ms=each.ends_ms,
         decided_ms=each.decided_ms,
-        parts=[
-            wire.TransactionPartStatus(
-                topic=part.to.topic,
-                partition=part.to.partition,
-                messages=part.messages,
-                size=part.size,
-                stored=part.stored,
-                offset=part.offset,
-            )
-            for part in each.parts
-        ],
+        parts=map(_part_status, each.parts),
+    )
+    if each.checks is not None:
+        status.checks.group = each.checks.group
+        status.checks.sent, status.checks.most = each.checks.sent, each.checks.most
+        status.checks.next_ms, status.checks.parked = each.checks.next_ms, each.is_parked(now_ms)
+    return status
+
+
+def _part_status(part: JournaledPart) -> wire.TransactionPartStatus:
+    return wire.TransactionPartStatus(
+        topic=part.to.topic,
+        partition=part.to.partition,
+        messages=part.messages,
+        size=part.size,
+        stored=part.stored,
+        offset=part.offset,
     )

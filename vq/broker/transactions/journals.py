@@ -50,6 +50,7 @@ class Journals:
         clock: Clock,
         runner: Runner,
     ) -> None:
+        self._clock = clock
         self.counts: Final = JournalCounts()
         counts = self.counts
         self._clock = clock
@@ -88,6 +89,16 @@ class Journals:
         epoch = await self.readers.of(channel, header.epoch, _WHAT).fence(header.client)
         return wire.FenceResponse(client_epoch=epoch)
 
+    def check(
+        self, channel: Channel, session: Session, _id: RequestId, header: wire.CheckRequest
+    ) -> Coroutine[Any, Any, tuple[wire.CheckResponse, bytes]]:
+        """Carry out a CHECK.
+
+        Raises:
+            VqError: See ``Journal.check``; or this node has no journal for the partition.
+        """
+        return self.readers.of(channel, header.epoch, _WHAT).check(session, header)
+
     async def listed(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.TransactionsRequest
     ) -> wire.TransactionsResponse:
@@ -109,6 +120,10 @@ class Journals:
             if each.begun_ms
         ]
         return max(0, self._clock.wall_ms() - min(begun)) / 1_000 if begun else 0.0
+
+    def _parked(self) -> int:
+        now_ms = self._clock.wall_ms()
+        return sum(len(each.ledger.parked(now_ms)) for each in self.readers.all.values())
 
     def facts(self) -> Iterator[Facts[Any]]:
         """Return what it tells."""
@@ -138,6 +153,16 @@ class Journals:
                 "vq_transactions_oldest_seconds",
                 "How long ago the oldest transaction that has not ended began; 0: there is none.",
                 lambda _: self._oldest_s(),
+            ),
+            gauge(
+                "vq_transactions_parked",
+                "Half messages of which no producer is asked any more: an operator is to decide.",
+                lambda _: self._parked(),
+            ),
+            counter(
+                "vq_transaction_checks",
+                "Times that this node has asked a producer what is to become of a half message.",
+                lambda _: self.counts.checks,
             ),
             counter(
                 "vq_transactions_committed",

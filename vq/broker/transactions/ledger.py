@@ -24,6 +24,8 @@ from vq.broker.transactions.notes import (
     FENCED,
     RECOVERED,
     Carried,
+    Checked,
+    CheckPlan,
     Client,
     PartPiece,
     TransactionStep,
@@ -97,7 +99,7 @@ class JournaledTransaction:
         parts: What it has, for each partition.
         by: Who decided, if not its producer.
         torn: The journal does not have its first notes any more: it has ended.
-        client, client_epoch, xid, keep: See ``TransactionStep``.
+        client, client_epoch, xid, keep, checks: See ``TransactionStep``.
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
     """
 
@@ -115,6 +117,17 @@ class JournaledTransaction:
     begun_ms: int = 0
     ends_ms: int = 0
     decided_ms: int = 0
+    checks: CheckPlan | None = None
+
+    def is_check_due(self, now_ms: int) -> bool:
+        """Whether it is time to ask a producer, or to park it."""
+        plan = self.checks
+        return plan is not None and self.state is PREPARED and plan.next_ms <= now_ms
+
+    def is_parked(self, now_ms: int) -> bool:
+        """Whether all checks were sent, and the last one had its time."""
+        plan = self.checks
+        return plan is not None and plan.sent >= plan.most and self.is_check_due(now_ms)
 
     @property
     def is_stored(self) -> bool:
@@ -133,6 +146,7 @@ class Ask(NamedTuple):
         client, client_epoch: Who asks.
         by: Whose decision it is, if not its producer's.
         xid, keep: See ``TransactionStep``.
+        group: It is the answer to a check that this producer group got; or "".
     """
 
     number: int
@@ -144,6 +158,7 @@ class Ask(NamedTuple):
     by: str = ""
     xid: str = ""
     keep: bool = False
+    group: str = ""
 
 
 class Answer(NamedTuple):
@@ -195,6 +210,7 @@ class TransactionLedger:
         self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
+        self._checked: dict[int, JournaledTransaction] = {}  # half messages that have not ended
         self._clients: OrderedDict[str, _KnownClient] = OrderedDict()
         self._pieces = self._ended_parts = self._told_parts = 0
 
@@ -260,6 +276,8 @@ class TransactionLedger:
             self._uncount(found)
         found = self.active[number] = _carried(note, copy.offset)
         found.parts = copy.parts
+        if found.checks is not None:
+            self._checked[number] = found
         for part in found.parts:
             self._pieces += len(part.pieces)
             self.size += sum(length for _, length in part.pieces)
@@ -305,12 +323,21 @@ class TransactionLedger:
         found.requests, found.state = step.request, step.state
         if step.state is not OPEN:
             found.ends_ms = 0
+        if step.checks is not None:
+            found.checks = step.checks
+            self._checked[number] = found
         if step.state in _DECIDED:
             found.by, found.decided_ms = step.by, step.at_ms
         if step.state is ROLLED_BACK or (step.state is COMMITTED and not found.parts):
             self.end(found)
             return None
         return found if step.state is COMMITTED else None
+
+    def take_checked(self, note: Checked) -> None:
+        """Take that a producer has got a check."""
+        found = self.active.get(note.transaction)
+        if found is not None and found.checks is not None:
+            found.checks = found.checks._replace(sent=note.sent, next_ms=note.next_ms)
 
     def take_client(self, note: Client, offset: int) -> int:
         """Take who has a transactional id; return how many transactions that has rolled back."""
@@ -331,6 +358,7 @@ class TransactionLedger:
         """Remember only what became of a transaction: it is stored, or is for nobody."""
         number = transaction.number
         del self.active[number]
+        self._checked.pop(number, None)
         stored = transaction.state is COMMITTED
         offsets = tuple(each.offset for each in transaction.parts) if stored else ()
         self._uncount(transaction)
@@ -388,6 +416,8 @@ class TransactionLedger:
             self._check_client(ask, found, now_ms)
         if found is None:
             return self._judge_unknown(ask, now_ms)
+        if ask.group:
+            _check_group(ask, found)
         if ask.state in {found.state, TransactionState.UNKNOWN} and (
             ask.request < found.requests or ask.state is not OPEN
         ):
@@ -553,6 +583,35 @@ class TransactionLedger:
             if each.state is OPEN and each.ends_ms and each.ends_ms <= now_ms
         ]
 
+    def checks_due(self, now_ms: int) -> list[JournaledTransaction]:
+        """Return the half messages of which it is time to ask, or to park them."""
+        return [each for each in self._checked.values() if each.is_check_due(now_ms)]
+
+    def parked(self, now_ms: int) -> list[JournaledTransaction]:
+        """Return the half messages of which no producer is asked any more."""
+        return [each for each in self._checked.values() if each.is_parked(now_ms)]
+
+    def checked_again(self, number: int) -> JournaledTransaction:
+        """Return a half message that is to be checked from the beginning.
+
+        Raises:
+            TransactionRefused: It has ended, or is no half message.
+        """
+        found = self.active.get(number)
+        if found is None or found.state is not PREPARED:
+            state = self.answer(number).state
+            raise TransactionRefused(
+                f"transaction {number} is {'not known here' if not state else state.word}; only "
+                "one that is prepared is checked",
+                details={"state": int(state)},
+            )
+        if found.checks is None:
+            raise TransactionRefused(
+                f"transaction {number} is no half message: no producer can be asked",
+                hint="look what became of it elsewhere, and commit it or roll it back",
+            )
+        return found
+
     def epoch_of(self, client: str) -> int:
         """Return the epoch of a transactional id; 0: it is not known.
 
@@ -641,6 +700,7 @@ def carried(found: JournaledTransaction, pieces: int = 0) -> Carried:
         found.decided_ms,
         pieces,
         parts,
+        found.checks,
     )
 
 
@@ -662,6 +722,7 @@ def _carried(note: Carried, offset: int) -> JournaledTransaction:
         note.begun_ms,
         0,
         note.decided_ms,
+        note.checks,
     )
 
 
@@ -711,6 +772,15 @@ def _judge_open(ask: Ask, found: JournaledTransaction) -> None:
         raise TransactionRefused(
             f"transaction {ask.number}: request {ask.request} is not the next one, "
             f"{found.requests} is"
+        )
+
+
+def _check_group(ask: Ask, found: JournaledTransaction) -> None:
+    group = "" if found.checks is None else found.checks.group
+    if group != ask.group:
+        of = f"of producer group {group!r}" if group else "no half message"
+        raise TransactionRefused(
+            f"transaction {ask.number} is {of}; a producer of group {ask.group!r} decides for it"
         )
 
 

@@ -3,6 +3,7 @@
     Piece       bytes of messages of a transaction, for one partition: a part, or some of it
     Step        a transaction begins, goes on, is prepared, committed, or rolled back
     Carried     what was noted of a transaction before, at once: the older notes are not needed
+    Checked     producers were asked what is to become of it, so often
     Client      who has a transactional id: the epochs before this one are over
     Sent, Done  see ``journal.notes``; an item is a part of a transaction that is committed
 
@@ -26,6 +27,8 @@ __all__ = [
     "RECOVERED",
     "TIME_OUT",
     "Carried",
+    "CheckPlan",
+    "Checked",
     "Client",
     "Note",
     "PartPiece",
@@ -67,6 +70,34 @@ class PartPiece(NamedTuple):
     copy: int = 0
 
 
+class CheckPlan(NamedTuple):
+    """How producers are asked what is to become of a half message, and how far that is.
+
+    Attributes:
+        group: The producer group.
+        interval_ms: Between two checks.
+        most: So many are sent.
+        many: It was sent as a list of messages.
+        sent: How many a producer got.
+        next_ms: When the next one is due, by the wall clock of the master.
+    """
+
+    group: str
+    interval_ms: int
+    most: int
+    many: bool
+    sent: int
+    next_ms: int
+
+
+class Checked(NamedTuple):
+    """A producer has got a check; see ``CheckPlan``."""
+
+    transaction: int
+    sent: int
+    next_ms: int
+
+
 class TransactionStep(NamedTuple):
     """What became of a transaction.
 
@@ -80,6 +111,7 @@ class TransactionStep(NamedTuple):
         timeout_ms: An open one is rolled back so long after its begin.
         xid: Its name in other resources, or "".
         keep: Its commit is kept until it is forgotten.
+        checks: Of a half message that is prepared; whoever notes that again notes these, too.
     """
 
     transaction: int
@@ -92,6 +124,7 @@ class TransactionStep(NamedTuple):
     timeout_ms: int = 0
     xid: str = ""
     keep: bool = False
+    checks: CheckPlan | None = None
 
     @property
     def is_automatic(self) -> bool:
@@ -104,7 +137,7 @@ class Carried(NamedTuple):
 
     Attributes:
         transaction: Its number.
-        request, state, by, client, client_epoch, xid, keep: See ``TransactionStep``.
+        request, state, by, client, client_epoch, xid, keep, checks: See ``TransactionStep``.
         begun_ms, decided_ms: By the wall clock of the master; 0: it is not.
         pieces: How many its copy has, which stands before.
         parts: Of a decision: partition, messages and bytes of each.
@@ -122,6 +155,7 @@ class Carried(NamedTuple):
     decided_ms: int
     pieces: int
     parts: tuple[tuple[TopicPartition, int, int], ...] = ()
+    checks: CheckPlan | None = None
 
 
 class Client(NamedTuple):
@@ -138,7 +172,7 @@ class Client(NamedTuple):
     at_ms: int
 
 
-Note: TypeAlias = PartPiece | TransactionStep | Carried | Client | Sent | Done
+Note: TypeAlias = PartPiece | TransactionStep | Carried | Checked | Client | Sent | Done
 
 
 def encode_note(note: Note) -> bytes:
@@ -171,6 +205,8 @@ def encode_note(note: Note) -> bytes:
             head["xid"] = note.xid
         if note.keep:
             head["keep"] = True
+        if note.checks is not None:
+            head["checks"] = list(note.checks)
         return notes.encode(head)
     if isinstance(note, Carried):
         head = {
@@ -187,7 +223,13 @@ def encode_note(note: Note) -> bytes:
             "pieces": note.pieces,
             "parts": [[*to, messages, size] for to, messages, size in note.parts],
         }
+        if note.checks is not None:
+            head["checks"] = list(note.checks)
         return notes.encode(head)
+    if isinstance(note, Checked):
+        return notes.encode(
+            {"checked": note.transaction, "sent_checks": note.sent, "next": note.next_ms}
+        )
     if isinstance(note, Client):
         return notes.encode({"client": note.id, "epoch": note.epoch, "at": note.at_ms})
     return notes.encode_delivery(note)
@@ -231,6 +273,7 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head.get("timeout", 0),
             head.get("xid", ""),
             head.get("keep", False),
+            _plan_in(head),
         )
     if "carried" in head:
         parts = tuple((TopicPartition(e[0], e[1]), e[2], e[3]) for e in head["parts"])
@@ -247,7 +290,14 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head["decided"],
             head["pieces"],
             parts,
+            _plan_in(head),
         )
+    if "checked" in head:
+        return Checked(head["checked"], head["sent_checks"], head["next"])
     if "client" in head:
         return Client(head["client"], head["epoch"], head["at"])
     return notes.delivery_in(head, behind)
+
+
+def _plan_in(head: dict[str, Any]) -> CheckPlan | None:
+    return CheckPlan(*head["checks"]) if "checks" in head else None

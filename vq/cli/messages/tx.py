@@ -11,7 +11,9 @@ from vq.cli.base.options import Commands, Invocation, WholeNumber, command_optio
 from vq.model import TransactionState
 from vq.operations.messages.recovering import WAIT_S, list_branches, recover_branches
 from vq.operations.messages.transactions import (
+    TransactionChecking,
     TransactionDescription,
+    check_transaction,
     commit_transaction,
     describe_transaction,
     forget_transaction,
@@ -35,6 +37,11 @@ _ROW: Final = {
     "stored": TRUTH,
     "messages": WHOLE,
     "bytes": WHOLE,
+    "producer_group": maybe(TEXT),
+    "checks": maybe(WHOLE),
+    "checks_max": maybe(WHOLE),
+    "next_check_s": maybe(NUMBER),
+    "parked": TRUTH,
 }
 
 
@@ -80,7 +87,9 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -
     a decision ends it. `committed`: not all of it is stored yet. `owner` is the transactional id of
     its producer. `by` is who decided, if it was not the producer. `next` is what comes next: its
     time-out, a decision, its storing; `forget`: its decision is kept, since an operator made it on
-    one that was prepared, or since databases follow it.
+    one that was prepared, or since databases follow it. Of a half message, `checks` is
+    how often its `producer_group` was asked, and `next_check` when it is again: `parked` is one
+    that is asked no more, so that `vq tx check`, `commit` or `rollback` must go on.
     """
     found = invocation.call(list_transactions, ended=ended, kept=kept, older_than_s=older_than)
     output = invocation.output
@@ -88,7 +97,7 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -
         output.document([{**_values(each), "parts": len(each.parts)} for each in found])
         return
     rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
-    output.table(rows, columns=_COLUMNS, optional=("owner", "xid", "by", "ends"))
+    output.table(rows, columns=_COLUMNS, optional=_OPTIONAL)
     if not rows:
         output.remark("no transaction" if ended or kept else "no transaction is under way")
 
@@ -105,7 +114,11 @@ _COLUMNS: Final = (
     "by",
     "next",
     "ends",
+    "producer_group",
+    "checks",
+    "next_check",
 )
+_OPTIONAL: Final = ("owner", "xid", "by", "ends", "producer_group", "checks", "next_check")
 
 
 def _values(found: TransactionDescription) -> dict[str, Any]:
@@ -125,6 +138,20 @@ def _values(found: TransactionDescription) -> dict[str, Any]:
         "stored": found.stored,
         "messages": found.messages,
         "bytes": found.size_bytes,
+        **_checks(found.checks),
+    }
+
+
+def _checks(checks: TransactionChecking | None) -> dict[str, Any]:
+    if checks is None:
+        none = dict.fromkeys(("producer_group", "checks", "checks_max", "next_check_s"))
+        return {**none, "parked": False}
+    return {
+        "producer_group": checks.group,
+        "checks": checks.sent,
+        "checks_max": checks.most,
+        "next_check_s": text.in_seconds(checks.next_ms),
+        "parked": checks.parked,
     }
 
 
@@ -134,7 +161,14 @@ def _people(found: TransactionDescription) -> dict[str, Any]:
         "begun": text.utc(found.begun_ms),
         "ends": None if found.ends_ms is None else text.utc(found.ends_ms),
         "decided": None if found.decided_ms is None else text.utc(found.decided_ms),
+        "next_check": _next_check(found.checks),
     }
+
+
+def _next_check(checks: TransactionChecking | None) -> str | None:
+    if checks is None or (checks.next_ms is None and not checks.parked):
+        return None
+    return "parked" if checks.next_ms is None else text.utc(checks.next_ms)
 
 
 def _word(state: TransactionState) -> str:
@@ -212,6 +246,10 @@ _LINES: Final = (
     "stored",
     "messages",
     "bytes",
+    "producer_group",
+    "checks",
+    "checks_max",
+    "next_check",
 )
 _DECIDED: Final = record(
     done=TRUTH, transaction=TEXT, state=TEXT, by=maybe(TEXT), stored=TRUTH, messages=WHOLE
@@ -325,6 +363,37 @@ def recover(invocation: Invocation, database: str, older_than: int, *, yes: bool
         if not rows:
             output.remark("nothing is prepared there for this cluster")
     if rows and not yes:
+        invocation.only_planned()
+
+
+@tx.command()
+@click.argument("number", type=TransactionNumber())
+@yes_option
+@shows(record(done=TRUTH, transaction=TEXT, state=TEXT, checks=maybe(WHOLE), parked=TRUTH))
+@command_options
+def check(invocation: Invocation, number: int, *, yes: bool) -> None:
+    """Ask producers again what is to become of a half message, also of one that is parked.
+
+    From now on any producer of its group with a listener is asked, as if nobody had been asked yet.
+    """
+    output = invocation.output
+    found = invocation.call(describe_transaction, number)
+    if yes:
+        invocation.call(check_transaction, number)
+        found = invocation.call(describe_transaction, number)
+    told = _checks(found.checks)
+    if output.as_json:
+        values = {"done": yes, "transaction": str(number), "state": _word(found.state)}
+        output.document({**values, "checks": told["checks"], "parked": told["parked"]})
+    elif yes:
+        output.remark(f"transaction {number} is checked again")
+    else:
+        asked = "it is no half message"
+        if found.checks is not None:
+            of = f"{found.checks.sent} of {found.checks.most}"
+            asked = f"producer group {found.checks.group} was asked {of} times"
+        output.remark(f"plan: check transaction {number}, which is {found.state.word}; {asked}")
+    if not yes:
         invocation.only_planned()
 
 
