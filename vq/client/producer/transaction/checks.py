@@ -126,7 +126,11 @@ class ThreadCalls(ListenerCalls):
             self._ended.clear()
             await self._ended.wait()
         self._threads += 1
-        returned, raised = await self._calls.run(partial(self._called, call), self._timeout_s)
+        try:
+            returned, raised = await self._calls.run(partial(self._called, call), self._timeout_s)
+        except OSError:  # the process may have no more threads
+            self._threads -= 1
+            raise
         if raised is not None:
             raise CheckRaised from raised
         return returned
@@ -178,7 +182,7 @@ class ProducerChecks:
         self._lines: list[asyncio.Task[None]] = []
         self._running: set[asyncio.Task[None]] = set()
         self._waits_at: dict[TopicPartition, None] = {}
-        self._log = _Sparing(cluster)
+        self._spare = _Sparing(cluster)
         self._main = begin_task(self._run(), cluster.context)
 
     def look_soon(self) -> None:
@@ -308,19 +312,25 @@ class ProducerChecks:
                 self._cluster, journal, Command.TRANSACT, request, deadline=deadline, what=what
             )
         except TransactionRefused as error:
-            self._log.warning(
-                "a check was answered too late, it was decided otherwise",
-                transaction=number,
-                answer=resolution.value,
-                error=error,
-            )
+            unlogged = self._spare.turn("late")
+            if unlogged is not None:
+                logger.warning(
+                    "a check was answered too late, it was decided otherwise",
+                    transaction=number,
+                    answer=resolution.value,
+                    error=error,
+                    unlogged=unlogged,
+                )
         except VqError as error:
-            self._log.warning(
-                "the answer of a check was not taken, it is asked again",
-                transaction=number,
-                answer=resolution.value,
-                error=error,
-            )
+            unlogged = self._spare.turn("not taken")
+            if unlogged is not None:
+                logger.warning(
+                    "the answer of a check was not taken, it is asked again",
+                    transaction=number,
+                    answer=resolution.value,
+                    error=error,
+                    unlogged=unlogged,
+                )
 
     async def _ask(self, told: CheckedTransaction, body: bytes) -> TransactionResolution:
         why: BaseException | None = None
@@ -336,14 +346,17 @@ class ProducerChecks:
             why = error
         except Exception as error:  # noqa: BLE001  the user's code raises anything
             why = error
-        self._log.warning(
-            "check failed, others go on and this one is asked again",
-            transaction=told.transaction,
-            check=told.check,
-            producer_group=self._group,
-            late_s=self._config.check_timeout_s if isinstance(why, TimeoutError) else None,
-            exc_info=why,
-        )
+        unlogged = self._spare.turn("failed")
+        if unlogged is not None:
+            logger.warning(
+                "check failed, others go on and this one is asked again",
+                transaction=told.transaction,
+                check=told.check,
+                producer_group=self._group,
+                late_s=self._config.check_timeout_s if isinstance(why, TimeoutError) else None,
+                unlogged=unlogged,
+                exc_info=why,
+            )
         if why is not None:
             forget_locals(why)
         return UNKNOWN
@@ -375,19 +388,17 @@ def messages_of(told: CheckedTransaction, body: bytes) -> list[Message]:
 
 
 class _Sparing:
-    """Logs the same event every ten seconds at most, with how often it has happened."""
+    """Says whether one more line about something is logged: every ten seconds at most."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._now = cluster.clock.monotonic
         self._next: dict[str, tuple[float, int]] = {}
 
-    def warning(self, event: str, **fields: Any) -> None:
-        """Log an event, or only count it."""
-        next_at, more = self._next.get(event, (0.0, 0))
+    def turn(self, what: str) -> int | None:
+        """Return how many were not logged since the last line; None: this one is not, either."""
+        next_at, more = self._next.get(what, (0.0, 0))
         if self._now() < next_at:
-            self._next[event] = next_at, more + 1
-            return
-        self._next[event] = self._now() + LOG_EVERY_S, 0
-        if more:
-            fields["unlogged"] = more
-        logger.warning(event, **fields)
+            self._next[what] = next_at, more + 1
+            return None
+        self._next[what] = self._now() + LOG_EVERY_S, 0
+        return more

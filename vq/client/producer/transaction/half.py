@@ -147,7 +147,7 @@ def resolution_of(returned: object, what: str) -> TransactionResolution:
     if inspect.iscoroutine(returned):
         returned.close()
     logger.error(
-        "a transaction listener returned none of vq.COMMIT, vq.ROLLBACK and vq.UNKNOWN",
+        "transaction listener returned neither COMMIT nor ROLLBACK nor UNKNOWN",
         function=what,
         returned=shown(returned),
     )
