@@ -46,6 +46,14 @@ if TYPE_CHECKING:
         PartitionLoad,
         TopicPartitions,
     )
+    from vq.client.producer.transaction_listener import (
+        COMMIT,
+        ROLLBACK,
+        UNKNOWN,
+        HalfResult,
+        TransactionListener,
+        TransactionResolution,
+    )
     from vq.client.reading.positions import (
         Moment,
         Position,
@@ -133,6 +141,14 @@ _HOMES = {
     ),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
+    "vq.client.producer.transaction_listener": (
+        "COMMIT",
+        "ROLLBACK",
+        "UNKNOWN",
+        "HalfResult",
+        "TransactionListener",
+        "TransactionResolution",
+    ),
     "vq.client.producer.spread.partitioner": (
         "PartitionLoad",
         "Partitioner",
@@ -182,7 +198,10 @@ _MODULES = frozenset({"admin", "aio", "columns", "errors", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "COMMIT",
     "RETRY",
+    "ROLLBACK",
+    "UNKNOWN",
     "Address",
     "Admin",
     "BatchFailed",
@@ -196,6 +215,7 @@ __all__ = [
     "GroupBalance",
     "GroupModel",
     "GroupStrategy",
+    "HalfResult",
     "InvalidArgument",
     "InvalidState",
     "Key",
@@ -246,7 +266,9 @@ __all__ = [
     "TopicSettings",
     "Transaction",
     "TransactionInDoubt",
+    "TransactionListener",
     "TransactionRefused",
+    "TransactionResolution",
     "TransactionState",
     "VqError",
     "WhenFull",

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from vq.operations.messages.stored import StoredBytes, StoredRange
     from vq.operations.messages.transactions import (
         PartOfTransaction,
+        TransactionChecking,
         TransactionDecision,
         TransactionDescription,
     )
@@ -149,6 +150,7 @@ _HOMES = {
     "vq.operations.messages.settling": ("LetterState", "Settled"),
     "vq.operations.messages.transactions": (
         "PartOfTransaction",
+        "TransactionChecking",
         "TransactionDecision",
         "TransactionDescription",
     ),
@@ -309,6 +311,7 @@ __all__ = [
     "TopicState",
     "TopicSummary",
     "TopicView",
+    "TransactionChecking",
     "TransactionDecision",
     "TransactionDescription",
     "Unclean",

@@ -79,7 +79,7 @@ class MessageFactory:
         cluster = self._here()
         settings = settings_of(ProducerConfig, config)
         await cluster.lease_slot()
-        core = ProducerCore(cluster, settings, future=LoopSendFuture)
+        core = ProducerCore(cluster, settings, future=LoopSendFuture, in_threads=False)
         producer = MessageProducer(core, cluster)
         await producer._exit.begin()
         kept = (each for each in self._producers if not each._core.stopped)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from threading import get_ident
 from types import TracebackType
@@ -16,7 +17,9 @@ from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.metrics import ProducerMetrics
+from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
+from vq.client.producer.transaction_listener import HalfResult
 from vq.errors import BufferFull, InvalidState, NotPublished, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
 
@@ -227,7 +230,7 @@ class MessageProducer:
 
     async def _join(
         self,
-        transaction: TransactionCore,
+        transaction: TransactionCore | HalfMessage,
         message: Message,
         callback: SendCallback | None,
         timeout: float | None,
@@ -294,6 +297,50 @@ class MessageProducer:
                 "this task has no open transaction of this producer; begin_transaction() begins one"
             )
         return Transaction(core, self._check_loop)
+
+    async def send_half(
+        self, message: Message | Iterable[Message], arg: Any = None, timeout: float | None = None
+    ) -> HalfResult:
+        """Send a message that is stored only if the local work of the application is done.
+
+        See ``vq.MessageProducer.send_half``. ``execute`` and ``check`` of the listener may be
+        coroutine functions.
+
+        Raises:
+            VqError: See there.
+        """
+        core, transactions = self._here(), self._transactions
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        if transactions.take_id_needed():
+            await transactions.take_id()
+        half = HalfMessage(transactions, message)
+        try:
+            for each in half.messages:
+                await self._add_half(half, each, bound)
+        except BaseException as error:
+            half.give_up(error)
+            raise
+        try:
+            await core.prepare(half, bound)
+            returned: object = None
+            raised: BaseException | None = None
+            try:
+                returned = half.listener.execute(half.told, arg)
+                if inspect.isawaitable(returned):
+                    returned = await returned
+            except Exception as error:  # noqa: BLE001  the user's code raises anything
+                raised = error
+                half.failed(error)
+            return await half.decide(returned, raised, bound)
+        finally:
+            half.ended()
+
+    async def _add_half(self, half: HalfMessage, message: Message, timeout: float) -> None:
+        if self._core.interceptors is None:
+            await self._join(half, message, None, timeout)
+            return
+        with self._core.interceptors.begin(message) as sending:
+            await self._join(half, sending.message, sending, timeout)
 
     async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody; see ``vq.MessageProducer.cancel``.

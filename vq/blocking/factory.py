@@ -17,6 +17,7 @@ from vq.client.consumer.pull import ThreadPull
 from vq.client.kinds import settings_of
 from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
+from vq.client.producer.transaction_listener import check_listener
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
@@ -76,6 +77,7 @@ class MessageFactory:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
         settings = settings_of(ProducerConfig, config)
+        check_listener(settings.transaction_listener)
 
         async def make() -> ProducerCore:
             await cluster.lease_slot()

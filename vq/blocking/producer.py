@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
+from vq.client.producer.transaction.half import HalfMessage
+from vq.client.producer.transaction_listener import HalfResult
 from vq.client.runtime import LoopThread
 from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
@@ -172,6 +174,16 @@ class MessageProducer:
             transaction = self._transactions.current()
             if transaction is not None:
                 append = transaction.add
+        return self._add(append, message, callback, timeout)
+
+    def _add(
+        self,
+        append: Callable[..., SendFuture],
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+    ) -> SendFuture:
+        """Append a message with ``append``, behind the interceptors."""
         try:
             if self._interceptors is None:
                 accept = functools.partial(append, callback=callback)
@@ -317,6 +329,54 @@ class MessageProducer:
                 "begins one"
             )
         return Transaction(core, self._runtime, self.config.send_timeout_s)
+
+    def send_half(
+        self, message: Message | Iterable[Message], arg: Any = None, timeout: float | None = None
+    ) -> HalfResult:
+        """Send a message that is stored only if the local work of the application is done.
+
+        The broker keeps the message, shown to nobody. Then ``execute`` of the listener runs here
+        with the message, or the list, and ``arg``; what it returns is carried out. If that is
+        ``vq.UNKNOWN``, if it raises, or if this process ends, the broker asks the ``check`` of any
+        producer of the same ``producer_group``, see ``ProducerConfig``.
+
+        Args:
+            message: One, or several that have one decision, of 3,670,016 bytes together.
+            arg: For ``execute``.
+            timeout: Seconds for the message to be kept, and once more for the decision; by default
+                ``config.send_timeout_s``.
+
+        Raises:
+            InvalidState: The producer has no listener; or this thread has a transaction of it.
+            TransactionInDoubt: It is unknown whether the message is kept. ``execute`` did not run,
+                and ``check`` will be asked.
+            TransactionRefused: Somebody else has decided otherwise than ``execute``.
+            VqError: The message is refused, and ``execute`` did not run.
+        """
+        self._runtime.check()
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        transactions, core = self._transactions, self._core
+        if transactions.take_id_needed():
+            self._runtime.run(transactions.take_id())
+        half = HalfMessage(transactions, message)
+        try:
+            for each in half.messages:
+                self._add(half.add, each, None, bound)
+        except BaseException as error:
+            self._runtime.call(functools.partial(half.give_up, error))
+            raise
+        try:
+            self._runtime.run(core.prepare(half, bound))
+            returned: object = None
+            raised: Exception | None = None
+            try:
+                returned = half.listener.execute(half.told, arg)
+            except Exception as error:  # noqa: BLE001  the user's code raises anything
+                raised = error
+                half.failed(error)
+            return self._runtime.run(half.decide(returned, raised, bound))
+        finally:
+            half.ended()
 
     def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody, and say what became of it.

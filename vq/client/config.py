@@ -17,6 +17,7 @@ from vq.client.kinds import (
 )
 from vq.client.producer.interceptors import ProducerInterceptor, checked_interceptors
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
+from vq.client.producer.transaction_listener import TransactionListener
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
 from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
@@ -210,6 +211,15 @@ class ProducerConfig:
             what that has open is rolled back, and all that it tries later raises
             ``ProducerFenced``. None: it has transactions, and nobody takes over from it.
         transaction_timeout_s: A transaction is rolled back if it is not ended in time, up to 900.
+        producer_group: Under which name it sends half messages: the broker asks any producer of the
+            same group that has a listener what became of the local work. Needed with a listener.
+        transaction_listener: The code of the application beside ``send_half``. From its creation on
+            the producer answers the checks of its group with it, also if it sends nothing.
+        check_after_s: The broker asks so long after a half message was sent, if it is not decided
+            then; 1 to 86,400. Longer than the local work usually takes.
+        check_interval_s: It asks again so long after each check; 1 to 86,400.
+        checks_max: It asks so often, 1 to 1,000; then an operator is to decide.
+        check_timeout_s: A check of this producer that takes longer counts as unknown; 1 to 3,600.
         exit_flush_s: If the program ends and the producer was not closed, how long its end waits
             for messages that are not sent; 0: not at all. What is not stored then is counted in a
             log line at ERROR.
@@ -235,6 +245,12 @@ class ProducerConfig:
     identity: ProducerIdentity | None = None
     transactional_id: str | None = None
     transaction_timeout_s: float = limits.TRANSACTION_TIMEOUT_S_DEFAULT
+    producer_group: str | None = None
+    transaction_listener: TransactionListener | None = None
+    check_after_s: float = limits.CHECK_AFTER_S_DEFAULT
+    check_interval_s: float = limits.CHECK_INTERVAL_S_DEFAULT
+    checks_max: int = limits.CHECKS_DEFAULT
+    check_timeout_s: float = limits.CHECK_TIMEOUT_S_DEFAULT
     exit_flush_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -263,6 +279,7 @@ class ProducerConfig:
             raise InvalidArgument(
                 f"transaction_timeout_s = {self.transaction_timeout_s} is outside (0, {longest}]"
             )
+        _check_checks(self)
         check_number("exit_flush_s", self.exit_flush_s)
         if not 0 <= self.exit_flush_s <= limits.EXIT_FLUSH_S_MAX:
             raise InvalidArgument(
@@ -303,6 +320,35 @@ def _check_ordered(config: ProducerConfig, strategy: Strategy | None) -> None:
             "ordered = True and on_unavailable = 'any' exclude one another: a diverted message "
             "has no order; give 'wait' or 'fail'"
         )
+
+
+def _check_checks(config: ProducerConfig) -> None:
+    """Check what is about half messages."""
+    if config.producer_group is not None:
+        check_name("producer group", config.producer_group)
+    listener: object = config.transaction_listener
+    if listener is not None and not isinstance(listener, TransactionListener):
+        raise InvalidArgument(
+            f"transaction_listener = {shown(listener)} is {type(listener).__name__}; give "
+            "vq.TransactionListener(execute, check)"
+        )
+    if listener is not None and config.producer_group is None:
+        raise InvalidArgument(
+            "transaction_listener needs a producer_group: the name under which this producer, and "
+            "others like it, are asked about half messages"
+        )
+    check_between("checks_max", config.checks_max, 1, limits.CHECKS_MAX)
+    for name, most in (
+        ("check_after_s", limits.CHECK_S_MAX),
+        ("check_interval_s", limits.CHECK_S_MAX),
+        ("check_timeout_s", limits.CHECK_TIMEOUT_S_MAX),
+    ):
+        value = getattr(config, name)
+        check_number(name, value)
+        if not limits.CHECK_S_MIN <= value <= most:
+            raise InvalidArgument(
+                f"{name} = {value} is outside [{limits.CHECK_S_MIN:g}, {most:g}] seconds"
+            )
 
 
 def _check_identity(config: ProducerConfig) -> None:

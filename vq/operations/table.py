@@ -114,6 +114,7 @@ class Operations:
     roll_back_transaction = row(
         transactions.roll_back_transaction, ACT, MANAGE, CLUSTER, "tx rollback"
     )
+    check_transaction = row(transactions.check_transaction, ACT, MANAGE, CLUSTER, "tx check")
 
     # Repeatable writes
     begin_write = row(writes.begin_write, ACT, WRITE, CLUSTER)

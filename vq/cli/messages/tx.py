@@ -10,7 +10,9 @@ from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, s
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.model import TransactionState
 from vq.operations.messages.transactions import (
+    TransactionChecking,
     TransactionDescription,
+    check_transaction,
     commit_transaction,
     describe_transaction,
     list_transactions,
@@ -31,6 +33,11 @@ _ROW: Final = {
     "stored": TRUTH,
     "messages": WHOLE,
     "bytes": WHOLE,
+    "producer_group": maybe(TEXT),
+    "checks": maybe(WHOLE),
+    "checks_max": maybe(WHOLE),
+    "next_check_s": maybe(NUMBER),
+    "parked": TRUTH,
 }
 
 
@@ -71,7 +78,9 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool) -> None:
 
     `open`: its producer sends more, or rolls it back; it is rolled back at `ends`. `prepared`: only
     a decision ends it. `committed`: not all of it is stored yet. `owner` is the transactional id of
-    its producer. `by` is who decided, if it was not the producer.
+    its producer. `by` is who decided, if it was not the producer. Of a half message, `checks` is
+    how often its `producer_group` was asked, and `next_check` when it is again: `parked` is one
+    that is asked no more, so that `vq tx check`, `commit` or `rollback` must go on.
     """
     found = invocation.call(list_transactions, ended=ended, older_than_s=older_than)
     output = invocation.output
@@ -79,7 +88,7 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool) -> None:
         output.document([{**_values(each), "parts": len(each.parts)} for each in found])
         return
     rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
-    output.table(rows, columns=_COLUMNS, optional=("owner", "by", "ends"))
+    output.table(rows, columns=_COLUMNS, optional=_OPTIONAL)
     if not rows:
         output.remark("no transaction" if ended else "no transaction is under way")
 
@@ -94,7 +103,11 @@ _COLUMNS: Final = (
     "bytes",
     "by",
     "ends",
+    "producer_group",
+    "checks",
+    "next_check",
 )
+_OPTIONAL: Final = ("owner", "by", "ends", "producer_group", "checks", "next_check")
 
 
 def _values(found: TransactionDescription) -> dict[str, Any]:
@@ -112,6 +125,20 @@ def _values(found: TransactionDescription) -> dict[str, Any]:
         "stored": found.stored,
         "messages": found.messages,
         "bytes": found.size_bytes,
+        **_checks(found.checks),
+    }
+
+
+def _checks(checks: TransactionChecking | None) -> dict[str, Any]:
+    if checks is None:
+        none = dict.fromkeys(("producer_group", "checks", "checks_max", "next_check_s"))
+        return {**none, "parked": False}
+    return {
+        "producer_group": checks.group,
+        "checks": checks.sent,
+        "checks_max": checks.most,
+        "next_check_s": text.in_seconds(checks.next_ms),
+        "parked": checks.parked,
     }
 
 
@@ -121,7 +148,14 @@ def _people(found: TransactionDescription) -> dict[str, Any]:
         "begun": text.utc(found.begun_ms),
         "ends": None if found.ends_ms is None else text.utc(found.ends_ms),
         "decided": None if found.decided_ms is None else text.utc(found.decided_ms),
+        "next_check": _next_check(found.checks),
     }
+
+
+def _next_check(checks: TransactionChecking | None) -> str | None:
+    if checks is None or (checks.next_ms is None and not checks.parked):
+        return None
+    return "parked" if checks.next_ms is None else text.utc(checks.next_ms)
 
 
 def _word(state: TransactionState) -> str:
@@ -197,6 +231,10 @@ _LINES: Final = (
     "stored",
     "messages",
     "bytes",
+    "producer_group",
+    "checks",
+    "checks_max",
+    "next_check",
 )
 _DECIDED: Final = record(
     done=TRUTH, transaction=TEXT, state=TEXT, by=maybe(TEXT), stored=TRUTH, messages=WHOLE
@@ -230,6 +268,37 @@ def rollback(invocation: Invocation, number: int, *, yes: bool) -> None:
     have a part in the transaction are not told: look first what became of it there.
     """
     _decide(invocation, number, TransactionState.ROLLED_BACK, yes=yes)
+
+
+@tx.command()
+@click.argument("number", type=TransactionNumber())
+@yes_option
+@shows(record(done=TRUTH, transaction=TEXT, state=TEXT, checks=maybe(WHOLE), parked=TRUTH))
+@command_options
+def check(invocation: Invocation, number: int, *, yes: bool) -> None:
+    """Ask producers again what is to become of a half message, also of one that is parked.
+
+    From now on any producer of its group with a listener is asked, as if nobody had been asked yet.
+    """
+    output = invocation.output
+    found = invocation.call(describe_transaction, number)
+    if yes:
+        invocation.call(check_transaction, number)
+        found = invocation.call(describe_transaction, number)
+    told = _checks(found.checks)
+    if output.as_json:
+        values = {"done": yes, "transaction": str(number), "state": _word(found.state)}
+        output.document({**values, "checks": told["checks"], "parked": told["parked"]})
+    elif yes:
+        output.remark(f"transaction {number} is checked again")
+    else:
+        asked = "it is no half message"
+        if found.checks is not None:
+            of = f"{found.checks.sent} of {found.checks.most}"
+            asked = f"producer group {found.checks.group} was asked {of} times"
+        output.remark(f"plan: check transaction {number}, which is {found.state.word}; {asked}")
+    if not yes:
+        invocation.only_planned()
 
 
 def _decide(invocation: Invocation, number: int, state: TransactionState, *, yes: bool) -> None:

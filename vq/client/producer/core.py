@@ -34,6 +34,8 @@ from vq.client.producer.send.unheard import (
 )
 from vq.client.producer.spread.following import LoadFollower
 from vq.client.producer.spread.partitioner import strategy_of, wants_load
+from vq.client.producer.transaction.checks import LoopCalls, ProducerChecks, ThreadCalls
+from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import Transactions
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
@@ -96,6 +98,7 @@ class ProducerCore:
             follows the load there is no follower.
         space_line: The tasks that wait for space.
         transactions: Those of its application.
+        checks: Answers what became of half messages; None: it has no listener for them.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class ProducerCore:
         config: ProducerConfig,
         *,
         future: type[SendFuture] = SendFuture,
+        in_threads: bool = True,
     ) -> None:
         self.config = config
         self.cluster = cluster
@@ -123,6 +127,10 @@ class ProducerCore:
         follows = sense is not None or wants_load(config.partitioner)
         self.follower = LoadFollower(cluster, sense, self.accumulator.topics) if follows else None
         self.transactions = Transactions(cluster, self.accumulator, config)
+        self.checks: ProducerChecks | None = None
+        if config.transaction_listener is not None:
+            kind = ThreadCalls if in_threads else LoopCalls
+            self.checks = ProducerChecks(cluster, config, kind(config.check_timeout_s))
         self._known_topics: set[str] = set()  # ids of those that were opened, with an identity
         self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)
@@ -392,6 +400,16 @@ class ProducerCore:
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         return await cancel(self.cluster, result, bound)
 
+    async def prepare(self, half: HalfMessage, timeout_s: float) -> None:
+        """Have the broker keep a half message.
+
+        Raises:
+            VqError: See ``HalfMessage.prepare``.
+        """
+        await half.prepare(timeout_s)
+        if self.checks is not None:
+            self.checks.look_soon()
+
     def metrics(self) -> ProducerMetrics:
         """Return the counts so far. Any thread."""
         return self._meter.read(self.accumulator.waiting())
@@ -473,6 +491,8 @@ class ProducerCore:
         """
         self._give_up(why)
         self.connections.close()
+        if self.checks is not None:
+            self.checks.stop()
         self.sender.abandon()
         if self.follower is not None:
             self.follower.stop()
@@ -510,6 +530,8 @@ class ProducerCore:
 
     async def _finish(self) -> None:
         unheard = [each for each in self.sender.without_outcome() if nobody_learns(each)]
+        if self.checks is not None:
+            await self.checks.close()
         await self.flush()
         log_lost(unheard, "they failed while their producer closed, and nobody waits for them")
         self.oneway.close()

@@ -22,7 +22,13 @@ from vq.errors import (
 from vq.model import TopicPartition, TransactionState, check_timeout
 from vq.operations.base.who import who
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import TransactionsRequest, TransactionStatus, TransactRequest
+from vq.remoting.wire_pb2 import (
+    CheckRequest,
+    TransactionCheckStatus,
+    TransactionsRequest,
+    TransactionStatus,
+    TransactRequest,
+)
 from vq.reserved import TRANSACTIONS_TOPIC
 
 #: How long the masters of the journal are asked what there is, in seconds, and for a decision.
@@ -56,6 +62,25 @@ class PartOfTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionChecking:
+    """How producers are asked what is to become of a half message.
+
+    Attributes:
+        group: The producer group.
+        sent: Checks that a producer got.
+        most: So many are sent.
+        next_ms: When the next one is due, in milliseconds since 1970; None: none is.
+        parked: All were sent, and the last one had its time: an operator is to decide.
+    """
+
+    group: str
+    sent: int
+    most: int
+    next_ms: int | None
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """A transaction, as its journal tells it. Times are in milliseconds since 1970.
 
@@ -71,6 +96,7 @@ class TransactionDescription:
         decided_ms: When it was decided; None: it is not.
         by: Who has decided, if it was not its producer.
         parts: What it has for each partition; of one that has ended, too.
+        checks: Of a half message; None: it is none.
     """
 
     number: int
@@ -84,6 +110,7 @@ class TransactionDescription:
     decided_ms: int | None
     by: str | None
     parts: tuple[PartOfTransaction, ...]
+    checks: TransactionChecking | None = None
 
     @property
     def messages(self) -> int:
@@ -209,6 +236,28 @@ async def roll_back_transaction(
     return await _decide(cluster, number, TransactionState.ROLLED_BACK, timeout)
 
 
+async def check_transaction(cluster: ClusterClient, number: int) -> None:
+    """Have producers asked about a half message from now on, as if nobody had been asked yet.
+
+    Args:
+        number: Of its transaction; it is parked, or has checks left.
+
+    Raises:
+        TransactionRefused: It has ended, is no half message, or is not known.
+        VqError: The journal cannot be asked, or has not answered: ask again.
+    """
+    found = await describe_transaction(cluster, number)
+    request = CheckRequest(topic=TRANSACTIONS_TOPIC, partition=found.journal, again=number)
+    await ask_master(
+        cluster,
+        TopicPartition(TRANSACTIONS_TOPIC, found.journal),
+        Command.CHECK,
+        request,
+        deadline=cluster.clock.monotonic() + ASK_S,
+        what=f"whether transaction {number} is checked again",
+    )
+
+
 async def _decide(
     cluster: ClusterClient, number: int, state: TransactionState, timeout: float
 ) -> TransactionDecision:
@@ -323,4 +372,10 @@ def _description(journal: int, told: TransactionStatus) -> TransactionDescriptio
             )
             for part in told.parts
         ),
+        checks=_checking(told.checks) if told.HasField("checks") else None,
     )
+
+
+def _checking(told: TransactionCheckStatus) -> TransactionChecking:
+    next_ms = None if told.parked else told.next_ms
+    return TransactionChecking(told.group, told.sent, told.most, next_ms, told.parked)

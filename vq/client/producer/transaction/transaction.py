@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import Final
 
+from vq import limits
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
@@ -28,6 +29,7 @@ from vq.client.producer.spread.partitioner import key_partition
 from vq.client.producer.transaction.collected import Collected
 from vq.client.producer.transaction.single_part import Lines, SinglePart
 from vq.errors import (
+    BatchTooLarge,
     InvalidState,
     NotSent,
     OutcomeUnknown,
@@ -39,7 +41,12 @@ from vq.errors import (
 )
 from vq.model import Message, SendResult, TopicPartition, TransactionState
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import FenceRequest, TransactRequest, TransactResponse
+from vq.remoting.wire_pb2 import (
+    FenceRequest,
+    TransactionChecks,
+    TransactRequest,
+    TransactResponse,
+)
 from vq.reserved import TRANSACTIONS_TOPIC
 
 __all__ = ["TransactionCore", "Transactions"]
@@ -99,6 +106,12 @@ class Transactions:
             InvalidState: It has one already, or the producer is closed.
             ProducerFenced: Another producer has its transactional id.
         """
+        begun = self.begin_apart()
+        _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
+        return begun
+
+    def begin_apart(self) -> "TransactionCore":
+        """Begin one that gets its messages by ``add`` alone; otherwise as ``begin``."""
         if self._fenced is not None:
             raise self._fenced
         if self.accumulator.closed:
@@ -114,7 +127,6 @@ class Transactions:
                 "roll it back first"
             )
         begun = TransactionCore(self)
-        _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
         with self._lock:
             self.open += 1
             self._unended[begun] = None
@@ -226,6 +238,7 @@ class TransactionCore:
         self._sent = 0  # requests that were answered
         self._prepares = False  # the last one prepares, and another one decides
         self._xid = ""
+        self._checks: TransactionChecks | None = None
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
 
@@ -298,7 +311,9 @@ class TransactionCore:
         with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             return await self._commit(self._until(timeout_s))
 
-    async def prepare(self, timeout_s: float, *, xid: str = "") -> None:
+    async def prepare(
+        self, timeout_s: float, *, xid: str = "", checks: TransactionChecks | None = None
+    ) -> None:
         """Have all messages wait at the broker, durably, until a decision, however long that takes.
 
         Then it takes no messages, and its time is over no more. May be called again after
@@ -307,8 +322,10 @@ class TransactionCore:
         Args:
             timeout_s: Until then it must be known.
             xid: Its name in other resources.
+            checks: Of a half message: how producers are asked what is to become of it.
 
         Raises:
+            BatchTooLarge: It is a half message, and too large for one request.
             TransactionInDoubt: It is unknown whether it is prepared; nothing was committed.
             VqError: It is rolled back.
         """
@@ -317,7 +334,7 @@ class TransactionCore:
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
             if not self._requests:
-                self._prepares, self._xid = True, xid
+                self._prepares, self._xid, self._checks = True, xid, checks
                 await self._make_requests()
             if not self._prepares:
                 raise InvalidState("the transaction is being committed; it cannot be prepared")
@@ -456,6 +473,8 @@ class TransactionCore:
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
+            if self._checks is not None:
+                self._check_half()
             self._journal = await self.producer.journal_of(self._collected.first)
         except VqError as error:
             self._roll_back(error)
@@ -468,6 +487,15 @@ class TransactionCore:
             request.parts.extend(parts)
             self._requests.append(request)
             self._bodies.append(body)
+
+    def _check_half(self) -> None:
+        size = self._collected.size
+        if size > limits.TRANSACT_BYTES_MAX:
+            raise BatchTooLarge(
+                f"a half message of {size} bytes; all its messages are shown to a listener "
+                f"together, so {limits.TRANSACT_BYTES_MAX} are allowed",
+                hint="send fewer messages together, or use a transaction",
+            )
 
     def _request(self, state: TransactionState, number: int) -> TransactRequest:
         producer, journal = self.producer, self._journal
@@ -483,6 +511,7 @@ class TransactionCore:
             client_epoch=producer.epoch,
             timeout_ms=int(config.transaction_timeout_s * 1_000),
             xid=self._xid,
+            checks=self._checks if state is TransactionState.PREPARED else None,
         )
 
     async def _ask(
@@ -610,6 +639,17 @@ class TransactionCore:
             self._collected.fail(NotSent(f"{why}; its transaction is rolled back"))
         elif ending or self._stage in {_Stage.PREPARED, _Stage.IN_DOUBT}:
             self._collected.fail(TransactionInDoubt(f"{why}: its transaction may be committed"))
+
+    def let_go(self) -> None:
+        """Keep nothing of what is prepared, or in doubt: others learn what becomes of it."""
+        self.producer.known(self)
+        doubt = TransactionInDoubt(
+            f"it is unknown whether transaction {self.number} is committed: a check tells",
+            details={"transaction": self.number},
+        )
+        self._collected.fail(doubt)
+        self._requests.clear()
+        self._bodies.clear()
 
     def abandon_in_child(self, why: str) -> None:
         """See ``Transactions.abandon_in_child``; it takes no lock."""
