@@ -49,6 +49,33 @@ def transact(
     return {"plain": median(e[0] for e in times), "transaction": median(e[1] for e in times)}
 
 
+def half(ready: Ready, *, client: dict[str, Any], topic: str, turns: int) -> dict[str, Any]:
+    """Send a message plainly and as a half message, ``turns`` times each; return the medians.
+
+    Its local work does nothing, and commits.
+    """
+    (content,) = contents(0, 0, 1, SIZE)
+    message = vq.Message(topic, content)
+    listener = vq.TransactionListener(lambda _message, _arg: vq.COMMIT, lambda _: vq.UNKNOWN)
+    config = vq.ProducerConfig(producer_group="bench", transaction_listener=listener)
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer(config) as producer,
+    ):
+
+        def plain() -> None:
+            producer.send_sync(message)
+
+        def send_half() -> None:
+            producer.send_half(message)
+
+        for way in (plain, send_half):
+            _timed(way)
+        ready()
+        times = [(_timed(plain), _timed(send_half)) for _ in range(turns)]
+    return {"plain": median(e[0] for e in times), "half": median(e[1] for e in times)}
+
+
 def _timed(way: Callable[[], None]) -> float:
     begin = time.perf_counter()
     way()
@@ -70,7 +97,9 @@ def transactions(context: Context) -> Rounds:
             ):
                 took = cluster.run("transact", topic=topic, also=also, turns=turns, messages=count)
                 figures.append(Figure(name, took["transaction"], UNIT, took["plain"]))
+            took = cluster.run("half", topic=topic, turns=turns)
+            figures.append(Figure("half message and its commit", took["half"], UNIT, took["plain"]))
             yield figures
 
 
-WORKS: Final = {transact.__name__: transact}
+WORKS: Final = {each.__name__: each for each in (transact, half)}

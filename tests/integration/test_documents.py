@@ -119,7 +119,6 @@ def test_vq_is_installed_from_files_and_never_by_its_name() -> None:
 ABSENT = {
     "transactions with other resources": lambda: not hasattr(vq.MessageProducer, "tpc_begin"),
     "XA": lambda: not hasattr(vq.MessageProducer, "tpc_begin"),
-    "check-back": lambda: not hasattr(vq.MessageProducer, "send_half"),
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
     "console": lambda: "console" not in COMMANDS,
     "gateway": lambda: "gateway" not in COMMANDS,
