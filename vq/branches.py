@@ -25,8 +25,9 @@ __all__ = [
 
 #: ``vq`` as two letters.
 FORMAT_ID: Final = 0x7671
-#: Of psycopg: such a transaction PostgreSQL rolls back when it is to prepare it, without an error.
-_FAILED: Final = 3
+#: Of psycopg: it is in a transaction, which has not failed. In any other state PostgreSQL prepares
+#: nothing, and tells no error.
+_IN_TRANSACTION: Final = 2
 
 
 def global_id(journal_id: str, number: int) -> str:
@@ -121,10 +122,11 @@ class _PlainBranch:
     def prepare(self) -> None:
         """See ``Branch``."""
         info = getattr(self._connection, "info", None)
-        if getattr(info, "transaction_status", None) == _FAILED:
+        status = getattr(info, "transaction_status", _IN_TRANSACTION)
+        if status != _IN_TRANSACTION:
             raise InvalidState(
-                "a statement has failed in the database's part of the transaction, which can only "
-                "be rolled back"
+                "a statement has failed in the database's part of the transaction, or has ended "
+                "it; it can only be rolled back"
             )
         self._connection.tpc_prepare()
 
