@@ -181,7 +181,7 @@ def _xa(connection: Any, statement: str, xid: Xid) -> None:
         cursor.execute(f"{statement} %s, %s, %s", (xid.gtrid, xid.bqual, xid.format_id))
 
 
-class _Prepared(NamedTuple):
+class _PreparedBranch(NamedTuple):
     """A branch that is prepared in a database, and how to end it."""
 
     xid: Xid
@@ -189,7 +189,7 @@ class _Prepared(NamedTuple):
     rollback: Callable[[], None]
 
 
-def prepared_in(connection: Any) -> list[_Prepared]:
+def prepared_in(connection: Any) -> list[_PreparedBranch]:
     """Return all branches that are prepared in the database of a connection, whoever did it.
 
     Raises:
@@ -202,20 +202,20 @@ def prepared_in(connection: Any) -> list[_Prepared]:
     raise InvalidArgument(f"a connection of {type(connection).__module__} has no two phases")
 
 
-def _plainly_prepared(connection: Any) -> Iterator[_Prepared]:
+def _plainly_prepared(connection: Any) -> Iterator[_PreparedBranch]:
     here = getattr(getattr(connection, "info", None), "dbname", None)
     for each in connection.tpc_recover():
         if getattr(each, "database", here) != here:
             continue  # PostgreSQL lists those of all its databases
         xid = Xid(each.format_id, str(each.gtrid), str(each.bqual or ""))
-        yield _Prepared(
+        yield _PreparedBranch(
             xid,
             partial(connection.tpc_commit, each),
             partial(connection.tpc_rollback, each),
         )
 
 
-def _xa_prepared(connection: Any) -> Iterator[_Prepared]:
+def _xa_prepared(connection: Any) -> Iterator[_PreparedBranch]:
     with connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
         rows = cursor.fetchall()
@@ -224,7 +224,7 @@ def _xa_prepared(connection: Any) -> Iterator[_Prepared]:
         raw = data.encode(errors="surrogateescape") if isinstance(data, str) else bytes(data)
         parts = raw[:gtrid_length], raw[gtrid_length : gtrid_length + bqual_length]
         xid = Xid(int(format_id), *(each.decode(errors="replace") for each in parts))
-        yield _Prepared(
+        yield _PreparedBranch(
             xid,
             partial(_xa, connection, "XA COMMIT", xid),
             partial(_xa, connection, "XA ROLLBACK", xid),

@@ -163,7 +163,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Copy:
+class _CopiedTransaction:
     """What was read of a copy of a transaction."""
 
     offset: int
@@ -191,7 +191,7 @@ class TransactionLedger:
         self.active: dict[int, JournaledTransaction] = {}
         self.kept: OrderedDict[int, JournaledTransaction] = OrderedDict()
         self.size = self._kept_parts = 0
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, _CopiedTransaction] = {}
         self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
@@ -221,7 +221,7 @@ class TransactionLedger:
     def _take_copy(self, piece: PartPiece, offset: int, length: int) -> None:
         copy = self._copies.get(piece.transaction)
         if piece.copy == 1:
-            copy = self._copies[piece.transaction] = _Copy(offset)
+            copy = self._copies[piece.transaction] = _CopiedTransaction(offset)
         if copy is None or piece.copy != copy.pieces + 1 or piece.part > len(copy.parts):
             self._copies.pop(piece.transaction, None)  # its first pieces are gone, or never came
             return
@@ -248,7 +248,7 @@ class TransactionLedger:
     def take_carried(self, note: Carried, offset: int) -> None:
         """Take a note that has what older ones have: these are not needed any more."""
         number, state = note.transaction, note.state
-        copy = self._copies.pop(number, None) or _Copy(offset)
+        copy = self._copies.pop(number, None) or _CopiedTransaction(offset)
         if state in _DECIDED:
             self._keep(note, offset)
             return
