@@ -295,8 +295,7 @@ class TransactionLedger:
             found.begun_ms = step.at_ms
             found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
             found.client, found.client_epoch = step.client, step.client_epoch
-            found.xid = step.xid
-        found.keep = found.keep or step.keep
+            found.xid, found.keep = step.xid, step.keep
         client = self._clients.get(step.client)
         if client is not None:
             client.used_ms = max(client.used_ms, step.at_ms)
@@ -401,6 +400,8 @@ class TransactionLedger:
         return None
 
     def _judge_forget(self, ask: Ask, found: JournaledTransaction | None) -> Answer | None:
+        if ask.has_parts:
+            raise InvalidRequest("messages in a request that is to forget a decision")
         if ask.number in self.kept:
             return None
         if found is not None and found.state is not COMMITTED:
@@ -439,10 +440,12 @@ class TransactionLedger:
             TransactionRefused: Another one has the name.
             Busy: Its decision could not be kept.
         """
-        if not ask.xid or ask.number in self.active:
+        if ask.number in self.active:
             return
         if ask.keep:
             self._check_kept(0)
+        if not ask.xid:
+            return
         for each in (*self.active.values(), *self.kept.values()):
             if each.xid == ask.xid and each.number != ask.number:
                 raise TransactionRefused(
