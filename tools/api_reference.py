@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import admin, aio, columns, opentelemetry, serializers
+from vq import admin, aio, columns, datamanager, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
@@ -44,7 +44,8 @@ package may change at any time.
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
 `factory.admin` of both takes and returns, `vq.columns` has stored messages as columns,
 `vq.serializers` makes contents of objects, `vq.opentelemetry` traces messages (it needs the extra
-`vq[opentelemetry]`). Errors are on [a page of their own](errors.md), and the numbers of a producer,
+`vq[opentelemetry]`), `vq.datamanager` joins transactions of the package `transaction` (the extra
+`vq[transaction]`). Errors are on [a page of their own](errors.md), and the numbers of a producer,
 too
 ([producer-metrics.md](producer-metrics.md)).
 
@@ -100,6 +101,7 @@ PUBLIC = (
     ("vq.columns", columns),
     ("vq.serializers", serializers),
     ("vq.opentelemetry", opentelemetry),
+    ("vq.datamanager", datamanager),
 )
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     )
     from vq.operations.messages.dead_letters import DeadLetter, DeadLetters
     from vq.operations.messages.delayed import DelayedMessage, DelayedMessages
+    from vq.operations.messages.recovering import WaitingBranch
     from vq.operations.messages.resending import Resending
     from vq.operations.messages.searched import FoundMessages, GapKind, SearchedPartition, SearchGap
     from vq.operations.messages.settling import LetterState, Settled
@@ -146,6 +147,7 @@ _HOMES = {
     "vq.operations.topics.emptying": ("GroupDrain", "TopicDrain"),
     "vq.operations.messages.dead_letters": ("DeadLetter", "DeadLetters"),
     "vq.operations.messages.delayed": ("DelayedMessage", "DelayedMessages"),
+    "vq.operations.messages.recovering": ("WaitingBranch",),
     "vq.operations.messages.resending": ("Resending",),
     "vq.operations.messages.settling": ("LetterState", "Settled"),
     "vq.operations.messages.transactions": (
@@ -322,6 +324,7 @@ __all__ = [
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",
+    "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
     "judge_lag",

@@ -25,8 +25,9 @@ __all__ = [
 
 #: ``vq`` as two letters.
 FORMAT_ID: Final = 0x7671
-#: Of psycopg: such a transaction PostgreSQL rolls back when it is to prepare it, without an error.
-_FAILED: Final = 3
+#: Of psycopg: it is in a transaction, which has not failed. In any other state PostgreSQL prepares
+#: nothing, and tells no error.
+_IN_TRANSACTION: Final = 2
 
 
 def global_id(journal_id: str, number: int) -> str:
@@ -121,10 +122,11 @@ class _PlainBranch:
     def prepare(self) -> None:
         """See ``Branch``."""
         info = getattr(self._connection, "info", None)
-        if getattr(info, "transaction_status", None) == _FAILED:
+        status = getattr(info, "transaction_status", _IN_TRANSACTION)
+        if status != _IN_TRANSACTION:
             raise InvalidState(
-                "a statement has failed in the database's part of the transaction, which can only "
-                "be rolled back"
+                "a statement has failed in the database's part of the transaction, or has ended "
+                "it; it can only be rolled back"
             )
         self._connection.tpc_prepare()
 
@@ -179,7 +181,7 @@ def _xa(connection: Any, statement: str, xid: Xid) -> None:
         cursor.execute(f"{statement} %s, %s, %s", (xid.gtrid, xid.bqual, xid.format_id))
 
 
-class _Prepared(NamedTuple):
+class _PreparedBranch(NamedTuple):
     """A branch that is prepared in a database, and how to end it."""
 
     xid: Xid
@@ -187,7 +189,7 @@ class _Prepared(NamedTuple):
     rollback: Callable[[], None]
 
 
-def prepared_in(connection: Any) -> list[_Prepared]:
+def prepared_in(connection: Any) -> list[_PreparedBranch]:
     """Return all branches that are prepared in the database of a connection, whoever did it.
 
     Raises:
@@ -200,20 +202,20 @@ def prepared_in(connection: Any) -> list[_Prepared]:
     raise InvalidArgument(f"a connection of {type(connection).__module__} has no two phases")
 
 
-def _plainly_prepared(connection: Any) -> Iterator[_Prepared]:
+def _plainly_prepared(connection: Any) -> Iterator[_PreparedBranch]:
     here = getattr(getattr(connection, "info", None), "dbname", None)
     for each in connection.tpc_recover():
         if getattr(each, "database", here) != here:
             continue  # PostgreSQL lists those of all its databases
         xid = Xid(each.format_id, str(each.gtrid), str(each.bqual or ""))
-        yield _Prepared(
+        yield _PreparedBranch(
             xid,
             partial(connection.tpc_commit, each),
             partial(connection.tpc_rollback, each),
         )
 
 
-def _xa_prepared(connection: Any) -> Iterator[_Prepared]:
+def _xa_prepared(connection: Any) -> Iterator[_PreparedBranch]:
     with connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
         rows = cursor.fetchall()
@@ -222,7 +224,7 @@ def _xa_prepared(connection: Any) -> Iterator[_Prepared]:
         raw = data.encode(errors="surrogateescape") if isinstance(data, str) else bytes(data)
         parts = raw[:gtrid_length], raw[gtrid_length : gtrid_length + bqual_length]
         xid = Xid(int(format_id), *(each.decode(errors="replace") for each in parts))
-        yield _Prepared(
+        yield _PreparedBranch(
             xid,
             partial(_xa, connection, "XA COMMIT", xid),
             partial(_xa, connection, "XA ROLLBACK", xid),

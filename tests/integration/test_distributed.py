@@ -169,12 +169,16 @@ def test_all_is_committed_or_rolled_back(
         with pytest.raises(psycopg.errors.UniqueViolation):
             connections[0].execute("INSERT INTO done VALUES ('committed')")
 
-    with pytest.raises(vq.InvalidState, match="a statement has failed"):
-        send("cannot prepare", then=breaks)
+    def ends(_: vq.DistributedTransaction) -> None:
+        connections[0].execute("ROLLBACK")
+
+    for what, then in (("cannot prepare", breaks), ("ended by hand", ends)):
+        with pytest.raises(vq.InvalidState, match="a statement has failed"):
+            send(what, then=then)
     send("again")
     for found in stored(factory, topic, databases):
         assert {"committed", "again"} <= found
-        assert not found & {"raised", "by an operator", "cannot prepare"}
+        assert not found & {"raised", "by an operator", "cannot prepare", "ended by hand"}
     assert factory.admin.list_transactions(kept=True) == []
     with pytest.raises(vq.InvalidArgument, match="SQLite has no two phases"):
         vq.distributed(producer, sqlite3.connect(":memory:"))

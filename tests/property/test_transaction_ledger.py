@@ -319,9 +319,14 @@ def test_decisions_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(VqError, match=r"the name 'x\d+' is in use"):
         ledger.check_name(new._replace(keep=False, xid=f"x{numbers[1]}"))
     assert ledger.judge(late._replace(by=""), NOW_MS) is None
-    assert ledger.judge(late._replace(by="", number=numbers[0]), NOW_MS) is None  # it has a place
+    has_place = late._replace(by="", number=numbers[0])
+    assert ledger.judge(has_place, NOW_MS) is None
     assert ledger.judge(late._replace(by="vq tx recover"), NOW_MS) is None
     forget = Ask(numbers[1], 0, TransactionState.FORGOTTEN, has_parts=False)
+    with pytest.raises(VqError, match="messages in a request"):
+        ledger.judge(forget._replace(has_parts=True), NOW_MS)
+    with pytest.raises(VqError, match="at most 3 of"):
+        ledger.check_name(new._replace(xid=""))
     assert ledger.judge(forget, NOW_MS) is None
     take(ledger, [(20, TransactionStep(numbers[1], 1, TransactionState.FORGOTTEN, "", NOW_MS))])
     assert ledger.judge(late, NOW_MS) is None

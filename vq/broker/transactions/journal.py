@@ -68,7 +68,7 @@ logger = get_logger(__name__)
 #: the copies alone would bring about the next ones.
 CARRY_BYTES: Final = 16 * limits.MIB
 #: So much of what is prepared, or of what is kept, is noted again at a time, or one piece.
-CARRIED_BYTES: Final = 1 * limits.MIB
+CARRIED_BYTES: Final = 512 * limits.KIB
 #: About so long is a note without messages.
 NOTE_BYTES: Final = 200
 #: An answer with a list ends behind the transaction that fills so much: each has up to 1,000 parts

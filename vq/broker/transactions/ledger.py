@@ -178,7 +178,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Copy:
+class _CopiedTransaction:
     """What was read of a copy of a transaction."""
 
     offset: int
@@ -206,7 +206,7 @@ class TransactionLedger:
         self.active: dict[int, JournaledTransaction] = {}
         self.kept: OrderedDict[int, JournaledTransaction] = OrderedDict()
         self.size = self._kept_parts = 0
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, _CopiedTransaction] = {}
         self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
@@ -237,7 +237,7 @@ class TransactionLedger:
     def _take_copy(self, piece: PartPiece, offset: int, length: int) -> None:
         copy = self._copies.get(piece.transaction)
         if piece.copy == 1:
-            copy = self._copies[piece.transaction] = _Copy(offset)
+            copy = self._copies[piece.transaction] = _CopiedTransaction(offset)
         if copy is None or piece.copy != copy.pieces + 1 or piece.part > len(copy.parts):
             self._copies.pop(piece.transaction, None)  # its first pieces are gone, or never came
             return
@@ -264,7 +264,7 @@ class TransactionLedger:
     def take_carried(self, note: Carried, offset: int) -> None:
         """Take a note that has what older ones have: these are not needed any more."""
         number, state = note.transaction, note.state
-        copy = self._copies.pop(number, None) or _Copy(offset)
+        copy = self._copies.pop(number, None) or _CopiedTransaction(offset)
         if state in _DECIDED:
             self._keep(note, offset)
             return
@@ -313,8 +313,7 @@ class TransactionLedger:
             found.begun_ms = step.at_ms
             found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
             found.client, found.client_epoch = step.client, step.client_epoch
-            found.xid = step.xid
-        found.keep = found.keep or step.keep
+            found.xid, found.keep = step.xid, step.keep
         client = self._clients.get(step.client)
         if client is not None:
             client.used_ms = max(client.used_ms, step.at_ms)
@@ -431,6 +430,8 @@ class TransactionLedger:
         return None
 
     def _judge_forget(self, ask: Ask, found: JournaledTransaction | None) -> Answer | None:
+        if ask.has_parts:
+            raise InvalidRequest("messages in a request that is to forget a decision")
         if ask.number in self.kept:
             return None
         if found is not None and found.state is not COMMITTED:
@@ -469,10 +470,12 @@ class TransactionLedger:
             TransactionRefused: Another one has the name.
             Busy: Its decision could not be kept.
         """
-        if not ask.xid or ask.number in self.active:
+        if ask.number in self.active:
             return
         if ask.keep:
             self._check_kept(0)
+        if not ask.xid:
+            return
         for each in (*self.active.values(), *self.kept.values()):
             if each.xid == ask.xid and each.number != ask.number:
                 raise TransactionRefused(
