@@ -249,7 +249,6 @@ class Journal:
             self.forget_and_begin,
             self.carry,
         )
-        actions = (self.ask,) * 12 + (self.store, self.time_out, self.fence, self.forget_and_begin)
         actions += (self.check,) * 2
         self.rng.choice(actions)()
         if self.rng.random() < 0.2:

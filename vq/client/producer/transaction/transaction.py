@@ -523,10 +523,9 @@ class TransactionCore:
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
-            self._journal = await self.producer.journal_of(self._collected.first, self.xid)
             if self._checks is not None:
                 self._check_half()
-            self._journal = await self.producer.journal_of(self._collected.first)
+            self._journal = await self.producer.journal_of(self._collected.first, self.xid)
         except VqError as error:
             self._roll_back(error)
             raise
