@@ -8,6 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from vq.aio.consumer import MessageConsumer
 from vq.aio.transaction import Transaction
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig, WhenFull
@@ -269,6 +270,21 @@ class MessageProducer:
         async with await self.begin_transaction() as begun:
             yield begun
 
+    async def send_offsets(self, consumer: MessageConsumer) -> None:
+        """Have the transaction of this task finish the messages that a consumer has given out.
+
+        In a listener it is for the message, or the list, that the listener was called for. Without
+        listeners it is for what the last ``get_many`` has returned, or the present message of an
+        ``async for``. See ``vq.MessageProducer.send_offsets``.
+
+        Raises:
+            VqError: See there.
+        """
+        transaction = self._current_core()
+        taken = consumer._take(transaction)
+        if taken is not None:
+            transaction.add_offsets(taken)
+
     async def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this task; see ``vq.Transaction.commit``.
 
@@ -288,12 +304,15 @@ class MessageProducer:
         await self._current().rollback(timeout)
 
     def _current(self) -> Transaction:
+        return Transaction(self._current_core(), self._check_loop)
+
+    def _current_core(self) -> TransactionCore:
         core = self._here().transactions.current()
         if core is None:
             raise InvalidState(
                 "this task has no open transaction of this producer; begin_transaction() begins one"
             )
-        return Transaction(core, self._check_loop)
+        return core
 
     async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody; see ``vq.MessageProducer.cancel``.

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from vq.blocking.consumer import MessageConsumer
 from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
+from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.runtime import LoopThread
 from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
@@ -291,6 +293,29 @@ class MessageProducer:
         """
         return self.transaction()
 
+    def send_offsets(self, consumer: MessageConsumer) -> None:
+        """Have the transaction of this thread finish the messages that a consumer has given out.
+
+        Their offsets are committed with its messages, or neither. In a listener it is for the
+        message, or the list, that the listener was called for: commit before it returns. Without
+        listeners it is for what the last ``get_many`` has returned: the next call comes after the
+        end of the transaction. If that is rolled back, the messages are delivered again.
+
+        Args:
+            consumer: Of the same factory; a started member of a group with its offsets in
+                ZooKeeper.
+
+        Raises:
+            InvalidState: This thread has no transaction, or another consumer's offsets in it; or
+                the consumer cannot be part of it.
+            GenerationStale: A message is of a partition that another member has now.
+            TransactionRefused: Its time is over.
+        """
+        transaction = self._current_core()
+        taken = consumer._take(transaction)
+        if taken is not None:
+            transaction.add_offsets(taken)
+
     def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this thread; see ``Transaction.commit``.
 
@@ -310,13 +335,16 @@ class MessageProducer:
         self._current().rollback(timeout)
 
     def _current(self) -> Transaction:
+        return Transaction(self._current_core(), self._runtime, self.config.send_timeout_s)
+
+    def _current_core(self) -> TransactionCore:
         core = self._transactions.current()
         if core is None:
             raise InvalidState(
                 "this thread has no open transaction of this producer; begin_transaction() "
                 "begins one"
             )
-        return Transaction(core, self._runtime, self.config.send_timeout_s)
+        return core
 
     def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody, and say what became of it.

@@ -361,7 +361,7 @@ class TransactionPart(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., record_count: _Optional[int] = ..., size: _Optional[int] = ..., crc: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by", "decision", "decision_version")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +376,8 @@ class TransactRequest(_message.Message):
     XID_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    DECISION_VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -390,7 +392,9 @@ class TransactRequest(_message.Message):
     xid: str
     max_wait_ms: int
     by: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
+    decision: str
+    decision_version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ..., decision: _Optional[str] = ..., decision_version: _Optional[int] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
     __slots__ = ("state", "offsets", "by", "stored")

@@ -19,6 +19,7 @@ __all__ = [
     "FENCED",
     "PIECE_BYTES",
     "TIME_OUT",
+    "UNDECIDED",
     "Client",
     "Note",
     "PartPiece",
@@ -32,6 +33,7 @@ __all__ += ["piece_bytes"]
 PIECE_BYTES: Final = limits.MESSAGE_BYTES_MAX - 4 * limits.KIB
 #: Who decides if nobody asks.
 TIME_OUT: Final = "time-out"
+UNDECIDED: Final = "time-out of its offsets"
 FENCED: Final = "another producer with its transactional id"
 
 
@@ -67,6 +69,8 @@ class TransactionStep(NamedTuple):
         client, client_epoch: Who began it: its transactional id and the epoch of that, or "" and 0.
         timeout_ms: An open one is rolled back so long after its begin.
         xid: Its name in other resources, or "".
+        decision, decision_version: Of one that is prepared: the node in ZooKeeper that decides it,
+            and the version of that before; "" and 0: a request does.
     """
 
     transaction: int
@@ -78,6 +82,8 @@ class TransactionStep(NamedTuple):
     client_epoch: int = 0
     timeout_ms: int = 0
     xid: str = ""
+    decision: str = ""
+    decision_version: int = 0
 
     @property
     def is_automatic(self) -> bool:
@@ -128,6 +134,8 @@ def encode_note(note: Note) -> bytes:
             head["timeout"] = note.timeout_ms
         if note.xid:
             head["xid"] = note.xid
+        if note.decision:
+            head["decision"], head["version"] = note.decision, note.decision_version
         return notes.encode(head)
     if isinstance(note, Client):
         return notes.encode({"client": note.id, "epoch": note.epoch, "at": note.at_ms})
@@ -165,6 +173,8 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head.get("epoch", 0),
             head.get("timeout", 0),
             head.get("xid", ""),
+            head.get("decision", ""),
+            head.get("version", 0),
         )
     if "client" in head:
         return Client(head["client"], head["epoch"], head["at"])

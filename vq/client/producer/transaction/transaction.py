@@ -27,6 +27,9 @@ from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.spread.partitioner import key_partition
 from vq.client.producer.transaction.collected import Collected
 from vq.client.producer.transaction.single_part import Lines, SinglePart
+from vq.client.producer.transaction.with_offsets import DecisionNodes, MovedOffsets
+from vq.coordination.groups.decisions import DecisionNode, take_away
+from vq.coordination.groups.zookeeper_offsets import DecisionOvertaken
 from vq.errors import (
     InvalidState,
     NotSent,
@@ -46,6 +49,8 @@ __all__ = ["TransactionCore", "Transactions"]
 
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
+#: The journal is told for so long that it need not wait for the time-out of a transaction.
+_TOLD_S: Final = 1.0
 #: Ids of messages are taken so many at a time.
 _IDS_MAX: Final = 100
 
@@ -68,6 +73,7 @@ class Transactions:
         open: How many are open. Any thread reads it.
         accumulator, cluster, config: Those of the producer.
         lines: For transactions with messages for one partition alone.
+        nodes: For transactions with offsets of a consumer.
         epoch: Of the transactional id; 0: it was not taken yet.
     """
 
@@ -81,6 +87,7 @@ class Transactions:
         self._lock = threading.Lock()
         self._unended: dict[TransactionCore, None] = {}
         self.lines = Lines(cluster)
+        self.nodes = DecisionNodes(cluster)
         self._fenced: ProducerFenced | None = None
         self._taking = asyncio.Lock()
         self.epoch = 0
@@ -228,6 +235,8 @@ class TransactionCore:
         self._xid = ""
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
+        self._offsets: MovedOffsets | None = None
+        self._node: DecisionNode | None = None  # decides it, if it has offsets
 
     @property
     def is_open(self) -> bool:
@@ -261,6 +270,37 @@ class TransactionCore:
             with producer.accumulator.lock:
                 future.partition = self._collected.add(future, id, queues)
             return future
+
+    def check_offsets(self, cluster: ClusterClient) -> None:
+        """Return if it may have offsets of a consumer of a cluster.
+
+        Raises:
+            InvalidState: It may not; or it takes nothing any more.
+            TransactionRefused: Its time is over.
+        """
+        self._check_open()
+        if cluster is not self.producer.cluster:
+            raise InvalidState(
+                "producer and consumer are of different factories, and a transaction is of one: "
+                "create both with the same MessageFactory"
+            )
+
+    def add_offsets(self, offsets: MovedOffsets) -> None:
+        """Have the offsets of a consumer moved when it is committed, and only then.
+
+        Raises:
+            InvalidState: It has others already, or these are of another transaction; or it takes
+                nothing any more.
+        """
+        with self._lock:
+            self._check_open()
+            if self._offsets is not None and self._offsets is not offsets:
+                raise InvalidState(
+                    "the transaction has offsets already, of another consumer or of messages "
+                    "before; commit it, and begin another one"
+                )
+            offsets.of(self, self.give_up_open)
+            self._offsets = offsets
 
     def place_of(self, future: SendFuture) -> SendResult:
         """Return what is known of the place of a message that was added: all but its offset."""
@@ -316,6 +356,11 @@ class TransactionCore:
             return
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
+            if self._offsets is not None:
+                raise InvalidState(
+                    "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot be "
+                    "prepared for somebody else's decision"
+                )
             if not self._requests:
                 self._prepares, self._xid = True, xid
                 await self._make_requests()
@@ -343,6 +388,8 @@ class TransactionCore:
             if self._single is not None:
                 await self._store(self._single, self._until(timeout_s))
                 raise TransactionRefused(f"transaction {self.number} is committed")
+            if self._node is not None and not self._requests:
+                await self._take_away(self._node)
             if self._requests:
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
                 deadline = self._until(timeout_s)
@@ -351,6 +398,21 @@ class TransactionCore:
                 else:
                     await self._decide(request, b"", deadline)
             self._roll_back(NotSent("its transaction was rolled back"))
+
+    async def _take_away(self, node: DecisionNode) -> None:
+        """See to it that offsets alone, which may be committed, are not.
+
+        Raises:
+            TransactionRefused: They are.
+            TransactionInDoubt: ZooKeeper does not say so.
+        """
+        try:
+            committed = await take_away(self.producer.cluster.coordinator, node, self.number)
+        except VqError as error:
+            raise self._in_doubt(error) from error
+        if committed:
+            self._end(_Stage.COMMITTED)
+            raise TransactionRefused(f"transaction {self.number} is committed")
 
     async def outcome(self, timeout_s: float) -> TransactionState:
         """Return what became of it, as its journal knows.
@@ -362,7 +424,8 @@ class TransactionCore:
             return TransactionState.COMMITTED
         if self._stage is _Stage.ROLLED_BACK:
             return TransactionState.ROLLED_BACK
-        if self._single is not None:  # to ask is to send it again
+        is_alone = self._node is not None and not self._requests
+        if self._single is not None or is_alone:  # to ask is to send it again
             with contextlib.suppress(Refused):
                 await self.commit(timeout_s)
             return await self.outcome(timeout_s)
@@ -395,6 +458,8 @@ class TransactionCore:
 
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
+        if self._offsets is not None:
+            return await self._commit_with(self._offsets, deadline)
         if not self._requests and self._single is None:
             if not self._collected.messages:
                 self._end(_Stage.COMMITTED)
@@ -413,6 +478,76 @@ class TransactionCore:
             except VqError:
                 break  # it is committed: where its messages are is not known
         return self._committed(list(answer.offsets))
+
+    # With offsets ---------------------------------------------------------------------------------
+    async def _commit_with(self, offsets: MovedOffsets, deadline: float) -> list[SendResult]:
+        """Commit it together with offsets: what ZooKeeper has taken is committed."""
+        if self._node is None:
+            self._prepares = self._collected.messages > 0
+            await self._make_requests()
+        node = self._node
+        assert node is not None
+        if self._requests:
+            await self._send_all(deadline)
+        before, self._may_be_decided = self._may_be_decided, True
+        try:
+            await offsets.commit(node, self.number, deadline)
+        except DecisionOvertaken as error:
+            await self._was_overtaken(error, deadline, was_sent=before)
+        except OutcomeUnknown as error:
+            raise self._in_doubt(error) from error
+        except VqError as error:
+            self._may_be_decided = False
+            if self._requests:
+                request = self._request(TransactionState.ROLLED_BACK, self._sent)
+                with contextlib.suppress(VqError):  # otherwise the journal finds out by itself
+                    await self._ask(request, b"", min(deadline, self._until(_TOLD_S)))
+            self._roll_back(error)
+            raise
+        self._may_be_decided = False
+        if not self._requests:
+            self.producer.nodes.give_back(node.used)
+            return self._committed([])
+        offset_of_parts: list[int] = []
+        with contextlib.suppress(VqError):  # the journal finds out by itself
+            while True:
+                request = self._request(TransactionState.COMMITTED, self._sent)
+                answer = await self._ask(request, b"", deadline)
+                if not offset_of_parts:
+                    self.producer.nodes.give_back(node.used)
+                offset_of_parts = list(answer.offsets)
+                if answer.stored or self.producer.cluster.clock.monotonic() + 1 >= deadline:
+                    break
+        return self._committed(offset_of_parts)
+
+    async def _was_overtaken(
+        self, error: DecisionOvertaken, deadline: float, *, was_sent: bool
+    ) -> None:
+        """Return if it is committed after all; somebody has taken its decision away, or used it.
+
+        Raises:
+            TransactionInDoubt: Nobody could be asked.
+            TransactionRefused: It is rolled back.
+        """
+        if self._requests:
+            request = self._request(TransactionState.ROLLED_BACK, self._sent)
+            try:
+                answer = await self._ask(request, b"", deadline)
+            except VqError as refused:
+                if refused.details.get("state") == TransactionState.COMMITTED:
+                    return
+                raise self._in_doubt(refused) from refused
+            by = f" by {answer.by}" if answer.by else ""
+        elif was_sent:
+            raise self._in_doubt(error) from error
+        else:
+            by = ""
+        self._may_be_decided = False
+        rolled_back = TransactionRefused(
+            f"transaction {self.number} is rolled back{by}, with its offsets"
+        )
+        self._roll_back(rolled_back)
+        raise rolled_back from error
 
     async def _send_all(self, deadline: float) -> TransactResponse:
         """Send the requests that were made, the last of which commits or prepares.
@@ -452,11 +587,17 @@ class TransactionCore:
             if self.producer.cluster.clock.monotonic() >= self._ends_at:
                 raise TransactionRefused(self._late())
             (self.number,) = self.producer.cluster.take_ids(1)
+            if self._offsets is not None:
+                self._journal = await self.producer.journal_of(self._collected.first)
+                self._node = await self.producer.nodes.take(self._journal.partition)
+                if not self._collected.messages:
+                    return
             only = None if self._prepares else self._collected.only_part()
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
-            self._journal = await self.producer.journal_of(self._collected.first)
+            if self._journal is None:
+                self._journal = await self.producer.journal_of(self._collected.first)
         except VqError as error:
             self._roll_back(error)
             raise
@@ -466,6 +607,8 @@ class TransactionCore:
             is_last = number == len(requests) - 1
             request = self._request(last if is_last else TransactionState.OPEN, number)
             request.parts.extend(parts)
+            if is_last and self._node is not None:
+                request.decision, request.decision_version = self._node.name, self._node.version
             self._requests.append(request)
             self._bodies.append(body)
 
@@ -596,6 +739,8 @@ class TransactionCore:
     def _end(self, stage: _Stage) -> None:
         self._stage = stage
         self.producer.known(self)
+        if self._offsets is not None:
+            self._offsets.ended(committed=stage is _Stage.COMMITTED)
         self._requests.clear()  # whoever keeps it keeps no second copy of its messages
         self._bodies.clear()
 
@@ -610,6 +755,11 @@ class TransactionCore:
             self._collected.fail(NotSent(f"{why}; its transaction is rolled back"))
         elif ending or self._stage in {_Stage.PREPARED, _Stage.IN_DOUBT}:
             self._collected.fail(TransactionInDoubt(f"{why}: its transaction may be committed"))
+
+    def give_up_open(self, why: str) -> None:
+        """Roll it back if it is open. Any thread."""
+        if self._stage is _Stage.OPEN:
+            self.give_up(why, ending=False)
 
     def abandon_in_child(self, why: str) -> None:
         """See ``Transactions.abandon_in_child``; it takes no lock."""
