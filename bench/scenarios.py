@@ -27,7 +27,7 @@ from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
-from bench.transactions import transactions
+from bench.transactions import TRANSFORMED, transactions
 from vq.cli.bench.worker import on_schedule
 from vq.client.producer.intake import appender
 
@@ -510,6 +510,7 @@ SCENARIOS: Final = (
             "of one message": Target(ratio_max=3.0),
             "of 100 messages": Target(ratio_max=1.3),
             "of two messages to two topics": Target(ratio_max=3.0),
+            TRANSFORMED: Target(ratio_max=2.0),
         },
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),

@@ -15,6 +15,7 @@ SIZE: Final = 128
 #: Messages of a large transaction.
 TOGETHER: Final = 100
 UNIT: Final = "ms"
+TRANSFORMED: Final = f"consume, transform, produce: {TOGETHER} messages"
 
 
 def transact(
@@ -49,6 +50,56 @@ def transact(
     return {"plain": median(e[0] for e in times), "transaction": median(e[1] for e in times)}
 
 
+def transform(
+    ready: Ready, *, client: dict[str, Any], topic: str, also: str, turns: int, messages: int
+) -> dict[str, Any]:
+    """Consume messages and send as many, ``turns`` times: plainly, and with offsets committed.
+
+    Both take the next messages of one group, in turn; the median times of so many messages are
+    returned.
+    """
+    contents_ = contents(0, 0, messages, SIZE)
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+        factory.create_consumer(vq.ConsumerConfig(group=f"{topic}.transform")) as consumer,
+    ):
+        for _ in range(2 * turns + 4):
+            producer.send_batch([vq.Message(topic, each) for each in contents_])
+        consumer.subscribe(topic)
+
+        def plain() -> int:
+            found = _take(consumer, messages)
+            producer.send_batch([vq.Message(also, each.content) for each in found])
+            return len(found)
+
+        def transaction() -> int:
+            found = _take(consumer, messages)
+            with producer.transaction():
+                producer.send_offsets(consumer)
+                for each in found:
+                    producer.send_async(vq.Message(also, each.content))
+            return len(found)
+
+        def timed(way: Callable[[], int]) -> float:
+            begin = time.perf_counter()
+            count = way()
+            return (time.perf_counter() - begin) * 1e3 * messages / count
+
+        for way in (plain, transaction):
+            timed(way)
+        ready()
+        times = [(timed(plain), timed(transaction)) for _ in range(turns)]
+    return {"plain": median(e[0] for e in times), "transaction": median(e[1] for e in times)}
+
+
+def _take(consumer: vq.MessageConsumer, messages: int) -> list[vq.Message]:
+    found = consumer.get_many(messages, timeout=10.0)
+    if not found:
+        raise RuntimeError("no messages within 10 s")
+    return found
+
+
 def _timed(way: Callable[[], None]) -> float:
     begin = time.perf_counter()
     way()
@@ -70,7 +121,10 @@ def transactions(context: Context) -> Rounds:
             ):
                 took = cluster.run("transact", topic=topic, also=also, turns=turns, messages=count)
                 figures.append(Figure(name, took["transaction"], UNIT, took["plain"]))
+            topic, other = cluster.topic(), cluster.topic()
+            took = cluster.run("transform", topic=topic, also=other, turns=turns, messages=TOGETHER)
+            figures.append(Figure(TRANSFORMED, took["transaction"], UNIT, took["plain"]))
             yield figures
 
 
-WORKS: Final = {transact.__name__: transact}
+WORKS: Final = {each.__name__: each for each in (transact, transform)}

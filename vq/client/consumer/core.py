@@ -552,7 +552,11 @@ class ConsumerCore:
         in_hand = inbox.take()
         if not in_hand:
             return None
-        taken = self._taken(in_hand, lambda done: inbox.give_back(taken, finished=done))
+        try:
+            taken = self._taken(in_hand, lambda done: inbox.give_back(taken, finished=done))
+        except GenerationStale as error:
+            inbox.put_back(str(error))  # otherwise the next call would count it as handled
+            raise
         inbox.taken_by(taken)
         return taken
 

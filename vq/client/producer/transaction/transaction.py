@@ -358,8 +358,8 @@ class TransactionCore:
             deadline = self._until(timeout_s)
             if self._offsets is not None:
                 raise InvalidState(
-                    "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot be "
-                    "prepared for somebody else's decision"
+                    "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot "
+                    "be prepared for somebody else's decision"
                 )
             if not self._requests:
                 self._prepares, self._xid = True, xid
