@@ -7,6 +7,7 @@ Ends with its parent; a test kills it before.
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import vq
@@ -24,22 +25,20 @@ def main(
         settings: dict[str, Any] = {"commit_interval_s": 0.05, "max_wait_s": 1.0, **mode}
         consumer = factory.create_consumer(vq.ConsumerConfig(group=group, **settings))
 
-        def transform(messages: list[vq.Message]) -> None:
+        def transform(take: Callable[[], list[vq.Message]]) -> None:
             with producer.transaction():
+                messages = take()
+                producer.send_offsets(consumer)
                 for message in messages:
                     producer.send_sync(vq.Message(output, message.content, key=message.content))
-                producer.send_offsets(consumer)
 
         if listens == "yes":
-            consumer.subscribe(topic, 2_000, transform).start()
+            consumer.subscribe(topic, 2_000, lambda given: transform(lambda: given)).start()
             threading.Event().wait()
         consumer.subscribe(topic, 2_000)
         while True:
-            messages = consumer.get_many(10, timeout=1.0)
-            if not messages:
-                continue
             try:
-                transform(messages)
+                transform(lambda: consumer.get_many(10, timeout=1.0))
             except vq.errors.Refused as error:  # another member has them, say
                 print(f"refused: {error}", file=sys.stderr)
 

@@ -236,6 +236,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             xid="1_a_b",
             max_wait_ms=8000,
             by="ada@desk",
+            decision="9f0c2a6b1d3e4f50",
+            decision_version=3,
         ),
         RECORD,
     ),

@@ -228,10 +228,10 @@ class MessageConsumer:
         if not self._started:
             await self.start()
 
-    def _take(self, transaction: TransactionCore) -> Taken | None:
+    def _take(self, transaction: TransactionCore | None) -> Taken | None:
         """See ``ConsumerCore.take``; for a producer."""
-        transaction.check_offsets(self._cluster)
-        return self._here().take(present_hand(), self._inbox if self._is_pulled else None)
+        inbox = self._inbox if self._is_pulled else None
+        return self._here().take(transaction, present_hand(), inbox)
 
     async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""

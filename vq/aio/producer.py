@@ -280,10 +280,7 @@ class MessageProducer:
         Raises:
             VqError: See there.
         """
-        transaction = self._current_core()
-        taken = consumer._take(transaction)
-        if taken is not None:
-            transaction.add_offsets(taken)
+        consumer._take(self._here().transactions.current())
 
     async def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this task; see ``vq.Transaction.commit``.
@@ -304,15 +301,12 @@ class MessageProducer:
         await self._current().rollback(timeout)
 
     def _current(self) -> Transaction:
-        return Transaction(self._current_core(), self._check_loop)
-
-    def _current_core(self) -> TransactionCore:
         core = self._here().transactions.current()
         if core is None:
             raise InvalidState(
                 "this task has no open transaction of this producer; begin_transaction() begins one"
             )
-        return core
+        return Transaction(core, self._check_loop)
 
     async def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody; see ``vq.MessageProducer.cancel``.

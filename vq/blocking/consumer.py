@@ -231,11 +231,10 @@ class MessageConsumer:
         """
         return self._pull.get_many(max_messages, timeout)
 
-    def _take(self, transaction: TransactionCore) -> Taken | None:
+    def _take(self, transaction: TransactionCore | None) -> Taken | None:
         """See ``ConsumerCore.take``; for a producer."""
-        transaction.check_offsets(self._core.cluster)
         hand, inbox = present_hand(), None if self._listeners else self._pull.inbox
-        return self._runtime.call(lambda: self._core.take(hand, inbox))
+        return self._runtime.call(lambda: self._core.take(transaction, hand, inbox))
 
     def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""

@@ -13,7 +13,6 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
-from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.runtime import LoopThread
 from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
 from vq.model import Cancellation, Message, SendResult, TopicSettings, check_timeout
@@ -299,7 +298,11 @@ class MessageProducer:
         Their offsets are committed with its messages, or neither. In a listener it is for the
         message, or the list, that the listener was called for: commit before it returns. Without
         listeners it is for what the last ``get_many`` has returned: the next call comes after the
-        end of the transaction. If that is rolled back, the messages are delivered again.
+        end of the transaction. If that is rolled back, or this call raises, the messages are
+        delivered again. So begin the transaction, get the messages, call this, then send.
+
+        ``commit`` then returns when it is decided, with offsets of -1; called again, it waits until
+        the messages are stored.
 
         Args:
             consumer: Of the same factory; a started member of a group with its offsets in
@@ -311,10 +314,7 @@ class MessageProducer:
             GenerationStale: A message is of a partition that another member has now.
             TransactionRefused: Its time is over.
         """
-        transaction = self._current_core()
-        taken = consumer._take(transaction)
-        if taken is not None:
-            transaction.add_offsets(taken)
+        consumer._take(self._transactions.current())
 
     def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this thread; see ``Transaction.commit``.
@@ -335,16 +335,13 @@ class MessageProducer:
         self._current().rollback(timeout)
 
     def _current(self) -> Transaction:
-        return Transaction(self._current_core(), self._runtime, self.config.send_timeout_s)
-
-    def _current_core(self) -> TransactionCore:
         core = self._transactions.current()
         if core is None:
             raise InvalidState(
                 "this thread has no open transaction of this producer; begin_transaction() "
                 "begins one"
             )
-        return core
+        return Transaction(core, self._runtime, self.config.send_timeout_s)
 
     def cancel(self, result: SendResult, timeout: float | None = None) -> Cancellation:
         """Have a delayed message delivered to nobody, and say what became of it.

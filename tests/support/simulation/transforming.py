@@ -8,7 +8,7 @@ sessions and their partitions; and the brokers, whose journals have the transact
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from support.simulation.judge import Stored
@@ -41,6 +41,10 @@ ROWS: dict[str, tuple[dict[str, Any] | None, Size, tuple[str, ...]]] = {
 }
 
 
+async def _at_once(messages: Sequence[Message]) -> Sequence[Message]:
+    return messages
+
+
 class Transformer:
     """One client."""
 
@@ -55,41 +59,44 @@ class Transformer:
         self.last: aio.Transaction
 
     async def transform(self, given: Any) -> None:
-        """Produce what follows from messages, in one transaction."""
+        """Produce what follows from messages that a listener gets, in one transaction."""
+        messages = given if isinstance(given, list) else [given]
+        await self._transform(lambda: _at_once(messages))
+
+    async def ask(self) -> None:
+        """Ask for messages, and produce what follows, until all inputs are committed."""
+        while not await self.is_over():
+            most = self.rng.randrange(1, 7)
+            try:
+                await self._transform(lambda n=most: self.consumer.get_many(n, timeout=1.0))
+            except OutcomeUnknown:
+                await self.settle(self.last)
+            except VqError:
+                await asyncio.sleep(0.2)
+
+    async def _transform(self, take: Callable[[], Awaitable[Sequence[Message]]]) -> None:
         history, rng = self.host.world.history, self.rng
-        messages: Sequence[Message] = given if isinstance(given, list) else [given]
-        for message in messages:
-            where = f"{message.topic}-{message.partition}"
-            value = value_of(message)
-            end = message.next_offset
-            history.add("read", self.name, where, message.offset, end, value)
-        await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
         try:
             async with self.producer.transaction() as self.last:
+                messages = await take()
                 await self.producer.send_offsets(self.consumer)
+                for message in messages:
+                    where = f"{message.topic}-{message.partition}"
+                    value, end = value_of(message), message.next_offset
+                    history.add("read", self.name, where, message.offset, end, value)
+                await asyncio.sleep(rng.expovariate(1 / _PAUSE_S))
                 for message in messages:
                     output = message.content.replace(b"|", b"'|")
                     key = rng.randrange(8)
                     await self.producer.send(Message(TOPIC, output, tag=OUTPUT, key=key))
                 if rng.random() < 0.1:
                     raise NotSent("so it goes")
-            history.add("ok", self.name, len(messages))
+            if messages:
+                history.add("ok", self.name, len(messages))
         except VqError as error:
             kind = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
             history.add(kind, self.name, type(error).__name__)
             raise
-
-    async def ask(self) -> None:
-        """Ask for messages until all inputs are committed."""
-        while not await self.is_over():
-            try:
-                messages = await self.consumer.get_many(self.rng.randrange(1, 7), timeout=1.0)
-                if messages:
-                    await self.transform(messages)
-            except OutcomeUnknown:
-                await self.settle(self.last)
-            except VqError:
-                await asyncio.sleep(0.2)
 
     async def settle(self, transaction: aio.Transaction) -> None:
         """Commit a transaction in doubt again, until it is known what became of it."""

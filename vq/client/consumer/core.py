@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
@@ -66,6 +66,18 @@ logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
 _NOTHING: Final = Called(None, None)
+
+
+class Transacting(Protocol):
+    """A transaction of a producer, as far as a consumer knows it."""
+
+    def check_offsets(self, cluster: ClusterClient) -> None:
+        """Return if it may have offsets of a consumer of a cluster."""
+        ...
+
+    def add_offsets(self, offsets: Taken) -> None:
+        """Have the offsets of a consumer moved when it is committed, and only then."""
+        ...
 
 
 class ConsumerCore:
@@ -514,18 +526,46 @@ class ConsumerCore:
                 raise error
 
     # Transactions ---------------------------------------------------------------------------------
-    def take(self, hand: Hand | None, inbox: Inbox | None) -> Taken | None:
+    def take(
+        self, transaction: Transacting | None, hand: Hand | None, inbox: Inbox | None
+    ) -> Taken | None:
         """Have a transaction finish what is in hand; None: there is nothing in hand.
 
+        If that cannot be, what was asked for comes again: the next call would count it as handled.
+
         Args:
+            transaction: Which one; None: there is none.
             hand: That of the listener that asks, if it is one.
             inbox: What the messages are asked of; None: listeners get them.
 
         Raises:
-            InvalidState: No listener of this consumer asks; or its offsets are not in ZooKeeper.
+            InvalidState: There is no transaction, or no listener of this consumer asks; or its
+                offsets are not in ZooKeeper.
             GenerationStale: A message is of a partition that another member has now.
+            TransactionRefused: The time of the transaction is over.
         """
-        if self._membership is None or self._offsets is not self._cluster.offsets:
+        try:
+            taken = self._take(transaction, hand, inbox)
+            if taken is not None and transaction is not None:
+                transaction.add_offsets(taken)
+        except VqError as error:
+            if inbox is not None and inbox.taken is None:
+                inbox.put_back(str(error))
+            raise
+        if inbox is not None and taken is not None:
+            inbox.taken_by(taken)
+        return taken
+
+    def _take(
+        self, transaction: Transacting | None, hand: Hand | None, inbox: Inbox | None
+    ) -> Taken | None:
+        if transaction is None:
+            raise InvalidState(
+                "this thread, or task, has no open transaction of this producer; "
+                "begin_transaction() begins one"
+            )
+        transaction.check_offsets(self.cluster)
+        if self._membership is None or self._offsets is not self.cluster.offsets:
             raise InvalidState(
                 "send_offsets is for a member of a group whose offsets are in ZooKeeper: it was "
                 "not started, has an offset_store, or its model is 'broadcasting'",
@@ -533,7 +573,13 @@ class ConsumerCore:
                 "docs/howto/store-offsets.md",
             )
         if inbox is not None:
-            return self._take_from(inbox)
+            if isinstance(inbox.taken, Taken):
+                return inbox.taken
+            in_hand = inbox.take()
+            if not in_hand:
+                return None
+            taken = self._taken(in_hand, lambda done: inbox.give_back(taken, finished=done))
+            return taken
         if hand is None or hand.delivery.permit is not self._permit:
             raise InvalidState(
                 "send_offsets is called by a listener of this consumer: it finishes the messages "
@@ -541,23 +587,7 @@ class ConsumerCore:
             )
         if isinstance(hand.taken, Taken) and not hand.taken.is_over:
             return hand.taken
-        taken = self._taken([(hand.delivery, hand.in_hand())], lambda _: None)
-        hand.taken = taken
-        return taken
-
-    def _take_from(self, inbox: Inbox) -> Taken | None:
-        before = inbox.taken
-        if isinstance(before, Taken):
-            return before
-        in_hand = inbox.take()
-        if not in_hand:
-            return None
-        try:
-            taken = self._taken(in_hand, lambda done: inbox.give_back(taken, finished=done))
-        except GenerationStale as error:
-            inbox.put_back(str(error))  # otherwise the next call would count it as handled
-            raise
-        inbox.taken_by(taken)
+        taken = hand.taken = self._taken([(hand.delivery, hand.in_hand())], lambda _: None)
         return taken
 
     def _taken(

@@ -25,7 +25,7 @@ from vq.client.consumer.group.share import Share, stale
 from vq.coordination.groups.claims import Claim
 from vq.coordination.groups.decisions import DecisionNode, take_away
 from vq.coordination.groups.zookeeper_offsets import DecisionOvertaken, OffsetMoved
-from vq.coordination.tree.coordinator import ConnectionLost, NotConnected
+from vq.coordination.tree.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.tree.update import TRIES_MAX
 from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import (
@@ -240,9 +240,11 @@ class Taken:
                 if lost and await self._is_committed(node):
                     return
                 raise
-            except VqError:
+            except VqError as error:
                 if lost and await self._is_committed(node):
                     return
+                if isinstance(error, SessionExpired):  # and all that was claimed in it
+                    raise stale(self.in_hand[0].partition) from error
                 raise
             else:
                 self._committed(done)

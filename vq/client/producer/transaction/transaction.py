@@ -44,6 +44,7 @@ from vq.model import Message, SendResult, TopicPartition, TransactionState
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FenceRequest, TransactRequest, TransactResponse
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.tasks import begin_task
 
 __all__ = ["TransactionCore", "Transactions"]
 
@@ -74,6 +75,7 @@ class Transactions:
         accumulator, cluster, config: Those of the producer.
         lines: For transactions with messages for one partition alone.
         nodes: For transactions with offsets of a consumer.
+        telling: Tells the journal of the last one that ZooKeeper has decided.
         epoch: Of the transactional id; 0: it was not taken yet.
     """
 
@@ -88,6 +90,7 @@ class Transactions:
         self._unended: dict[TransactionCore, None] = {}
         self.lines = Lines(cluster)
         self.nodes = DecisionNodes(cluster)
+        self.telling: asyncio.Task[None] | None = None
         self._fenced: ProducerFenced | None = None
         self._taking = asyncio.Lock()
         self.epoch = 0
@@ -151,6 +154,19 @@ class Transactions:
         for each in list(self._unended):
             each.abandon_in_child(why)
 
+    async def until_told(self, deadline: float) -> None:
+        """Return once the journal has stored what ZooKeeper has decided, or does it by itself."""
+        while self.telling is not None and not self.telling.done():
+            left_s = deadline - self.cluster.clock.monotonic()
+            if left_s <= 0:
+                return
+            await asyncio.wait([self.telling], timeout=left_s)
+
+    async def close(self) -> None:
+        """Tell what is to be told, and leave nothing in ZooKeeper."""
+        await self.until_told(self.cluster.clock.monotonic() + self.config.send_timeout_s)
+        await self.nodes.close()
+
     def take_id_needed(self) -> bool:
         """Whether the transactional id is to be taken before the first transaction."""
         return self.config.transactional_id is not None and not self.epoch
@@ -185,11 +201,14 @@ class Transactions:
         """Refuse all further transactions."""
         self._fenced = error
 
-    async def journal_of(self, first: TopicPartition | None) -> TopicPartition:
+    async def journal_of(
+        self, first: TopicPartition | None, *, has_offsets: bool = False
+    ) -> TopicPartition:
         """Return the partition of the journal in which a transaction is decided.
 
         A transactional id has one for ever. Other transactions have one in the broker group of
         their first message, if there is one: its decision and its messages need no other group.
+        With offsets it is rather one for which there is a decision node already.
 
         Raises:
             VqError: The topic cannot be read, or made.
@@ -207,6 +226,8 @@ class Transactions:
             group = _group_of(cluster, first)
             near = [e for e in led if group is not None and _group_of(cluster, e) == group]
         among = near or led
+        if has_offsets:
+            among = [each for each in among if self.nodes.has_one_of(each.partition)] or among
         return among[cluster.rng.randrange(len(among))]
 
 
@@ -237,6 +258,7 @@ class TransactionCore:
         self._results: list[SendResult] = []
         self._offsets: MovedOffsets | None = None
         self._node: DecisionNode | None = None  # decides it, if it has offsets
+        self._telling: asyncio.Task[None] | None = None  # it is committed, and the journal told
 
     @property
     def is_open(self) -> bool:
@@ -334,6 +356,8 @@ class TransactionCore:
             VqError: It is rolled back.
         """
         if self._stage is _Stage.COMMITTED:
+            if self._telling is not None:
+                await asyncio.wait([self._telling], timeout=timeout_s)
             return self._results
         with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             return await self._commit(self._until(timeout_s))
@@ -458,7 +482,9 @@ class TransactionCore:
 
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
-        if self._offsets is not None:
+        if self._offsets is None:
+            await self.producer.until_told(deadline)
+        else:
             return await self._commit_with(self._offsets, deadline)
         if not self._requests and self._single is None:
             if not self._collected.messages:
@@ -508,17 +534,30 @@ class TransactionCore:
         if not self._requests:
             self.producer.nodes.give_back(node.used)
             return self._committed([])
-        offset_of_parts: list[int] = []
+        await self.producer.until_told(deadline)  # what was committed before is stored before
+        results = self._committed([])
+        self._telling = self.producer.telling = begin_task(self._tell(node, self.producer.telling))
+        return results
+
+    async def _tell(self, node: DecisionNode, before: "asyncio.Task[None] | None") -> None:
+        """Tell the journal that it is committed; learn where its messages are.
+
+        The one before is told first: so what is committed later is stored later.
+        """
+        if before is not None:
+            await asyncio.wait([before])
+        deadline = self._until(self.producer.config.send_timeout_s)
+        is_told = False
         with contextlib.suppress(VqError):  # the journal finds out by itself
             while True:
                 request = self._request(TransactionState.COMMITTED, self._sent)
                 answer = await self._ask(request, b"", deadline)
-                if not offset_of_parts:
+                if not is_told:
                     self.producer.nodes.give_back(node.used)
-                offset_of_parts = list(answer.offsets)
+                is_told = True
+                self._results = self._collected.results(list(answer.offsets))
                 if answer.stored or self.producer.cluster.clock.monotonic() + 1 >= deadline:
                     break
-        return self._committed(offset_of_parts)
 
     async def _was_overtaken(
         self, error: DecisionOvertaken, deadline: float, *, was_sent: bool
@@ -588,7 +627,9 @@ class TransactionCore:
                 raise TransactionRefused(self._late())
             (self.number,) = self.producer.cluster.take_ids(1)
             if self._offsets is not None:
-                self._journal = await self.producer.journal_of(self._collected.first)
+                self._journal = await self.producer.journal_of(
+                    self._collected.first, has_offsets=True
+                )
                 self._node = await self.producer.nodes.take(self._journal.partition)
                 if not self._collected.messages:
                     return

@@ -48,6 +48,10 @@ class DecisionNodes:
         self._cluster: Final = cluster
         self._idle: dict[int, list[tuple[float, DecisionNode]]] = {}  # by journal; and since when
 
+    def has_one_of(self, journal: int) -> bool:
+        """Whether there is a node for a journal."""
+        return bool(self._idle.get(journal))
+
     async def take(self, journal: int) -> DecisionNode:
         """Return a node for one transaction of a journal; it is made if there is none.
 
