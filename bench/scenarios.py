@@ -27,7 +27,7 @@ from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
-from bench.transactions import transactions
+from bench.transactions import TRANSFORMED, transactions
 from vq.cli.bench.worker import on_schedule
 from vq.client.producer.intake import appender
 
@@ -514,6 +514,7 @@ SCENARIOS: Final = (
             "of 2 messages to two groups": Target(ratio_max=5.0),
             "of 100 messages to two groups": Target(ratio_max=5.0),
             "start with 100000 ended and 1000 prepared": Target(value_max=5.0),
+            TRANSFORMED: Target(ratio_max=2.0),
         },
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),

@@ -27,6 +27,7 @@ UNIT: Final = "ms"
 AT_ONCE: Final = 200
 #: So long may a start take.
 SETTLE_S: Final = 120.0
+TRANSFORMED: Final = f"consume, transform, produce: {TOGETHER} messages"
 
 
 def transact(
@@ -88,6 +89,56 @@ def half(ready: Ready, *, client: dict[str, Any], topic: str, turns: int) -> dic
         ready()
         times = [(_timed(plain), _timed(send_half)) for _ in range(turns)]
     return {"plain": median(e[0] for e in times), "half": median(e[1] for e in times)}
+
+
+def transform(
+    ready: Ready, *, client: dict[str, Any], topic: str, also: str, turns: int, messages: int
+) -> dict[str, Any]:
+    """Consume messages and send as many, ``turns`` times: plainly, and with offsets committed.
+
+    Both take the next messages of one group, in turn; the median times of so many messages are
+    returned.
+    """
+    contents_ = contents(0, 0, messages, SIZE)
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+        factory.create_consumer(vq.ConsumerConfig(group=f"{topic}.transform")) as consumer,
+    ):
+        for _ in range(2 * turns + 4):
+            producer.send_batch([vq.Message(topic, each) for each in contents_])
+        consumer.subscribe(topic)
+
+        def plain() -> int:
+            found = _take(consumer, messages)
+            producer.send_batch([vq.Message(also, each.content) for each in found])
+            return len(found)
+
+        def transaction() -> int:
+            found = _take(consumer, messages)
+            with producer.transaction():
+                producer.send_offsets(consumer)
+                for each in found:
+                    producer.send_async(vq.Message(also, each.content))
+            return len(found)
+
+        def timed(way: Callable[[], int]) -> float:
+            begin = time.perf_counter()
+            count = way()
+            return (time.perf_counter() - begin) * 1e3 * messages / count
+
+        for way in (plain, transaction):
+            timed(way)
+        ready()
+        times = [(timed(plain), timed(transaction)) for _ in range(turns)]
+    return {"plain": median(e[0] for e in times), "transaction": median(e[1] for e in times)}
+
+
+def _take(consumer: vq.MessageConsumer, messages: int) -> list[vq.Message]:
+    found = consumer.get_many(messages, timeout=10.0)
+    if not found:
+        raise RuntimeError("no messages within 10 s")
+    return found
 
 
 def _timed(way: Callable[[], None]) -> float:
@@ -196,6 +247,9 @@ def transactions(context: Context) -> Rounds:
                 figures.append(_beside_plain(cluster, topic, also, turns, count, name))
             took = cluster.run("half", topic=topic, turns=turns)
             figures.append(Figure("half message and its commit", took["half"], UNIT, took["plain"]))
+            topic, other = cluster.topic(), cluster.topic()
+            took = cluster.run("transform", topic=topic, also=other, turns=turns, messages=TOGETHER)
+            figures.append(Figure(TRANSFORMED, took["transaction"], UNIT, took["plain"]))
             few = context.pick(1_000, 10)
             took = cluster.run("beside", topic=topic, also=other, turns=turns, open=few)
             figures.append(
@@ -270,4 +324,5 @@ def _of_kafka(context: Context, turns: int) -> list[Figure]:
     return figures
 
 
-WORKS: Final = {each.__name__: each for each in (transact, half, beside, end_and_prepare, settle)}
+_WORKS: Final = (transact, transform, half, beside, end_and_prepare, settle)
+WORKS: Final = {each.__name__: each for each in _WORKS}

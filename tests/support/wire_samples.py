@@ -240,6 +240,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             checks=wire.TransactionChecks(
                 group="orders", after_ms=6000, interval_ms=60000, most=15, many=True
             ),
+            decision="9f0c2a6b1d3e4f50",
+            decision_version=3,
         ),
         RECORD,
     ),

@@ -8,12 +8,15 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import Called, awaiting
+from vq.client.consumer.deliver.hands import present_hand
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.listening import AsyncListener, Listening, check_listener
 from vq.client.consumer.deliver.redelivered import redelivering_async
 from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
+from vq.client.consumer.group.taken import Taken
 from vq.client.consumer.pull import Pull
+from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
 from vq.message_filter import Wanting
@@ -224,6 +227,11 @@ class MessageConsumer:
         self._check_loop()
         if not self._started:
             await self.start()
+
+    def _take(self, transaction: TransactionCore | None) -> Taken | None:
+        """See ``ConsumerCore.take``; for a producer."""
+        inbox = self._inbox if self._is_pulled else None
+        return self._here().take(transaction, present_hand(), inbox)
 
     async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""

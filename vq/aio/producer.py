@@ -9,6 +9,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from vq.aio.consumer import MessageConsumer
 from vq.aio.transaction import Transaction
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig, WhenFull
@@ -280,6 +281,18 @@ class MessageProducer:
         """
         async with await self.begin_transaction() as begun:
             yield begun
+
+    async def send_offsets(self, consumer: MessageConsumer) -> None:
+        """Have the transaction of this task finish the messages that a consumer has given out.
+
+        In a listener it is for the message, or the list, that the listener was called for. Without
+        listeners it is for what the last ``get_many`` has returned, or the present message of an
+        ``async for``. See ``vq.MessageProducer.send_offsets``.
+
+        Raises:
+            VqError: See there.
+        """
+        consumer._take(self._here().transactions.current())
 
     async def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this task; see ``vq.Transaction.commit``.

@@ -8,12 +8,15 @@ from vq import limits
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.giving_up import Called, Copied, Spent, calling
+from vq.client.consumer.deliver.hands import present_hand
 from vq.client.consumer.deliver.redelivered import redelivering
 from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
+from vq.client.consumer.group.taken import Taken
 from vq.client.consumer.pull import ThreadPull
 from vq.client.kinds import check_function
+from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, VqError
@@ -227,6 +230,11 @@ class MessageConsumer:
             CoordinationError: The session with ZooKeeper has ended for good; no message follows.
         """
         return self._pull.get_many(max_messages, timeout)
+
+    def _take(self, transaction: TransactionCore | None) -> Taken | None:
+        """See ``ConsumerCore.take``; for a producer."""
+        hand, inbox = present_hand(), None if self._listeners else self._pull.inbox
+        return self._runtime.call(lambda: self._core.take(transaction, hand, inbox))
 
     def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
+from vq.blocking.consumer import MessageConsumer
 from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
@@ -326,6 +327,30 @@ class MessageProducer:
             VqError: See ``transaction``.
         """
         return self.transaction()
+
+    def send_offsets(self, consumer: MessageConsumer) -> None:
+        """Have the transaction of this thread finish the messages that a consumer has given out.
+
+        Their offsets are committed with its messages, or neither. In a listener it is for the
+        message, or the list, that the listener was called for: commit before it returns. Without
+        listeners it is for what the last ``get_many`` has returned: the next call comes after the
+        end of the transaction. If that is rolled back, or this call raises, the messages are
+        delivered again. So begin the transaction, get the messages, call this, then send.
+
+        ``commit`` then returns when it is decided, with offsets of -1; called again, it waits until
+        the messages are stored.
+
+        Args:
+            consumer: Of the same factory; a started member of a group with its offsets in
+                ZooKeeper.
+
+        Raises:
+            InvalidState: This thread has no transaction, or another consumer's offsets in it; or
+                the consumer cannot be part of it.
+            GenerationStale: A message is of a partition that another member has now.
+            TransactionRefused: Its time is over.
+        """
+        consumer._take(self._transactions.current())
 
     def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this thread; see ``Transaction.commit``.

@@ -311,7 +311,14 @@ class Parts:
         )
         self.outbox = outbox
         self.timers = Timers(self.partitions, outbox, gate, clock=clock, runner=runner)
-        self.journals = Journals(self.partitions, outbox, gate, clock=clock, runner=runner)
+        self.journals = Journals(
+            self.partitions,
+            outbox,
+            gate,
+            coordinator=coordinator,
+            clock=clock,
+            runner=runner,
+        )
         self.mastership = Mastership(
             role,
             coordinator,

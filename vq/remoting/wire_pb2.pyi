@@ -361,7 +361,7 @@ class TransactionPart(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., record_count: _Optional[int] = ..., size: _Optional[int] = ..., crc: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by", "keep", "checks")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "transaction", "number", "state", "parts", "client", "client_epoch", "timeout_ms", "xid", "max_wait_ms", "by", "keep", "checks", "decision", "decision_version")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -378,6 +378,8 @@ class TransactRequest(_message.Message):
     BY_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    DECISION_VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -394,7 +396,9 @@ class TransactRequest(_message.Message):
     by: str
     keep: bool
     checks: TransactionChecks
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ..., keep: _Optional[bool] = ..., checks: _Optional[_Union[TransactionChecks, _Mapping]] = ...) -> None: ...
+    decision: str
+    decision_version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transaction: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[TransactionPart, _Mapping]]] = ..., client: _Optional[str] = ..., client_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., xid: _Optional[str] = ..., max_wait_ms: _Optional[int] = ..., by: _Optional[str] = ..., keep: _Optional[bool] = ..., checks: _Optional[_Union[TransactionChecks, _Mapping]] = ..., decision: _Optional[str] = ..., decision_version: _Optional[int] = ...) -> None: ...
 
 class TransactionChecks(_message.Message):
     __slots__ = ("group", "after_ms", "interval_ms", "most", "many")

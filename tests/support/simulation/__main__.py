@@ -5,6 +5,7 @@
     python -m support.simulation --having "full heir,slow links" those that draw such faults
     python -m support.simulation --kinds "slow links,hand over"   one group of three nodes
     python -m support.simulation --transactions                  clients make transactions
+    python -m support.simulation --transforming                  with the offsets of a group
     python -m support.simulation --trace 517                     one seed, with all that happens
 
 The exit code is 1 if a seed broke a promise. ``--out`` gets ``summary.json``.
@@ -22,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from support.simulation import transforming
 from support.simulation.copies import draw_copy_kinds
 from support.simulation.run import Report, simulate
 from support.simulation.transactions import ROWS, play
@@ -46,6 +48,7 @@ def main(arguments: list[str]) -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         work = partial(_run_kinds, options.kinds) if options.kinds else _run_copied
         work = _run_transactions if options.transactions else work
+        work = _run_transforming if options.transforming else work
         for results in pool.map(_run_plain if options.plain else work, blocks):
             found += results
             for result in results:
@@ -69,6 +72,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--plain", action="store_true", help="groups of one node")
     parser.add_argument("--transactions", action="store_true", help="clients make transactions")
+    parser.add_argument("--transforming", action="store_true", help="with offsets of a group")
     parser.add_argument("--trace", type=int, help="run one seed and show all that happens")
     parser.add_argument("--out", type=Path, default=Path(".test-artifacts/sim"))
     return parser.parse_args(arguments)
@@ -100,6 +104,11 @@ def _run_plain(seeds: Iterable[int]) -> list[dict[str, Any]]:
 def _run_transactions(seeds: Iterable[int]) -> list[dict[str, Any]]:
     rows = list(ROWS)
     return [_told(play(seed, rows[seed % len(rows)])) for seed in seeds]
+
+
+def _run_transforming(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    rows = list(transforming.ROWS)
+    return [_told(transforming.play(seed, rows[seed % len(rows)])) for seed in seeds]
 
 
 def _told(report: Report) -> dict[str, Any]:

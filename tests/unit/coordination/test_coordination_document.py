@@ -43,6 +43,7 @@ from vq.coordination.tree.values.consumers import (
     Member,
     Owner,
 )
+from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import TopicNode
@@ -67,6 +68,7 @@ VALUES: dict[str, type[Value]] = {
     "brokers/b1/nodes/n1": Registration,
     "writes/nightly/tasks/N": WriteTask,
     "writes/nightly/topics/T": WriteTopic,
+    "decisions/3/9f0c2a6b1d3e4f50": Decision,
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
 }

@@ -39,6 +39,7 @@ from vq.broker.transactions.notes import (
     FENCED,
     PIECE_BYTES,
     TIME_OUT,
+    UNDECIDED,
     Carried,
     Checked,
     CheckPlan,
@@ -51,13 +52,25 @@ from vq.broker.transactions.notes import (
     piece_bytes,
 )
 from vq.clock import Clock
-from vq.errors import Busy, CorruptData, InvalidRequest, VqError
+from vq.coordination.groups import decisions
+from vq.coordination.groups.decisions import DecisionNode
+from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.reading import gather_all
+from vq.errors import (
+    Busy,
+    CoordinationError,
+    CorruptData,
+    InvalidRequest,
+    TransactionRefused,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import TopicPartition, TransactionState
 from vq.remoting import wire_pb2 as wire
 from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
 from vq.shown import shown
 from vq.store.records.record import Record, decode_records, has_tag
+from vq.tasks import begin_task
 
 __all__ = ["Journal", "JournalCounts"]
 
@@ -78,6 +91,8 @@ LISTED_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 4
 DUE_MAX: Final = 1_000
 #: Bytes of requests that wait until they are noted.
 HELD_BYTES_MAX: Final = 64 * limits.MIB
+#: What producers have left in ZooKeeper is looked for this often.
+SWEEP_S: Final = 600.0
 #: An open transaction that does not say otherwise ends after so long.
 TIMEOUT_MS: Final = int(limits.TRANSACTION_TIMEOUT_S_DEFAULT * 1_000)
 
@@ -99,6 +114,7 @@ class Journal(JournalReader):
 
     Args:
         channel, outbox, gate, clock, runner: See ``JournalReader``.
+        coordinator: Knows what is decided together with offsets.
         counts: Of the node.
 
     Attributes:
@@ -118,6 +134,7 @@ class Journal(JournalReader):
         *,
         clock: Clock,
         runner: Runner,
+        coordinator: Coordinator,
         counts: JournalCounts,
     ) -> None:
         super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
@@ -130,6 +147,9 @@ class Journal(JournalReader):
         self._looked_at = 0.0
         self._carrying = 0, 0  # a transaction of which so many pieces are noted again
         self._held = 0  # bytes of requests that are not noted yet
+        self._coordinator = coordinator
+        self._settling: asyncio.Task[None] | None = None  # looks at nodes in ZooKeeper
+        self._swept_at = clock.monotonic()
 
     # Requests -------------------------------------------------------------------------------------
     async def transact(self, request: wire.TransactRequest, body: bytes) -> wire.TransactResponse:
@@ -172,18 +192,25 @@ class Journal(JournalReader):
         self, ask: Ask, pieces: Sequence[PartPiece], request: wire.TransactRequest
     ) -> Answer:
         number = ask.number
-        await self._until_read(number, ask.client, (ask.xid,))
-        now_ms = self._clock.wall_ms()
-        answer = self.ledger.judge(ask, now_ms)
-        if answer is None:
+        decided: TransactionState | None = None
+        while True:
+            await self._until_read(number, ask.client, (ask.xid,))
+            now_ms = self._clock.wall_ms()
+            answer = self.ledger.judge(ask, now_ms)
             found = self.ledger.active.get(number)
+            if answer is not None or decided is not None or found is None:
+                break
+            if not found.is_undecided or (ask.state is TransactionState.COMMITTED and not ask.by):
+                break
+            decided = await self._ask_node(found, takes_away=ask.state is not _COMMITTED)
+        if answer is None:
             self.ledger.check_parts(number, pieces)
             self.ledger.check_name(ask)
             step = TransactionStep(
                 number,
                 ask.request + 1 if found is None or not ask.by else found.requests,
-                ask.state,
-                ask.by,
+                decided or ask.state,
+                ask.by if decided in {None, ask.state} else "",
                 now_ms,
                 request.client,
                 request.client_epoch,
@@ -191,6 +218,8 @@ class Journal(JournalReader):
                 request.xid,
                 request.keep,
                 _plan_of(request, now_ms),
+                request.decision,
+                request.decision_version,
             )
             notes: list[Note] = [*pieces, step]
             if found is not None and self.ledger.is_kept(ask, found):
@@ -201,6 +230,33 @@ class Journal(JournalReader):
             await self._note(number, notes)
             answer = self.ledger.answer_to(ask)
         return answer
+
+    async def _ask_node(self, found: JournaledTransaction, *, takes_away: bool) -> TransactionState:
+        """Return what became of a transaction that a node in ZooKeeper decides.
+
+        Args:
+            found: The transaction.
+            takes_away: If nothing is decided, have it rolled back.
+
+        Raises:
+            TransactionRefused: Nothing is decided.
+            CoordinationError: ZooKeeper cannot be asked.
+        """
+        node = self._node_of(found)
+        if takes_away:
+            is_committed = await decisions.take_away(self._coordinator, node, found.number)
+            return _COMMITTED if is_committed else TransactionState.ROLLED_BACK
+        (is_committed,) = await decisions.is_decided(self._coordinator, [(node, found.number)])
+        if is_committed:
+            return _COMMITTED
+        raise TransactionRefused(
+            f"transaction {found.number} moves offsets of a group, and these are not committed: "
+            "only its producer can do that. It can be rolled back"
+        )
+
+    def _node_of(self, found: JournaledTransaction) -> DecisionNode:
+        partition = self.channel.partition.partition
+        return DecisionNode(partition, found.decision, found.decision_version)
 
     async def fence(self, client: str) -> int:
         """Give a transactional id to who asks for it; return its epoch.
@@ -467,6 +523,8 @@ class Journal(JournalReader):
         for stored in self._unstored.values():
             stored.cancel()
         self._desk.close(self.channel.acks.mastership_lost())
+        if self._settling is not None:
+            self._settling.cancel()
 
     # Delivering -----------------------------------------------------------------------------------
     def took(self, sent: Sent, new: Sequence[Item]) -> bool:
@@ -571,6 +629,12 @@ class Journal(JournalReader):
                 due.append(kept)
         if due:
             self._append(due)
+        if self._settling is None or self._settling.done():
+            undecided = self.ledger.undecided(now_ms)[:DUE_MAX]
+            is_due = now - self._swept_at >= SWEEP_S
+            if undecided or is_due:
+                self._swept_at = now if is_due else self._swept_at
+                self._settling = begin_task(self._settle(undecided, sweeps=is_due))
 
     async def go_on(self) -> None:
         """Note again some of what is prepared and has much of the log behind it."""
@@ -589,6 +653,8 @@ class Journal(JournalReader):
                 break
             if found.state is not TransactionState.PREPARED or found.number in noted:
                 continue
+            if found.is_undecided:
+                continue  # it ends soon
             taken.add(found.number)
             at = done if found is begun else 0
             pieces = [(part, *each) for part, of in enumerate(found.parts) for each in of.pieces]
@@ -617,6 +683,44 @@ class Journal(JournalReader):
             raise CorruptData(f"no messages of transaction {number} are at offset {offset}")
         return piece._replace(copy=copy)
 
+    # What ZooKeeper decides -----------------------------------------------------------------------
+    async def _settle(self, undecided: Sequence[JournaledTransaction], *, sweeps: bool) -> None:
+        """Note what nodes in ZooKeeper have decided, and take those away whose time is over."""
+        try:
+            nodes = [(self._node_of(each), each.number) for each in undecided]
+            committed = await decisions.is_decided(self._coordinator, nodes)
+            now_ms = self._clock.wall_ms()
+            ended = [
+                (each, is_committed)
+                for each, is_committed in zip(undecided, committed, strict=True)
+                if is_committed or each.ends_ms <= now_ms
+            ]
+            await gather_all(self._settle_one(*each) for each in ended)
+            if sweeps:
+                partition, awaited = self.channel.partition.partition, self.ledger.awaited()
+                await decisions.sweep_decisions(self._coordinator, partition, awaited, now_ms)
+        except CoordinationError as error:
+            self.tell("decisions", f"decisions of {self.channel} cannot be read: {error}")
+        else:
+            self.tell("decisions", "")
+
+    async def _settle_one(self, each: JournaledTransaction, is_committed: bool) -> None:
+        number, state = each.number, _COMMITTED
+        if not is_committed:
+            state = await self._ask_node(each, takes_away=True)
+        try:
+            await self._until_read(number)
+            if each.is_undecided:
+                by = "" if state is _COMMITTED else UNDECIDED
+                now_ms = self._clock.wall_ms()
+                await self._note(
+                    number, [TransactionStep(number, each.requests, state, by, now_ms)]
+                )
+        except CoordinationError:
+            raise
+        except VqError:  # this node leads no more, or has no room; whoever leads does it
+            return
+
     def needs(self) -> Sequence[int]:
         """See ``JournalReader``."""
         return self.ledger.needs()
@@ -624,6 +728,9 @@ class Journal(JournalReader):
     def pause_s(self) -> float:
         """See ``JournalReader``."""
         return LOOK_S if self.ledger.active else DONE_S
+
+
+_COMMITTED: Final = TransactionState.COMMITTED
 
 
 def _check_request(request: wire.TransactRequest, size: int) -> None:
@@ -648,7 +755,15 @@ def _check_request(request: wire.TransactRequest, size: int) -> None:
             f"{size} bytes in one request; at most {limits.TRANSACT_BYTES_MAX} are allowed: "
             "send the parts of a larger transaction in several ones"
         )
-    if len(request.by) > limits.NAME_CHARS_MAX or request.by in {TIME_OUT, FENCED}:
+    if request.decision and (
+        decisions.NAME.fullmatch(request.decision) is None
+        or request.state != TransactionState.PREPARED
+    ):
+        raise InvalidRequest(
+            f"decision node {shown(request.decision)}: a transaction that is prepared may have "
+            "one, whose name is 16 hexadecimal digits"
+        )
+    if len(request.by) > limits.NAME_CHARS_MAX or request.by in {TIME_OUT, FENCED, UNDECIDED}:
         raise InvalidRequest(f"{shown(request.by)} is no name of somebody who decides")
     if len(request.parts) > limits.TRANSACTION_PARTS_MAX:
         raise InvalidRequest(

@@ -14,6 +14,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.journal import Journal, JournalCounts
 from vq.clock import Clock
+from vq.coordination.tree.coordinator import Coordinator
 from vq.model import TransactionState
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -34,7 +35,7 @@ class Journals:
         partitions: Those of the node.
         outbox: Delivers what is committed.
         gate: Says whether anything may be appended.
-        clock, runner: See ``Journal``.
+        coordinator, clock, runner: See ``Journal``.
 
     Attributes:
         counts: What the journals have done.
@@ -47,6 +48,7 @@ class Journals:
         outbox: Outbox,
         gate: Gate,
         *,
+        coordinator: Coordinator,
         clock: Clock,
         runner: Runner,
     ) -> None:
@@ -56,7 +58,15 @@ class Journals:
         self._clock = clock
         self.readers: Final = JournalReaders[Journal](
             TRANSACTIONS_TOPIC,
-            partial(Journal, outbox=outbox, gate=gate, clock=clock, runner=runner, counts=counts),
+            partial(
+                Journal,
+                outbox=outbox,
+                gate=gate,
+                clock=clock,
+                runner=runner,
+                coordinator=coordinator,
+                counts=counts,
+            ),
             partitions,
             gate,
             clock=clock,

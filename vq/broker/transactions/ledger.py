@@ -59,6 +59,8 @@ CLIENT_KEPT_MS: Final = 7 * 86_400_000
 CLIENTS_MAX: Final = 20_000
 #: Transactions of one journal that have not ended.
 UNDECIDED_MAX: Final = 10_000
+#: A producer mostly tells what a node in ZooKeeper has decided, within so long.
+TOLD_WITHIN_MS: Final = 500
 #: Notes with their messages.
 PIECES_MAX: Final = 200_000
 #: Decisions that are kept until they are forgotten, and the parts of these.
@@ -101,6 +103,8 @@ class JournaledTransaction:
         torn: The journal does not have its first notes any more: it has ended.
         client, client_epoch, xid, keep, checks: See ``TransactionStep``.
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
+        decision, decision_version: See ``TransactionStep``.
+        prepared_ms: Since when only that node decides; 0: it does not.
     """
 
     number: int
@@ -128,6 +132,15 @@ class JournaledTransaction:
         """Whether all checks were sent, and the last one had its time."""
         plan = self.checks
         return plan is not None and plan.sent >= plan.most and self.is_check_due(now_ms)
+
+    decision: str = ""
+    decision_version: int = 0
+    prepared_ms: int = 0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a node in ZooKeeper decides it, and the journal does not know how."""
+        return self.state is PREPARED and bool(self.decision)
 
     @property
     def is_stored(self) -> bool:
@@ -320,7 +333,10 @@ class TransactionLedger:
         if found.state in _DECIDED or (step.is_automatic and found.state is not OPEN):
             return None  # the first decision counts
         found.requests, found.state = step.request, step.state
-        if step.state is not OPEN:
+        if step.state is PREPARED and step.decision:
+            found.decision, found.decision_version = step.decision, step.decision_version
+            found.prepared_ms = step.at_ms
+        elif step.state is not OPEN:
             found.ends_ms = 0
         if step.checks is not None:
             found.checks = step.checks
@@ -342,11 +358,15 @@ class TransactionLedger:
         """Take who has a transactional id; return how many transactions that has rolled back."""
         self._clients[note.id] = _KnownClient(note.epoch, offset, note.at_ms)
         self._clients.move_to_end(note.id)
-        old = [
+        before = [
             each
             for each in self.active.values()
-            if each.client == note.id and each.state is OPEN and each.client_epoch < note.epoch
+            if each.client == note.id and each.client_epoch < note.epoch
         ]
+        for each in before:
+            if each.is_undecided:  # nobody is to decide it any more but the node
+                each.ends_ms = min(each.ends_ms, note.at_ms)
+        old = [each for each in before if each.state is OPEN]
         for each in old:
             each.state, each.by = ROLLED_BACK, FENCED
             each.ends_ms, each.decided_ms = 0, note.at_ms
@@ -614,6 +634,18 @@ class TransactionLedger:
                 hint="look what became of it elsewhere, and commit it or roll it back",
             )
         return found
+
+    def undecided(self, now_ms: int) -> list[JournaledTransaction]:
+        """Return those whose nodes in ZooKeeper are to be looked at: nobody tells how they end."""
+        return [
+            each
+            for each in self.active.values()
+            if each.is_undecided and each.prepared_ms + TOLD_WITHIN_MS <= now_ms
+        ]
+
+    def awaited(self) -> set[str]:
+        """Return the names of the nodes in ZooKeeper that decide a transaction."""
+        return {each.decision for each in self.active.values() if each.is_undecided}
 
     def epoch_of(self, client: str) -> int:
         """Return the epoch of a transactional id; 0: it is not known.

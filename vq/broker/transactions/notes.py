@@ -26,6 +26,7 @@ __all__ = [
     "PIECE_BYTES",
     "RECOVERED",
     "TIME_OUT",
+    "UNDECIDED",
     "Carried",
     "CheckPlan",
     "Checked",
@@ -42,6 +43,7 @@ __all__ += ["piece_bytes"]
 PIECE_BYTES: Final = limits.MESSAGE_BYTES_MAX - 4 * limits.KIB
 #: Who decides if nobody asks.
 TIME_OUT: Final = "time-out"
+UNDECIDED: Final = "time-out of its offsets"
 FENCED: Final = "another producer with its transactional id"
 #: Who decides for a producer that is gone, where its transaction decides for other resources: this
 #: is as good as a decision of the producer.
@@ -112,6 +114,8 @@ class TransactionStep(NamedTuple):
         xid: Its name in other resources, or "".
         keep: Its commit is kept until it is forgotten.
         checks: Of a half message that is prepared; whoever notes that again notes these, too.
+        decision, decision_version: Of one that is prepared: the node in ZooKeeper that decides it,
+            and the version of that before; "" and 0: a request does.
     """
 
     transaction: int
@@ -125,6 +129,8 @@ class TransactionStep(NamedTuple):
     xid: str = ""
     keep: bool = False
     checks: CheckPlan | None = None
+    decision: str = ""
+    decision_version: int = 0
 
     @property
     def is_automatic(self) -> bool:
@@ -207,6 +213,8 @@ def encode_note(note: Note) -> bytes:
             head["keep"] = True
         if note.checks is not None:
             head["checks"] = list(note.checks)
+        if note.decision:
+            head["decision"], head["version"] = note.decision, note.decision_version
         return notes.encode(head)
     if isinstance(note, Carried):
         head = {
@@ -274,6 +282,8 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head.get("xid", ""),
             head.get("keep", False),
             _plan_in(head),
+            head.get("decision", ""),
+            head.get("version", 0),
         )
     if "carried" in head:
         parts = tuple((TopicPartition(e[0], e[1]), e[2], e[3]) for e in head["parts"])

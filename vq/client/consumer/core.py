@@ -11,17 +11,19 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.by_mode import delivery_for
-from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
+from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import Called, Copied, Spent
+from vq.client.consumer.deliver.hands import Hand
+from vq.client.consumer.deliver.inbox import Inbox
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.progress import Progress
@@ -33,7 +35,9 @@ from vq.client.consumer.group.holds import Hold, Holds, Reading
 from vq.client.consumer.group.membership import Membership
 from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffsets
 from vq.client.consumer.group.own_offsets import OwnOffsets
+from vq.client.consumer.group.share import stale
 from vq.client.consumer.group.subscriptions import Subscriptions
+from vq.client.consumer.group.taken import InHand, Taken
 from vq.client.consumer.place.beginnings import Beginnings
 from vq.client.consumer.place.steering import Steering
 from vq.client.consumer.place.stops import Stops
@@ -54,7 +58,7 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.message_filter import Wanting
-from vq.model import PartitionTrouble, TopicPartition, check_name
+from vq.model import Message, PartitionTrouble, TopicPartition, check_name
 from vq.tasks import begin_task
 from vq.topic_pattern import is_pattern
 
@@ -64,10 +68,23 @@ _CLOSE_S = 30.0
 _NOTHING: Final = Called(None, None)
 
 
+class Transacting(Protocol):
+    """A transaction of a producer, as far as a consumer knows it."""
+
+    def check_offsets(self, cluster: ClusterClient) -> None:
+        """Return if it may have offsets of a consumer of a cluster."""
+        ...
+
+    def add_offsets(self, offsets: Taken) -> None:
+        """Have the offsets of a consumer moved when it is committed, and only then."""
+        ...
+
+
 class ConsumerCore:
     """One consumer. Create it on the loop it will live on.
 
     Attributes:
+        cluster: Where its group is.
         config: How it fetches and commits.
         member: The name of this member inside its group.
         closed: ``close`` was called.
@@ -83,7 +100,7 @@ class ConsumerCore:
         self.config = config
         self.member = config.member_id or _member_name(cluster)
         self.closed = False
-        self._cluster = cluster
+        self.cluster = self._cluster = cluster
         self._permit = permit
         self._loop = asyncio.get_running_loop()
         self._fetches = Fetches(
@@ -374,6 +391,8 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take the commit now; to be called again.
         """
         try:
+            if self._membership is not None:
+                await self._membership.share.settle(hold)
             await self._commit([hold], is_last=True)
             if self._outside is not None:
                 await self._outside.copy_now(hold.partition)
@@ -505,6 +524,95 @@ class ConsumerCore:
         for error in outcome.values():
             if error is not None and not isinstance(error, GenerationStale):
                 raise error
+
+    # Transactions ---------------------------------------------------------------------------------
+    def take(
+        self, transaction: Transacting | None, hand: Hand | None, inbox: Inbox | None
+    ) -> Taken | None:
+        """Have a transaction finish what is in hand; None: there is nothing in hand.
+
+        If that cannot be, what was asked for comes again: the next call would count it as handled.
+
+        Args:
+            transaction: Which one; None: there is none.
+            hand: That of the listener that asks, if it is one.
+            inbox: What the messages are asked of; None: listeners get them.
+
+        Raises:
+            InvalidState: There is no transaction, or no listener of this consumer asks; or its
+                offsets are not in ZooKeeper.
+            GenerationStale: A message is of a partition that another member has now.
+            TransactionRefused: The time of the transaction is over.
+        """
+        try:
+            taken = self._take(transaction, hand, inbox)
+            if taken is not None and transaction is not None:
+                transaction.add_offsets(taken)
+        except VqError as error:
+            if inbox is not None and inbox.taken is None:
+                inbox.put_back(str(error))
+            raise
+        if inbox is not None and taken is not None:
+            inbox.taken_by(taken)
+        return taken
+
+    def _take(
+        self, transaction: Transacting | None, hand: Hand | None, inbox: Inbox | None
+    ) -> Taken | None:
+        if transaction is None:
+            raise InvalidState(
+                "this thread, or task, has no open transaction of this producer; "
+                "begin_transaction() begins one"
+            )
+        transaction.check_offsets(self.cluster)
+        if self._membership is None or self._offsets is not self.cluster.offsets:
+            raise InvalidState(
+                "send_offsets is for a member of a group whose offsets are in ZooKeeper: it was "
+                "not started, has an offset_store, or its model is 'broadcasting'",
+                hint="with offsets in a database, keep them with your results there: see "
+                "docs/howto/store-offsets.md",
+            )
+        if inbox is not None:
+            if isinstance(inbox.taken, Taken):
+                return inbox.taken
+            in_hand = inbox.take()
+            if not in_hand:
+                return None
+            taken = self._taken(in_hand, lambda done: inbox.give_back(taken, finished=done))
+            return taken
+        if hand is None or hand.delivery.permit is not self._permit:
+            raise InvalidState(
+                "send_offsets is called by a listener of this consumer: it finishes the messages "
+                "that the listener has in hand; this thread, or task, is in none"
+            )
+        if isinstance(hand.taken, Taken) and not hand.taken.is_over:
+            return hand.taken
+        taken = hand.taken = self._taken([(hand.delivery, hand.in_hand())], lambda _: None)
+        return taken
+
+    def _taken(
+        self,
+        in_hand: Sequence[tuple[Delivery, Sequence[Message]]],
+        give_back: Callable[[bool], None],
+    ) -> Taken:
+        found = []
+        for delivery, messages in in_hand:
+            hold = self.holds.get(delivery.partition)
+            if hold is None:
+                raise stale(delivery.partition)
+            each = InHand(hold, hold.claim.generation, delivery, messages)
+            if not each.is_ours:
+                raise stale(delivery.partition)
+            found.append(each)
+        assert self._membership is not None
+        return Taken(
+            self._membership.share,
+            self._cluster,
+            self.config.group,
+            self.member,
+            found,
+            give_back=give_back,
+        )
 
     async def committed(self, topic: str) -> dict[TopicPartition, int]:
         """See ``MessageConsumer.get_offset``."""

@@ -113,6 +113,8 @@ class Pull:
         given, self._given = self._given, None
         if given is None or not given.is_left or self._has_warned:
             return
+        if not self._inbox.has_in_hand:  # a transaction has finished it, or it comes again
+            return
         self._has_warned = True
         logger.warning(
             "batch was left by the loop over it, all its messages count as handled",

@@ -537,6 +537,7 @@ class ProducerCore:
         await self.flush()
         log_lost(unheard, "they failed while their producer closed, and nobody waits for them")
         self.oneway.close()
+        await self.transactions.close()
         if self.follower is not None:
             self.follower.stop()
             await self.follower.wait_stopped()

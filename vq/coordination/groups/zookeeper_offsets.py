@@ -24,11 +24,13 @@ from vq.coordination.groups.claims import (
     read_partitions,
 )
 from vq.coordination.tree.coordinator import (
+    MULTI_OPERATIONS_MAX,
     BadVersion,
     Check,
     ConnectionLost,
     Coordinator,
     Create,
+    Delete,
     Node,
     NodeExists,
     NoNode,
@@ -42,11 +44,31 @@ from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import TRIES_MAX, Plan, apply_plan
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
 from vq.coordination.tree.values.group_terms import ZOOKEEPER
-from vq.errors import CoordinationError, InvalidArgument
+from vq.errors import BatchTooLarge, CoordinationError, GenerationStale, InvalidArgument
 from vq.model import TopicPartition
 
 #: Commits in one ``multi``; two operations each.
 COMMITS_PER_MULTI: Final = 100
+#: Bytes of one request that ZooKeeper takes: a little less than its default of ``jute.maxbuffer``.
+REQUEST_BYTES_MAX: Final = 1_000_000
+#: What an operation needs beside its path and its value.
+_OPERATION_BYTES: Final = 40
+
+
+class DecisionOvertaken(CoordinationError):
+    """A decision node is not at the version that was expected; nothing was written."""
+
+
+class OffsetMoved(CoordinationError):
+    """An offset is not the one that was known; nothing was written.
+
+    Attributes:
+        partition: Of which.
+    """
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(f"the offset of {partition} was changed meanwhile")
+        self.partition = partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,37 @@ class ZooKeeperOffsets:
                 raise ConnectionLost(f"commits may have been written: {error}") from error
         return CommitResult(done, tuple(stale))
 
+    async def commit_with(
+        self, commits: Sequence[tuple[Claim, CommittedOffset]], decision: Set
+    ) -> dict[TopicPartition, Claim]:
+        """Write offsets, each fenced by its claim's generation, and a decision: all or nothing.
+
+        It is one ``multi``, and nothing is tried again.
+
+        Returns:
+            The claims with the new ``committed``.
+
+        Raises:
+            DecisionOvertaken, OffsetMoved: See there.
+            GenerationStale: Another member has a newer claim of one of the partitions.
+            BatchTooLarge: It is too much for one request.
+            ConnectionLost: It may have been written.
+            NotConnected, SessionExpired: Nothing was written.
+        """
+        operations = [decision, *(one for each in commits for one in _commit_operations(*each))]
+        _check_size(operations, len(commits))
+        try:
+            await self._coordinator.multi(operations)
+        except (BadVersion, NodeExists, NoNode) as error:
+            index = int(error.details["index"])
+            if index == 0:
+                raise DecisionOvertaken(f"the decision is taken: {error}") from error
+            partition = commits[(index - 1) // 2][0].partition
+            if index % 2 == 0:
+                raise OffsetMoved(partition) from error
+            raise GenerationStale(f"{partition} belongs to another member now") from error
+        return {claimed.partition: _after(claimed, offset) for claimed, offset in commits}
+
     async def reset(self, group: str, partition: TopicPartition, offset: CommittedOffset) -> None:
         """Set a group's progress on a partition to any offset, also to a lower one.
 
@@ -236,6 +289,22 @@ def _known(claimed: Claim, node: Node | None) -> Claim:
     path = CommittedOffset.path(claimed.group, *claimed.partition)
     offset = CommittedOffset.decode(path, node.data)
     return replace(claimed, committed=offset, offset_version=node.stat.version)
+
+
+def _check_size(operations: Sequence[Operation], partitions: int) -> None:
+    size = sum(
+        len(each.path)
+        + _OPERATION_BYTES
+        + (0 if isinstance(each, Check | Delete) else len(each.data))
+        for each in operations
+    )
+    if size > REQUEST_BYTES_MAX or len(operations) > MULTI_OPERATIONS_MAX:
+        raise BatchTooLarge(
+            f"a transaction moves the offsets of {partitions} partitions: {len(operations)} "
+            f"operations and {size} bytes in one request to ZooKeeper; at most "
+            f"{MULTI_OPERATIONS_MAX} and {REQUEST_BYTES_MAX} are allowed",
+            hint="take fewer messages, of fewer partitions, for one transaction",
+        )
 
 
 def _check_order(

@@ -27,6 +27,7 @@ of repeatable writes in ``writes``.
     slot_marks/<n>                        SlotMark        the latest time of ids of the slot
     leases/<job>                          LeaseFence      how often the lease was taken (the fence)
       holder                  ephemeral   LeaseHolder     the node that does the job now
+    decisions/<n>/<name>                  Decision        the last transaction that moved offsets
     archive/runs                          RunCounter      the number of the next run
       <n>                                 RunOrder        what every node is to archive
         <group>:<node>                    RunResult       what one node has done of it
@@ -47,3 +48,4 @@ SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
 LEASES: Final = "leases"
 ARCHIVE: Final = "archive"
+DECISIONS: Final = "decisions"

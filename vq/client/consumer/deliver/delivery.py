@@ -14,7 +14,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from vq.client.reading.decode import Decoder
 from vq.errors import InternalError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
-from vq.model import TopicPartition
+from vq.model import Message, TopicPartition
 from vq.shown import shown_raised
 
 logger = get_logger(__name__)
@@ -164,6 +164,14 @@ class Delivery(ABC):
         First those of bad records that were passed over; they have ``BAD_RECORD_ID``.
         """
         return ()
+
+    @abstractmethod
+    def progress_with(self, messages: Sequence[Message]) -> Progress:
+        """Return the progress, with ``ahead``, as if these messages in hand were finished, too."""
+
+    @abstractmethod
+    def finish_now(self, messages: Sequence[Message]) -> None:
+        """A transaction has finished messages: they are, whatever becomes of their listener."""
 
     @property
     def position(self) -> int:

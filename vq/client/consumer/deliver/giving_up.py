@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from vq.client.consumer.deliver.hands import is_finished
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.redelivered import NoListener
 from vq.client.consumer.deliver.tries import NotCopied, Retry
@@ -246,6 +247,8 @@ def calling(
             try:
                 result = listener(given)
             except BaseException as error:
+                if is_finished():
+                    raise
                 this = this or _Try(failing, given)
                 if this.is_raised(error):
                     raise
@@ -276,7 +279,7 @@ def awaiting(
                 result = await listener(given)
             except BaseException as error:
                 # If it was cancelled, the listener has not failed.
-                if cancellation_of(error) is not None:
+                if cancellation_of(error) is not None or is_finished():
                     raise
                 this = this or _Try(failing, given)
                 if this.is_raised(error):

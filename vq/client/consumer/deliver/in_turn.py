@@ -1,6 +1,6 @@
 """A delivery that is at one message at a time, in order: for listeners and for an inbox."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vq.client.consumer.deliver.delivery import Delivery, DeliveryHooks, Executor
@@ -46,6 +46,7 @@ class InTurn(Delivery):
         )
         self.window = Window(position)
         self.pause_s = 0.0
+        self._finished_to: Progress | None = None  # by a transaction; the window may be behind it
         self._tried = (-1, 0)  # the offset of the message that failed last, and how often it did
 
     @property
@@ -79,6 +80,8 @@ class InTurn(Delivery):
         window, decoder = self.window, self._decoder
         try:
             while not self.is_stopped:
+                if self._finished_to is not None:
+                    self._follow(self._finished_to)
                 if window.messages and window.finished < len(window.messages):
                     return True
                 if self._open is None:
@@ -101,6 +104,29 @@ class InTurn(Delivery):
         except Exception as error:  # noqa: BLE001 - told and logged there
             self.broke(error)
         return False
+
+    def _follow(self, place: Progress) -> None:
+        """Have the window pass what a transaction has finished."""
+        window = self.window
+        with self._lock:
+            while window.finished < len(window.messages):
+                if window.messages[window.finished].offset >= place.position:
+                    break
+                window.finish(window.finished)
+            if window.place().position >= place.position:
+                self._finished_to = None
+
+    def progress_with(self, messages: Sequence[Message]) -> Progress:
+        """See ``Delivery``; they are the lowest unfinished ones."""
+        last = messages[-1]
+        return Progress(last.next_offset, last.id)
+
+    def finish_now(self, messages: Sequence[Message]) -> None:
+        """See ``Delivery``."""
+        with self._lock:
+            place = self.progress_with(messages)
+            if place.position > self._place().position:
+                self._finished_to = place
 
     def turn_again(self) -> Iterator[Message]:
         """Iterate over the lowest unfinished message, after an error; see ``Window.turn``.
@@ -161,7 +187,10 @@ class InTurn(Delivery):
 
     # Under the lock -----------------------------------------------------------------------------
     def _place(self) -> Progress:
-        return self.window.place()
+        place, finished_to = self.window.place(), self._finished_to
+        if finished_to is not None and finished_to.position > place.position:
+            return finished_to
+        return place
 
     def _halt(self) -> None:
         super()._halt()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from vq.client.consumer.deliver.delivery import Executor
+from vq.client.consumer.deliver.hands import Finisher
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S, Permit
 from vq.client.loop_calls import call_soon
@@ -43,6 +44,7 @@ class Inbox(Executor):
         self._task: asyncio.Task[Any] | None = None  # and its task
         self._is_waiting = False  # that task waits for a message
         self._has_warned = False
+        self._taken: Finisher | None = None  # finishes what is in hand
         self._closed = False
         self._error: VqError | None = None  # why no message follows
 
@@ -143,6 +145,37 @@ class Inbox(Executor):
         """Have what is in hand delivered again."""
         self._give_back(why)
 
+    def take(self) -> list[tuple[InTurn, list[Message]]]:
+        """Return what is in hand, for a transaction; see ``taken_by``."""
+        current, self._current = self._current, None
+        if current is not None:  # from now on as after ``next_many``
+            current.window.end_turn(is_finished=False)
+            self._many = {current: 1}
+        return [
+            (each, list(each.window.messages[each.window.finished :][:count]))
+            for each, count in self._many.items()
+        ]
+
+    def taken_by(self, taken: Finisher) -> None:
+        """Have a transaction finish what is in hand: until ``give_back`` nobody gets the next."""
+        self._taken = taken
+
+    @property
+    def taken(self) -> Finisher | None:
+        """What is to finish what is in hand; None: the next call does."""
+        return self._taken
+
+    def give_back(self, taken: Finisher, *, finished: bool) -> None:
+        """A transaction has ended: what it had is finished, or is delivered again."""
+        if self._taken is taken:
+            self._taken = None
+            self._let_go(consumed=finished)
+
+    @property
+    def has_in_hand(self) -> bool:
+        """Whether the last message, or those of the last call, are in hand still."""
+        return bool(self._in_hand())
+
     def _in_hand(self) -> list[InTurn]:
         return list(self._many) if self._current is None else [self._current]
 
@@ -179,6 +212,8 @@ class Inbox(Executor):
         self._let_go(consumed=False)
 
     def _let_go(self, *, consumed: bool) -> None:
+        if self._taken is not None:  # its transaction has not ended
+            self._taken, consumed = None, False
         current, self._current = self._current, None
         many, self._many = self._many, {}
         if current is not None:
@@ -239,6 +274,11 @@ class Inbox(Executor):
 
     async def _arrival(self) -> InTurn | None:
         """Return a partition with a message, waiting for one; what is in hand is consumed."""
+        if self._taken is not None:
+            raise InvalidState(
+                "what this consumer has given out belongs to a transaction that has not ended; "
+                "commit it, or roll it back, before the next one"
+            )
         self._let_go(consumed=True)
         self._is_waiting = True
         try:

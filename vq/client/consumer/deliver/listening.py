@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from vq.client.consumer.deliver.delivery import Executor
 from vq.client.consumer.deliver.failures import Failed, failed_try
+from vq.client.consumer.deliver.hands import Hand, hand_of
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S
 from vq.client.consumer.deliver.sliding import Sliding
@@ -130,11 +131,12 @@ class Listening(Executor):
 
     async def _serve(self, delivery: InTurn) -> None:
         """Deliver what has come for a partition, a chunk at a time; others go on between them."""
+        hand = hand_of(delivery)
         while True:
             pause: float | None = 0.0
             async with self._slots:
                 try:
-                    pause = await self._deliver(delivery)
+                    pause = await self._deliver(delivery, hand)
                 except Exception:  # of the application's logging, or of vq
                     with contextlib.suppress(Exception):
                         logger.exception("delivery failed, trying again")
@@ -148,7 +150,7 @@ class Listening(Executor):
             self._after(delivery, pause, over.set)
             await over.wait()
 
-    async def _deliver(self, delivery: InTurn) -> float | None:
+    async def _deliver(self, delivery: InTurn, hand: Hand) -> float | None:
         """Handle the chunk at hand; return a pause before going on, None: it is done.
 
         A cancellation by others than ``close`` is a failed try, and ends the task.
@@ -157,7 +159,7 @@ class Listening(Executor):
             if not delivery.more() or not delivery.enter():
                 return None
             try:
-                failed = await _call_listener(delivery)
+                failed = await _call_listener(delivery, hand)
                 if failed is None:
                     delivery.handled()
                     continue
@@ -181,10 +183,8 @@ class Listening(Executor):
             if not delivery.enter_line():
                 return
             try:
-                if delivery.takes_lists:
-                    pause = await self._deliver_lists(delivery)
-                else:
-                    pause = await self._pass(delivery)
+                at = self._deliver_lists if delivery.takes_lists else self._pass
+                pause = await at(delivery, hand_of(delivery))
             except Exception as error:  # noqa: BLE001 - of the application's logging, or of vq
                 with contextlib.suppress(Exception):
                     delivery.broke(error)
@@ -194,7 +194,7 @@ class Listening(Executor):
         if pause is not None and not delivery.is_stopped:
             self._after(delivery, pause, lambda: self.put(delivery))
 
-    async def _pass(self, delivery: Sliding) -> float | None:
+    async def _pass(self, delivery: Sliding, hand: Hand) -> float | None:
         """Do what its namesake in ``workers`` does, with a coroutine function."""
         now = delivery.permit.now
         ready, done, waiting = delivery.ready, delivery.done, delivery.waiting
@@ -208,11 +208,14 @@ class Listening(Executor):
                     return RECHECK_S
                 if now() >= slice_end:
                     return 0.0
-                message = ready.popleft()
+                message = hand.messages = ready.popleft()
                 try:
                     result = await call(message)
                 except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                    self._try_later(delivery, [message], error)
+                    self._failed(delivery, hand, [message], error)
+                    continue
+                if hand.taken is not None:
+                    self._put_down(delivery, hand, [message])
                     continue
                 if result is not None and isinstance(result, Retry):
                     self._try_later(delivery, [message], result)
@@ -222,7 +225,7 @@ class Listening(Executor):
                     self.put(delivery)
         return None
 
-    async def _deliver_lists(self, delivery: Sliding) -> float | None:
+    async def _deliver_lists(self, delivery: Sliding, hand: Hand) -> float | None:
         """Do what ``_pass`` does, with lists."""
         slice_end = delivery.permit.now() + SLICE_S
         while delivery.more():
@@ -237,16 +240,39 @@ class Listening(Executor):
                 continue
             if delivery.needs_help(1):
                 self.put(delivery)
+            hand.messages = messages
             try:
                 result = await delivery.listener(messages)
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                self._try_later(delivery, messages, error)
+                self._failed(delivery, hand, messages, error)
+                continue
+            if hand.taken is not None:
+                self._put_down(delivery, hand, messages)
                 continue
             if isinstance(result, Retry):
                 self._try_later(delivery, messages, result)
             else:
                 delivery.done.extend(messages)
         return None
+
+    def _failed(
+        self, delivery: Sliding, hand: Hand, messages: list[Message], error: BaseException
+    ) -> None:
+        """The listener has raised; that is nothing if a transaction has finished its messages."""
+        if hand.taken is None or hand.is_failed(error):
+            self._try_later(delivery, messages, error)
+            return
+        delivery.done.extend(messages)
+        if (cancelled := cancellation_of(error)) is not None:
+            raise cancelled
+
+    def _put_down(self, delivery: Sliding, hand: Hand, messages: list[Message]) -> None:
+        """The listener has returned, and a transaction was to finish its messages."""
+        refused = hand.put_down()
+        if refused is None:
+            delivery.done.extend(messages)
+        else:
+            self._try_later(delivery, messages, refused)
 
     def _try_later(
         self, delivery: Sliding, messages: list[Message], result: BaseException | Retry
@@ -265,7 +291,7 @@ class Listening(Executor):
             self.put(delivery)
 
 
-async def _call_listener(delivery: InTurn) -> Failed | None:
+async def _call_listener(delivery: InTurn, hand: Hand) -> Failed | None:
     """Do what its namesake in ``workers`` does, with a coroutine function."""
     call, window, now = delivery.listener, delivery.window, delivery.permit.now
     all_done = False
@@ -276,7 +302,16 @@ async def _call_listener(delivery: InTurn) -> Failed | None:
             try:
                 result = await call(message)
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                return failed_try(message, error)
+                if hand.taken is None or hand.is_failed(error):
+                    return failed_try(message, error)
+                if (cancelled := cancellation_of(error)) is not None:
+                    raise cancelled from None
+                continue
+            if hand.taken is not None:
+                refused = hand.put_down()
+                if refused is not None:
+                    return failed_try(message, refused)
+                continue
             if result is not None and isinstance(result, Retry):
                 return failed_try(message, result)
         all_done = True

@@ -117,6 +117,20 @@ class Sliding(Delivery):
             self._settle()
             return (*self.window.ahead(), *sorted(self._handled.items()))
 
+    def progress_with(self, messages: Sequence[Message]) -> Progress:
+        """See ``Delivery``."""
+        with self._lock:
+            self._settle()
+            place, ahead = self.window.place_with(messages)
+            handled = sorted(self._handled.items())
+        return place._replace(ahead=(*ahead, *handled))
+
+    def finish_now(self, messages: Sequence[Message]) -> None:
+        """See ``Delivery``; their lanes are released when the listener has returned."""
+        with self._lock:
+            self._settle()
+            self._finish(messages)
+
     def has_passed(self, offset: int) -> bool:
         """See ``Delivery``."""
         return self._handled.get(offset) == BAD_RECORD_ID

@@ -93,6 +93,22 @@ class SlidingWindow:
         are_finished = map(self._finished.__contains__, map(_offset_of, self._messages))
         return (*bad, *compress(map(_offset_and_id, self._messages), are_finished))
 
+    def place_with(
+        self, messages: Sequence[Message]
+    ) -> tuple[Progress, tuple[tuple[int, int], ...]]:
+        """Return what ``place`` and ``ahead`` were if these messages were finished, too."""
+        finished = self._finished.union(map(_offset_of, messages))
+        rest = deque(self._messages)
+        place = self._begin
+        while rest and rest[0].offset in finished:
+            last = rest.popleft()
+            place = Progress(last.next_offset, last.id)
+        if not rest and len(self._messages):
+            place = Progress(self.end, None if self._is_cut else place.message_id)
+        bad = ((each, BAD_RECORD_ID) for each in self._bad if each >= place.position)
+        ahead = (_offset_and_id(each) for each in rest if each.offset in finished)
+        return place, (*bad, *ahead)
+
     def admit(self, messages: Sequence[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
         room = self._most - len(self._messages)

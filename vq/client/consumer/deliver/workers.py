@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from vq.client.consumer.deliver.delivery import Executor
 from vq.client.consumer.deliver.failures import Failed, failed_try
+from vq.client.consumer.deliver.hands import Hand, hand_of
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S
 from vq.client.consumer.deliver.sliding import Sliding
@@ -128,7 +129,7 @@ class Workers(Executor):
             return
         pause: float | None = None
         try:
-            pause = _deliver(delivery)
+            pause = _deliver(delivery, hand_of(delivery))
         except BaseException as error:  # noqa: BLE001 - the thread is for other partitions, too
             delivery.broke(error)
         finally:
@@ -144,7 +145,8 @@ class Workers(Executor):
             return
         pause: float | None = None
         try:
-            pause = self._deliver_lists(delivery) if delivery.takes_lists else self._pass(delivery)
+            at = self._deliver_lists if delivery.takes_lists else self._pass
+            pause = at(delivery, hand_of(delivery))
         except BaseException as error:  # noqa: BLE001 - as above
             delivery.broke(error)
             pause = RECHECK_S
@@ -153,7 +155,7 @@ class Workers(Executor):
             if pause is not None:
                 self.put_later(delivery, pause)
 
-    def _pass(self, delivery: Sliding) -> float | None:
+    def _pass(self, delivery: Sliding, hand: Hand) -> float | None:
         """Call the listener for what is ready; return a pause before coming back, None: need not.
 
         Other threads do the same with the same two queues, whose ends are theirs one at a time.
@@ -178,14 +180,21 @@ class Workers(Executor):
                             slice_end = now() + SLICE_S
                         until = min(delivery.until, slice_end)
                     try:
-                        message = ready.popleft()
+                        message = hand.messages = ready.popleft()
                     except IndexError:
                         break
                     try:
                         result = listener(message)
                     except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                        self._try_later(delivery, [message], error)
-                        continue
+                        if hand.taken is None or hand.is_failed(error):
+                            self._try_later(delivery, [message], error)
+                            continue
+                        result = None
+                    if hand.taken is not None:
+                        refused, result = hand.put_down(), None
+                        if refused is not None:
+                            self._try_later(delivery, [message], refused)
+                            continue
                     if result is not None and isinstance(result, Retry):
                         self._try_later(delivery, [message], result)
                         continue
@@ -193,10 +202,11 @@ class Workers(Executor):
                     if waiting and message.key in waiting and delivery.settle():
                         self.put(delivery)
         finally:
+            hand.messages = ()
             message = result = None  # an error that is kept refers to this call
         return None
 
-    def _deliver_lists(self, delivery: Sliding) -> float | None:
+    def _deliver_lists(self, delivery: Sliding, hand: Hand) -> float | None:
         """Do what ``_pass`` does, with lists."""
         messages: list[Message] = []
         result = None
@@ -214,16 +224,25 @@ class Workers(Executor):
                     continue
                 if delivery.needs_help(1):
                     self.put(delivery)
+                hand.messages = messages
                 try:
                     result = delivery.listener(messages)
                 except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                    self._try_later(delivery, messages, error)
-                    continue
+                    if hand.taken is None or hand.is_failed(error):
+                        self._try_later(delivery, messages, error)
+                        continue
+                    result = None
+                if hand.taken is not None:
+                    refused, result = hand.put_down(), None
+                    if refused is not None:
+                        self._try_later(delivery, messages, refused)
+                        continue
                 if isinstance(result, Retry):
                     self._try_later(delivery, messages, result)
                 else:
                     delivery.done.extend(messages)
         finally:
+            hand.messages = ()
             messages, result = [], None  # as in ``_pass``
         return None
 
@@ -276,12 +295,12 @@ class Workers(Executor):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _deliver(delivery: InTurn) -> float | None:
+def _deliver(delivery: InTurn, hand: Hand) -> float | None:
     """Handle what is left of the chunk at hand; return a pause in seconds before going on."""
     while delivery.may_go_on():
         if not delivery.more():
             return None
-        failed = _call_listener(delivery)
+        failed = _call_listener(delivery, hand)
         if failed is None:
             delivery.handled()
         else:
@@ -292,7 +311,7 @@ def _deliver(delivery: InTurn) -> float | None:
     return RECHECK_S
 
 
-def _call_listener(delivery: InTurn) -> Failed | None:
+def _call_listener(delivery: InTurn, hand: Hand) -> Failed | None:
     """Call the listener for the messages left, until it fails; return for which and how.
 
     For which: its offset. What is raised refers to the functions that called this one, so that a
@@ -307,7 +326,14 @@ def _call_listener(delivery: InTurn) -> Failed | None:
             try:
                 result = listener(message)
             except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                return failed_try(message, error)
+                if hand.taken is None or hand.is_failed(error):
+                    return failed_try(message, error)
+                continue
+            if hand.taken is not None:
+                refused = hand.put_down()
+                if refused is not None:
+                    return failed_try(message, refused)
+                continue
             if result is not None and isinstance(result, Retry):
                 return failed_try(message, result)
         all_done = True

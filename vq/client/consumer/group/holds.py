@@ -5,8 +5,9 @@ a hold writes its state; a module that acts on a partition gives it the event.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from vq.client.consumer.deliver.delivery import Delivery
 from vq.client.consumer.deliver.progress import Progress
@@ -17,7 +18,7 @@ from vq.coordination.groups.claims import Claim
 from vq.coordination.tree.values.consumers import AHEAD_MAX, BAD_RECORD_ID, CommittedOffset
 from vq.errors import OffsetStoreFailed
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
+from vq.model import Message, TopicPartition
 
 logger = get_logger(__name__)
 
@@ -57,6 +58,16 @@ class Reading:
             tuple(each for each in ahead if each[0] > position),
         )
 
+    def progress_with(self, messages: Sequence[Message]) -> Progress:
+        """Return the progress as if these messages in hand were finished, too."""
+        progress = self.delivery.progress_with(messages)
+        position, message_id = progress.position, progress.message_id
+        return progress._replace(
+            message_id=self.message_id if message_id is None else message_id,
+            epoch=self.fetcher.epoch_at(position),
+            ahead=tuple(each for each in progress.ahead if each[0] > position),
+        )
+
     def end(self) -> "asyncio.Future[None]":
         """Have it delivered no further; done once no listener runs for it any more."""
         self.fetcher.stop()
@@ -78,6 +89,18 @@ def _settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
+class Undecided(Protocol):
+    """A transaction of which it is not known whether it has moved the offset of a partition."""
+
+    async def settle(self) -> None:
+        """Know it, and see to it that it does not happen later.
+
+        Raises:
+            CoordinationError: It cannot be known now.
+        """
+        ...
+
+
 class Hold:
     """One partition that is not free.
 
@@ -92,6 +115,8 @@ class Hold:
         sought: Where the application wants to go on; None once the reading begins there.
         has_sought: It has sought here: progress may be before what was committed.
         is_set_aside: The application has paused it.
+        deciding: What moves the offset with a transaction, and may have done so or not.
+        decided: How many transactions have moved it.
     """
 
     __slots__ = (
@@ -99,6 +124,8 @@ class Hold:
         "_state",
         "attempted",
         "claim",
+        "decided",
+        "deciding",
         "has_sought",
         "is_set_aside",
         "partition",
@@ -120,6 +147,8 @@ class Hold:
         self.sought: Progress | None = None
         self.has_sought = False
         self.is_set_aside = False
+        self.deciding: dict[Undecided, None] = {}
+        self.decided = 0
         self._state = State.FREE
         self._on_free = on_free
 
@@ -180,17 +209,19 @@ class Hold:
 
         What is handled ahead of it goes only with the last commit before a hand-over: it may be
         much, and changes with every message. What was passed over goes with each: it is little, and
-        the next member would keep its bytes once more, also after a crash.
+        the next member would keep its bytes once more, also after a crash. What is committed as
+        handled ahead stays so: a transaction may have done that, or the last owner.
         """
         progress = self.progress()
-        if progress is None or not self.is_owned:
+        if progress is None or not self.is_owned or (self.deciding and not is_last):
             return None
+        committed = self.claim.committed
         ahead = progress.ahead
         if ahead and not is_last:
-            ahead = tuple(each for each in ahead if each[1] == BAD_RECORD_ID)
+            known = () if committed is None else committed.ahead
+            ahead = tuple(each for each in ahead if each[1] == BAD_RECORD_ID or each in known)
         ahead = ahead[:AHEAD_MAX]
         progress = progress._replace(ahead=ahead)
-        committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
             return progress
         if not set(ahead) <= set(committed.ahead):

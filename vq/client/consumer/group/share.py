@@ -66,12 +66,18 @@ class _Commit:
 
     hold: Hold
     generation: int
+    decided: int
     progress: Progress
 
     @property
     def is_current(self) -> bool:
         """Whether the partition is still held under that claim."""
         return self.hold.is_owned and self.hold.claim.generation == self.generation
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a transaction has moved the offset since, or does so now."""
+        return bool(self.hold.deciding) or self.hold.decided != self.decided
 
 
 class _Written(NamedTuple):
@@ -95,6 +101,9 @@ class Share:
         holds: What it has; states are changed here and by the consumer that delivers.
         consumer: Delivers what it has.
         wake: Called when an owner that is waited for released its partition, or died.
+
+    Attributes:
+        writing: Whoever writes offsets has it: one after the other.
     """
 
     def __init__(
@@ -123,6 +132,7 @@ class Share:
         self.hand_overs = HandOvers(
             self._lead, group=group, member=member, rng=cluster.rng, wake=wake
         )
+        self.writing = asyncio.Lock()
         self._commits = Together(self._commit_together, most=COMMITS_PER_MULTI)
         self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
         self._lookups = Together(self._learn_together, most=CLAIMS_PER_MULTI)
@@ -329,7 +339,7 @@ class Share:
                     member=self._member,
                     partition=hold.partition,
                 )
-        if self._went_with_its_session(hold) or self._has_all:
+        if self.went_with_its_session(hold) or self._has_all:
             hold.on(Event.RELEASED)
         elif self._coordinator.state is SessionState.CONNECTED:
             [error] = await self._releases.do([hold.claim])
@@ -337,7 +347,7 @@ class Share:
                 raise error
             hold.on(Event.RELEASED)
 
-    def _went_with_its_session(self, hold: Hold) -> bool:
+    def went_with_its_session(self, hold: Hold) -> bool:
         """Whether the owner node of a claim is gone; that of an interrupted claim may be there."""
         return hold.session_id not in {0, self._coordinator.session_id}
 
@@ -384,7 +394,7 @@ class Share:
     def drop_ended(self) -> None:
         """Lose what was claimed in a session that ended, and with it every owner node of it."""
         for hold in self._holds:
-            if hold.is_owned and self._went_with_its_session(hold):
+            if hold.is_owned and self.went_with_its_session(hold):
                 self._lose(hold)
 
     def leave(self) -> list[Claim]:
@@ -397,7 +407,7 @@ class Share:
             if hold.may(Event.LEAVE):
                 hold.on(Event.LEAVE)
             if hold.may(Event.RELEASED):
-                if not (self._has_all or self._went_with_its_session(hold)):
+                if not (self._has_all or self.went_with_its_session(hold)):
                     owed.append(hold.claim)
                 hold.on(Event.RELEASED)
         return owed
@@ -429,12 +439,12 @@ class Share:
             CoordinationError: It is unknown whether they were written; commit them again.
         """
         wanted = [
-            _Commit(hold, hold.claim.generation, done)
+            _Commit(hold, hold.claim.generation, hold.decided, done)
             for partition, done in progress.items()
             if (hold := self._holds.get(partition)) is not None
         ]
         written = await self._commits.do(wanted)
-        outcome: dict[TopicPartition, VqError | None] = {each: _stale(each) for each in progress}
+        outcome: dict[TopicPartition, VqError | None] = {each: stale(each) for each in progress}
         for each, error in zip(wanted, written, strict=True):
             outcome[each.hold.partition] = error
         return outcome
@@ -445,26 +455,19 @@ class Share:
         A claim ends with its session, also before a round has noticed that. Its generation is no
         fence any more: if the group was deleted meanwhile, generations began anew.
         """
-        now = self._cluster.clock.wall_ms()
-        current = [
-            each.is_current and not self._went_with_its_session(each.hold) for each in wanted
-        ]
+        async with self.writing:
+            return await self._commit_now(wanted)
+
+    async def _commit_now(self, wanted: Sequence[_Commit]) -> Sequence[VqError | None]:
+        current = [each.is_current and not self.went_with_its_session(each.hold) for each in wanted]
         ours = zip(wanted, current, strict=True)
         latest = {each.hold.partition: each for each, is_ours in ours if is_ours}
-        step = []
-        for each in latest.values():
-            offset = CommittedOffset(
-                offset=each.progress.position,
-                message_id=each.progress.message_id,
-                time_ms=now,
-                member=self._member,
-                topic_id=self._topic_id(each.hold),
-                epoch=each.progress.epoch,
-                ahead=each.progress.ahead,
-                stopped=each.hold.stopped,
-            )
-            step.append(_Written(each.hold, each.hold.claim, offset))
-        outcome: dict[TopicPartition, VqError | None] = {}
+        step = [
+            _Written(each.hold, each.hold.claim, self.offset_of(each.hold, each.progress))
+            for each in latest.values()
+            if not each.is_behind  # what is to be committed is computed anew next time
+        ]
+        outcome: dict[TopicPartition, VqError | None] = dict.fromkeys(latest)
         try:
             await self._write(step, outcome)
         except (ConnectionLost, SessionExpired, OffsetStoreFailed):
@@ -478,9 +481,45 @@ class Share:
                 except VqError as error:
                     outcome[alone.hold.partition] = error
         return [
-            outcome[each.hold.partition] if is_ours else _stale(each.hold.partition)
+            outcome[each.hold.partition] if is_ours else stale(each.hold.partition)
             for each, is_ours in zip(wanted, current, strict=True)
         ]
+
+    def offset_of(self, hold: Hold, progress: Progress) -> CommittedOffset:
+        """Return what a commit of some progress writes."""
+        return CommittedOffset(
+            offset=progress.position,
+            message_id=progress.message_id,
+            time_ms=self._cluster.clock.wall_ms(),
+            member=self._member,
+            topic_id=self._topic_id(hold),
+            epoch=progress.epoch,
+            ahead=progress.ahead,
+            stopped=hold.stopped,
+        )
+
+    async def learn_again(self, hold: Hold) -> None:
+        """Read what is committed of a hold, since somebody has changed it.
+
+        Raises:
+            CoordinationError: It cannot be read.
+        """
+        found = (await self._offsets.known([hold.claim]))[hold.partition]
+        if isinstance(found, CoordinationError):
+            raise found
+        if hold.claim.generation == found.generation:
+            hold.claim = found
+
+    async def settle(self, hold: Hold) -> None:
+        """Know what became of transactions that may have moved the offset of a hold.
+
+        Raises:
+            CoordinationError: ZooKeeper does not say so now.
+        """
+        if hold.deciding:
+            async with self.writing:
+                for each in list(hold.deciding):
+                    await each.settle()
 
     def _topic_id(self, hold: Hold) -> str:
         """Return the id of the topic that the progress was made in; "": not known."""
@@ -513,7 +552,7 @@ class Share:
                 hold.attempted = ()
             outcome[partition] = None
         for partition in result.stale:
-            outcome[partition] = _stale(partition)
+            outcome[partition] = stale(partition)
 
 
 def _report(trouble: PartitionTrouble) -> dict[str, Any]:
@@ -534,7 +573,8 @@ def _report(trouble: PartitionTrouble) -> dict[str, Any]:
     }
 
 
-def _stale(partition: TopicPartition) -> GenerationStale:
+def stale(partition: TopicPartition) -> GenerationStale:
+    """Return the error of a commit for a partition that this member does not hold any more."""
     return GenerationStale(f"{partition} belongs to another member now")
 
 

@@ -28,6 +28,9 @@ from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.spread.partitioner import key_partition
 from vq.client.producer.transaction.collected import Collected
 from vq.client.producer.transaction.single_part import Lines, SinglePart
+from vq.client.producer.transaction.with_offsets import DecisionNodes, MovedOffsets
+from vq.coordination.groups.decisions import DecisionNode, take_away
+from vq.coordination.groups.zookeeper_offsets import DecisionOvertaken
 from vq.errors import (
     BatchTooLarge,
     InvalidState,
@@ -48,6 +51,7 @@ from vq.remoting.wire_pb2 import (
     TransactResponse,
 )
 from vq.reserved import TRANSACTIONS_TOPIC
+from vq.tasks import begin_task
 
 __all__ = ["TransactionCore", "Transactions"]
 
@@ -55,6 +59,8 @@ __all__ = ["TransactionCore", "Transactions"]
 _WAIT_SHARE: Final = 0.8
 #: What a refusal may say of a transaction that still may be committed.
 _UNDECIDED: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
+#: The journal is told for so long that it need not wait for the time-out of a transaction.
+_TOLD_S: Final = 1.0
 #: Ids of messages are taken so many at a time.
 _IDS_MAX: Final = 100
 
@@ -83,6 +89,8 @@ class Transactions:
         open: How many are open. Any thread reads it.
         accumulator, cluster, config: Those of the producer.
         lines: For transactions with messages for one partition alone.
+        nodes: For transactions with offsets of a consumer.
+        telling: Tells the journal of the last one that ZooKeeper has decided.
         epoch: Of the transactional id; 0: it was not taken yet.
     """
 
@@ -96,6 +104,8 @@ class Transactions:
         self._lock = threading.Lock()
         self._unended: dict[TransactionCore, None] = {}
         self.lines = Lines(cluster)
+        self.nodes = DecisionNodes(cluster)
+        self.telling: asyncio.Task[None] | None = None
         self._fenced: ProducerFenced | None = None
         self._taking = asyncio.Lock()
         self.epoch = 0
@@ -175,6 +185,19 @@ class Transactions:
         for each in list(self._unended):
             each.abandon_in_child(why)
 
+    async def until_told(self, deadline: float) -> None:
+        """Return once the journal has stored what ZooKeeper has decided, or does it by itself."""
+        while self.telling is not None and not self.telling.done():
+            left_s = deadline - self.cluster.clock.monotonic()
+            if left_s <= 0:
+                return
+            await asyncio.wait([self.telling], timeout=left_s)
+
+    async def close(self) -> None:
+        """Tell what is to be told, and leave nothing in ZooKeeper."""
+        await self.until_told(self.cluster.clock.monotonic() + self.config.send_timeout_s)
+        await self.nodes.close()
+
     def take_id_needed(self) -> bool:
         """Whether the transactional id is to be taken before the first transaction."""
         return self.config.transactional_id is not None and not self.epoch
@@ -210,13 +233,14 @@ class Transactions:
         self._fenced = error
 
     async def journal_of(
-        self, first: TopicPartition | None, xid: Xid | None = None
+        self, first: TopicPartition | None, xid: Xid | None = None, *, has_offsets: bool = False
     ) -> TopicPartition:
         """Return the partition of the journal in which a transaction is decided.
 
         A transactional id has one for ever, and so have names with the same gtrid: whoever knows
         it finds the transaction. Other transactions have one in the broker group of
         their first message, if there is one: its decision and its messages need no other group.
+        With offsets it is rather one for which there is a decision node already.
 
         Raises:
             VqError: The topic cannot be read, or made.
@@ -236,6 +260,8 @@ class Transactions:
             group = _group_of(cluster, first)
             near = [e for e in led if group is not None and _group_of(cluster, e) == group]
         among = near or led
+        if has_offsets:
+            among = [each for each in among if self.nodes.has_one_of(each.partition)] or among
         return among[cluster.rng.randrange(len(among))]
 
 
@@ -267,6 +293,9 @@ class TransactionCore:
         self._checks: TransactionChecks | None = None
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
+        self._offsets: MovedOffsets | None = None
+        self._node: DecisionNode | None = None  # decides it, if it has offsets
+        self._telling: asyncio.Task[None] | None = None  # it is committed, and the journal told
 
     @property
     def is_open(self) -> bool:
@@ -326,6 +355,42 @@ class TransactionCore:
                     results.append(SendResult(number, -1, id))
         return results
 
+    def check_offsets(self, cluster: ClusterClient) -> None:
+        """Return if it may have offsets of a consumer of a cluster.
+
+        Raises:
+            InvalidState: It may not; or it takes nothing any more.
+            TransactionRefused: Its time is over.
+        """
+        self._check_open()
+        if self.xid is not None or self._keep:
+            raise InvalidState(
+                "offsets of a consumer are decided in ZooKeeper; a transaction in which other "
+                "resources take part cannot have them"
+            )
+        if cluster is not self.producer.cluster:
+            raise InvalidState(
+                "producer and consumer are of different factories, and a transaction is of one: "
+                "create both with the same MessageFactory"
+            )
+
+    def add_offsets(self, offsets: MovedOffsets) -> None:
+        """Have the offsets of a consumer moved when it is committed, and only then.
+
+        Raises:
+            InvalidState: It has others already, or these are of another transaction; or it takes
+                nothing any more.
+        """
+        with self._lock:
+            self._check_open()
+            if self._offsets is not None and self._offsets is not offsets:
+                raise InvalidState(
+                    "the transaction has offsets already, of another consumer or of messages "
+                    "before; commit it, and begin another one"
+                )
+            offsets.of(self, self.give_up_open)
+            self._offsets = offsets
+
     def place_of(self, future: SendFuture) -> SendResult:
         """Return what is known of the place of a message that was added: all but its offset."""
         return self._collected.place_of(future)
@@ -358,6 +423,8 @@ class TransactionCore:
             VqError: It is rolled back.
         """
         if self._stage is _Stage.COMMITTED:
+            if self._telling is not None:
+                await asyncio.wait([self._telling], timeout=timeout_s)
             return self._results
         with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             return await self._commit(self._until(timeout_s))
@@ -381,6 +448,11 @@ class TransactionCore:
             return
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
+            if self._offsets is not None:
+                raise InvalidState(
+                    "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot "
+                    "be prepared for somebody else's decision"
+                )
             if not self._requests:
                 self._prepares, self._checks = True, checks
                 await self._make_requests()
@@ -408,6 +480,8 @@ class TransactionCore:
             if self._single is not None:
                 await self._store(self._single, self._until(timeout_s))
                 raise TransactionRefused(f"transaction {self.number} is committed")
+            if self._node is not None and not self._requests:
+                await self._take_away(self._node)
             if self._requests:
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
                 deadline = self._until(timeout_s)
@@ -416,6 +490,21 @@ class TransactionCore:
                 else:
                     await self._decide(request, b"", deadline)
             self._roll_back(NotSent("its transaction was rolled back"))
+
+    async def _take_away(self, node: DecisionNode) -> None:
+        """See to it that offsets alone, which may be committed, are not.
+
+        Raises:
+            TransactionRefused: They are.
+            TransactionInDoubt: ZooKeeper does not say so.
+        """
+        try:
+            committed = await take_away(self.producer.cluster.coordinator, node, self.number)
+        except VqError as error:
+            raise self._in_doubt(error) from error
+        if committed:
+            self._end(_Stage.COMMITTED)
+            raise TransactionRefused(f"transaction {self.number} is committed")
 
     async def outcome(self, timeout_s: float) -> TransactionState:
         """Return what became of it, as its journal knows.
@@ -427,7 +516,8 @@ class TransactionCore:
             return TransactionState.COMMITTED
         if self._stage is _Stage.ROLLED_BACK:
             return TransactionState.ROLLED_BACK
-        if self._single is not None:  # to ask is to send it again
+        is_alone = self._node is not None and not self._requests
+        if self._single is not None or is_alone:  # to ask is to send it again
             with contextlib.suppress(Refused):
                 await self.commit(timeout_s)
             return await self.outcome(timeout_s)
@@ -460,6 +550,10 @@ class TransactionCore:
 
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
+        if self._offsets is None:
+            await self.producer.until_told(deadline)
+        else:
+            return await self._commit_with(self._offsets, deadline)
         if not self._requests and self._single is None:
             if not self._collected.messages and self.xid is None:
                 self._end(_Stage.COMMITTED)
@@ -478,6 +572,89 @@ class TransactionCore:
             except VqError:
                 break  # it is committed: where its messages are is not known
         return self._committed(list(answer.offsets))
+
+    # With offsets ---------------------------------------------------------------------------------
+    async def _commit_with(self, offsets: MovedOffsets, deadline: float) -> list[SendResult]:
+        """Commit it together with offsets: what ZooKeeper has taken is committed."""
+        if self._node is None:
+            self._prepares = self._collected.messages > 0
+            await self._make_requests()
+        node = self._node
+        assert node is not None
+        if self._requests:
+            await self._send_all(deadline)
+        before, self._may_be_decided = self._may_be_decided, True
+        try:
+            await offsets.commit(node, self.number, deadline)
+        except DecisionOvertaken as error:
+            await self._was_overtaken(error, deadline, was_sent=before)
+        except OutcomeUnknown as error:
+            raise self._in_doubt(error) from error
+        except VqError as error:
+            self._may_be_decided = False
+            if self._requests:
+                request = self._request(TransactionState.ROLLED_BACK, self._sent)
+                with contextlib.suppress(VqError):  # otherwise the journal finds out by itself
+                    await self._ask(request, b"", min(deadline, self._until(_TOLD_S)))
+            self._roll_back(error)
+            raise
+        self._may_be_decided = False
+        if not self._requests:
+            self.producer.nodes.give_back(node.used)
+            return self._committed([])
+        await self.producer.until_told(deadline)  # what was committed before is stored before
+        results = self._committed([])
+        self._telling = self.producer.telling = begin_task(self._tell(node, self.producer.telling))
+        return results
+
+    async def _tell(self, node: DecisionNode, before: "asyncio.Task[None] | None") -> None:
+        """Tell the journal that it is committed; learn where its messages are.
+
+        The one before is told first: so what is committed later is stored later.
+        """
+        if before is not None:
+            await asyncio.wait([before])
+        deadline = self._until(self.producer.config.send_timeout_s)
+        is_told = False
+        with contextlib.suppress(VqError):  # the journal finds out by itself
+            while True:
+                request = self._request(TransactionState.COMMITTED, self._sent)
+                answer = await self._ask(request, b"", deadline)
+                if not is_told:
+                    self.producer.nodes.give_back(node.used)
+                is_told = True
+                self._results = self._collected.results(list(answer.offsets))
+                if answer.stored or self.producer.cluster.clock.monotonic() + 1 >= deadline:
+                    break
+
+    async def _was_overtaken(
+        self, error: DecisionOvertaken, deadline: float, *, was_sent: bool
+    ) -> None:
+        """Return if it is committed after all; somebody has taken its decision away, or used it.
+
+        Raises:
+            TransactionInDoubt: Nobody could be asked.
+            TransactionRefused: It is rolled back.
+        """
+        if self._requests:
+            request = self._request(TransactionState.ROLLED_BACK, self._sent)
+            try:
+                answer = await self._ask(request, b"", deadline)
+            except VqError as refused:
+                if refused.details.get("state") == TransactionState.COMMITTED:
+                    return
+                raise self._in_doubt(refused) from refused
+            by = f" by {answer.by}" if answer.by else ""
+        elif was_sent:
+            raise self._in_doubt(error) from error
+        else:
+            by = ""
+        self._may_be_decided = False
+        rolled_back = TransactionRefused(
+            f"transaction {self.number} is rolled back{by}, with its offsets"
+        )
+        self._roll_back(rolled_back)
+        raise rolled_back from error
 
     async def _send_all(self, deadline: float) -> TransactResponse:
         """Send the requests that were made, the last of which commits or prepares.
@@ -518,14 +695,22 @@ class TransactionCore:
                 raise TransactionRefused(self._late())
             if not self.number:
                 (self.number,) = self.producer.cluster.take_ids(1)
+            if self._checks is not None:
+                self._check_half()
+            if self._offsets is not None:
+                self._journal = await self.producer.journal_of(
+                    self._collected.first, has_offsets=True
+                )
+                self._node = await self.producer.nodes.take(self._journal.partition)
+                if not self._collected.messages:
+                    return
             needs_journal = self._prepares or self.xid is not None
             only = None if needs_journal else self._collected.only_part()
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
-            if self._checks is not None:
-                self._check_half()
-            self._journal = await self.producer.journal_of(self._collected.first, self.xid)
+            if self._journal is None:
+                self._journal = await self.producer.journal_of(self._collected.first, self.xid)
         except VqError as error:
             self._roll_back(error)
             raise
@@ -535,6 +720,8 @@ class TransactionCore:
             is_last = number == len(requests) - 1
             request = self._request(last if is_last else TransactionState.OPEN, number)
             request.parts.extend(parts)
+            if is_last and self._node is not None:
+                request.decision, request.decision_version = self._node.name, self._node.version
             self._requests.append(request)
             self._bodies.append(body)
 
@@ -682,6 +869,8 @@ class TransactionCore:
     def _end(self, stage: _Stage) -> None:
         self._stage = stage
         self.producer.known(self)
+        if self._offsets is not None:
+            self._offsets.ended(committed=stage is _Stage.COMMITTED)
         self._requests.clear()  # whoever keeps it keeps no second copy of its messages
         self._bodies.clear()
 
@@ -707,6 +896,11 @@ class TransactionCore:
         self._collected.fail(doubt)
         self._requests.clear()
         self._bodies.clear()
+
+    def give_up_open(self, why: str) -> None:
+        """Roll it back if it is open. Any thread."""
+        if self._stage is _Stage.OPEN:
+            self.give_up(why, ending=False)
 
     def abandon_in_child(self, why: str) -> None:
         """See ``Transactions.abandon_in_child``; it takes no lock."""
