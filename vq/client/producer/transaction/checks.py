@@ -128,6 +128,8 @@ class ThreadCalls(ListenerCalls):
         self._threads += 1
         try:
             returned, raised = await self._calls.run(partial(self._called, call), self._timeout_s)
+        except TimeoutError:  # its thread goes on
+            raise
         except OSError:  # the process may have no more threads
             self._threads -= 1
             raise
