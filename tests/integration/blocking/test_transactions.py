@@ -109,7 +109,10 @@ def test_a_transaction_that_hangs_is_seen_and_decided_on_the_command_line(
     assert error["error"] == "TransactionRefused"
     assert f"transaction {number} is rolled back by {done['by']}" in error["message"]
     table = cluster.vq("tx", "list", "--ended").stdout.decode()
-    assert table.startswith("transaction\tstate\tage_s\towner\tparts\tmessages\tbytes\tby\tends\n")
+    assert table.startswith(
+        "transaction\tstate\tage_s\towner\tparts\tmessages\tbytes\tby\tends\t"
+        "producer_group\tchecks\tnext_check\n"
+    )
     lines = cluster.vq("tx", "show", str(committed.number)).stdout.decode()
     assert f"\n{topic}\t" in lines
     wrong = cluster.vq("tx", "show", "7th")
