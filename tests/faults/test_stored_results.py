@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.cluster import ProcessCluster
+from support.command_server import ForkedProcess, command_server
 from support.databases import postgresql
 from support.faults import make_rng
 from support.waiting import block_until
@@ -66,12 +67,18 @@ def test_effects_are_there_once_across_kills(
         assert sorted(found) == sorted(sent)
 
 
-def _member(processes: ProcessCluster, url: str) -> "subprocess.Popen[bytes]":
-    where = [processes.zookeeper, processes.name, "g", "t", url, str(os.getpid())]
+def _member(processes: ProcessCluster, url: str) -> "subprocess.Popen[bytes] | ForkedProcess":
+    server = command_server(os.environ)
+    parent = os.getpid() if server is None else server.pid
+    where = [processes.zookeeper, processes.name, "g", "t", url, str(parent)]
+    program = ["-m", "support.storing_process", *where]
+    if server is not None:
+        with open(os.devnull) as nothing:
+            return server.start(program, os.environ, (nothing.fileno(), 1, 2))
     tests = Path(__file__).parent.parent
     paths = [str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
-        [sys.executable, "-m", "support.storing_process", *where],
+        [sys.executable, *program],
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
     )

@@ -57,6 +57,8 @@ GROUP = "g"
 SESSION_S = 1.5
 #: Acknowledgements need no ZooKeeper; what they wait for is a busy machine.
 STILL_S = 10.0
+#: Messages flow for a minute in all; in the short form some are sent together, which costs less.
+TICK_S = 0.005 if LONG else 0.02
 #: How long after its return everything works with ZooKeeper again, on a machine that does nothing
 #: else; the long form has one.
 BACK_S = 7.5 if LONG else PROCESSES_WAIT_S
@@ -185,7 +187,7 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
         client_of(cluster, **more) as factory,
         member_of(cluster, histories, "m0", **more) as seen0,
         member_of(cluster, histories, "m1", **more) as seen1,
-        Sender(factory, "t", histories / "s0.jsonl") as sender,
+        Sender(factory, "t", histories / "s0.jsonl", tick_s=TICK_S) as sender,
     ):
         wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         before = sessions(cluster)
@@ -242,7 +244,7 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
         factory = stack.enter_context(
             client_of(cluster, zookeeper=str(to_producer.address), session_timeout_s=SESSION_S)
         )
-        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
+        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl", tick_s=TICK_S))
         seen0 = stack.enter_context(
             member_of(
                 cluster,
@@ -320,7 +322,7 @@ def test_requests_to_zookeeper_are_cut_at_any_byte(own, tmp_path: Path) -> None:
         links = [stack.enter_context(ChaosProxy(server)) for _ in range(2)]
         start_broker(cluster, tmp_path, zookeeper=str(links[0].address), session_timeout_s=4.0)
         factory = stack.enter_context(client_of(cluster))
-        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
+        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl", tick_s=TICK_S))
         seen = [
             stack.enter_context(
                 member_of(
@@ -376,7 +378,7 @@ def test_the_death_of_a_leader_is_not_noticed_by_messages(
         start_broker(cluster, tmp_path, session_timeout_s=10.0)
         factory = stack.enter_context(client_of(cluster))
         seen = stack.enter_context(member_of(cluster, histories, "m0", session_timeout_s=10.0))
-        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
+        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl", tick_s=TICK_S))
         block_until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         before = owned(cluster)
         sender.wait_sent(50)
@@ -421,7 +423,7 @@ def test_a_lost_quorum_ends_no_session(
             stack.enter_context(member_of(cluster, histories, name, **more))
             for name in ("m0", "m1")
         ]
-        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
+        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl", tick_s=TICK_S))
         stalls = stack.enter_context(StallWatch())
         wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         sender.wait_sent(50)
@@ -488,7 +490,7 @@ def test_a_group_with_copies_goes_on_without_a_majority(
             cluster.run(ForkedBroker(spec), name=node)
         cluster.vq_json("topic", "create", "t", "--partitions", str(PARTITIONS))
         factory = stack.enter_context(client_of(cluster, session_timeout_s=90.0))
-        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
+        sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl", tick_s=TICK_S))
 
         def wait_in_sync() -> None:
             block_until(lambda: len(record(cluster)["insync"]) == 2, "both nodes are in sync")

@@ -91,6 +91,7 @@ class Sender(threading.Thread):
         history: The file for all events; its name makes the values unique.
         rate: Messages per second, about.
         size: Bytes of a payload.
+        tick_s: How long it waits until it sends together what is due.
         config: The configuration of the producer.
         producer: Send with this one, which others use as well; ``finish`` does not close it.
         way: Returns how to send the message of a number.
@@ -105,6 +106,7 @@ class Sender(threading.Thread):
         *,
         rate: float = 400.0,
         size: int = 100,
+        tick_s: float = _TICK_S,
         config: vq.ProducerConfig | None = None,
         producer: vq.MessageProducer | None = None,
         way: Callable[[int], Way] = lambda _: Way(),
@@ -127,6 +129,7 @@ class Sender(threading.Thread):
         self._timeout = timeout
         self._rate = rate
         self._size = size
+        self._tick_s = tick_s
         self._stop_asked = threading.Event()
         self.failure: BaseException | None = None
 
@@ -141,7 +144,7 @@ class Sender(threading.Thread):
         number = 0
         begin = time.monotonic()
         try:
-            while not self._stop_asked.wait(_TICK_S):
+            while not self._stop_asked.wait(self._tick_s):
                 due = int((time.monotonic() - begin) * self._rate)
                 while number < due and not self._stop_asked.is_set():
                     key, waits = self._way(number)
