@@ -74,6 +74,7 @@ class Sliding(Delivery):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        owed: int = 0,
         wanted: Filter = ALL,
     ) -> None:
         super().__init__(
@@ -84,9 +85,13 @@ class Sliding(Delivery):
             executor=executor,
             permit=permit,
             hooks=hooks,
+            most=config.window_messages,
+            owed=owed,
             wanted=wanted,
         )
-        self.window: Final = SlidingWindow(position, config.window_messages, config.window_bytes)
+        self.window: Final = SlidingWindow(
+            position, config.window_messages, config.window_bytes, owed
+        )
         self.ready: Final[deque[Message]] = deque()
         self.done: Final[list[Message]] = []
         self.waiting: Final[dict[Hashable, deque[Message]]] = {}
@@ -103,13 +108,6 @@ class Sliding(Delivery):
         self._failing: Final = FailingMessages()
         self._is_damaged = False  # what was fetched failed a check,
         self._damaged_at = position  # behind this
-
-    @property
-    def delivered(self) -> int:
-        """How many messages are finished, up to the lowest unfinished one."""
-        with self._lock:
-            self._settle()
-            return self.window.finished_ever
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
         """See ``Delivery.ahead``; what was not fetched again yet is ahead still."""
@@ -173,7 +171,10 @@ class Sliding(Delivery):
             return False, None
         self._settle()
         self._admit()
-        if self.ready and (not self.takes_lists or self._at_hand() >= self._batch_size):
+        owed = self.window.finished_ever - self._committed
+        if owed > self._most // 2 or (owed and not self.window.has_room and self._is_short()):
+            self._asks(self.window.finished_ever)
+        if self.ready and (not self.takes_lists or not self._is_short()):
             return True, None
         if self._is_decoding or not self.window.has_room:
             return bool(self.ready), None
@@ -247,7 +248,7 @@ class Sliding(Delivery):
         if not self._batch_wait_s or not self.ready or self.ready[0].attempts > 1:
             return 0.0
         now = self.permit.now()
-        if self._at_hand() >= self._batch_size or not self.window.has_room:
+        if not self._is_short() or self.window.is_full:
             self._short_since = None
             return 0.0
         if self._short_since is None:
@@ -257,6 +258,10 @@ class Sliding(Delivery):
             return pause_s
         self._short_since = None
         return 0.0
+
+    def _is_short(self) -> bool:
+        """Whether there are fewer messages than a list may have."""
+        return self._at_hand() < self._batch_size
 
     def _at_hand(self) -> int:
         """Return how many messages a list could have now, or more than it may have."""
@@ -330,6 +335,15 @@ class Sliding(Delivery):
             return not is_in_line
 
     # Under the lock -----------------------------------------------------------------------------
+    def _handled_ever(self) -> int:
+        self._settle()
+        return self.window.finished_ever
+
+    def _has_committed(self) -> bool:
+        had_room = self.window.has_room
+        self.window.most_ever = self._committed + self._most
+        return not had_room and self.window.has_room and self._needs_help(0)
+
     def _place(self) -> Progress:
         self._settle()
         return self.window.place

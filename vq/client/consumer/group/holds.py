@@ -48,13 +48,14 @@ class Reading:
 
     def progress(self) -> Progress:
         """Return the progress of the listener."""
-        position, message_id, _, _ = self.delivery.progress()
+        position, message_id, _, _, owed = self.delivery.progress()
         ahead = self.delivery.ahead()
         return Progress(
             position,
             self.message_id if message_id is None else message_id,
             self.fetcher.epoch_at(position),
             tuple(each for each in ahead if each[0] > position),
+            owed,
         )
 
     def end(self) -> "asyncio.Future[None]":
