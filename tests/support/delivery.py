@@ -101,6 +101,7 @@ class Partition:
         self.count = 0
         self.told = Told()
         self.permit = endless()
+        self.now_ms = 1_000
         self.stopped = threading.Event()
         config = ConsumerConfig(
             **{"group": "g", "retry_backoff": (0.001, 30.0), "max_attempts": 3, **settings}
@@ -116,7 +117,7 @@ class Partition:
             config,
             policy,
             random.Random(number),
-            lambda: 1_000,
+            lambda: self.now_ms,
             hooks=self.told.hooks,
             executor=workers,
             permit=self.permit,

@@ -180,6 +180,10 @@ class Delivery(ABC):
         """
         return ()
 
+    def passed_over(self) -> tuple[tuple[int, int], ...]:
+        """Return those of ``ahead`` that are bad records, which are few."""
+        return ()
+
     @property
     def position(self) -> int:
         """That of ``progress``."""

@@ -102,6 +102,7 @@ class Sliding(Delivery):
         self._lane_of = _LANES[WorkingMode(config.mode)]
         self._lanes: Final[set[Hashable]] = set()  # those with a message that is ready or in hand
         self._handled: Final = dict(ahead)  # ids by offsets: before, and not to be delivered again
+        self._bad: Final = sorted(each for each in self._handled if self.has_passed(each))
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
@@ -114,6 +115,12 @@ class Sliding(Delivery):
         with self._lock:
             self._settle()
             return (*self.window.ahead(), *sorted(self._handled.items()))
+
+    def passed_over(self) -> tuple[tuple[int, int], ...]:
+        """See ``Delivery.passed_over``."""
+        with self._lock:
+            bad = [*self.window.passed_over, *filter(self.has_passed, self._bad)]
+        return tuple((each, BAD_RECORD_ID) for each in bad)
 
     def has_passed(self, offset: int) -> bool:
         """See ``Delivery``."""
@@ -382,7 +389,7 @@ class Sliding(Delivery):
 
     def _finish(self, messages: Sequence[Message]) -> None:
         self.window.finish(messages)
-        if self._failing:
+        if self._failing and TriedMessage in map(type, messages):  # seldom: a quick look is enough
             for message in [each for each in messages if type(each) is TriedMessage]:
                 self._failing.finish(message.offset)
 

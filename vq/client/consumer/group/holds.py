@@ -14,7 +14,7 @@ from vq.client.consumer.fetch.fetcher import PartitionFetcher
 from vq.client.consumer.group.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.client.loop_calls import call_soon
 from vq.coordination.groups.claims import Claim
-from vq.coordination.tree.values.consumers import AHEAD_MAX, BAD_RECORD_ID, CommittedOffset
+from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset
 from vq.errors import OffsetStoreFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
@@ -46,10 +46,10 @@ class Reading:
         """Whether its partition is still read by this one."""
         return self.hold.reading is self
 
-    def progress(self) -> Progress:
-        """Return the progress of the listener."""
+    def progress(self, *, is_whole: bool = True) -> Progress:
+        """Return the progress of the listener; what is ahead of it, or only what is bad there."""
         position, message_id, _, _, owed = self.delivery.progress()
-        ahead = self.delivery.ahead()
+        ahead = self.delivery.ahead() if is_whole else self.delivery.passed_over()
         return Progress(
             position,
             self.message_id if message_id is None else message_id,
@@ -172,9 +172,11 @@ class Hold:
         """Have the next reading begin at a place; that is its progress from now on."""
         self.sought, self.has_sought = place, True
 
-    def progress(self) -> Progress | None:
-        """Return where it goes on; None: it was not begun, or has ended."""
-        return self.sought or (None if self.reading is None else self.reading.progress())
+    def progress(self, *, is_whole: bool = True) -> Progress | None:
+        """Return where it goes on; None: it was not begun, or has ended. See ``Reading``."""
+        if self.sought or self.reading is None:
+            return self.sought
+        return self.reading.progress(is_whole=is_whole)
 
     def to_commit(self, *, is_last: bool) -> Progress | None:
         """Return the progress that is not committed yet; None: all is committed.
@@ -183,13 +185,10 @@ class Hold:
         much, and changes with every message. What was passed over goes with each: it is little, and
         the next member would keep its bytes once more, also after a crash.
         """
-        progress = self.progress()
+        progress = self.progress(is_whole=is_last)
         if progress is None or not self.is_owned:
             return None
-        ahead = progress.ahead
-        if ahead and not is_last:
-            ahead = tuple(each for each in ahead if each[1] == BAD_RECORD_ID)
-        ahead = ahead[:AHEAD_MAX]
+        ahead = progress.ahead[:AHEAD_MAX]
         progress = progress._replace(ahead=ahead)
         committed = self.claim.committed
         if committed is None or progress.position != committed.offset:
