@@ -7,7 +7,7 @@ called first: a message whose copy is stored was handled, and is not decided her
 
 import enum
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
@@ -181,15 +181,14 @@ class Failures:
                 exc_info=where_raised,
             )
         elif self._has_line():
-            fields: dict[str, Any] = {"left_out": self._left_out} if self._left_out else {}
-            self._left_out = 0
+            left_out, self._left_out = self._left_out, 0
             logger.warning(
                 "listener failed, trying again",
                 partition=self._partition,
                 tries=tries,
                 error=told,
                 exc_info=None if where_raised is None or self._has_shown(where_raised) else error,
-                **fields,
+                left_out=left_out,
             )
 
     def _has_line(self) -> bool:

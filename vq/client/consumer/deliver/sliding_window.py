@@ -10,8 +10,8 @@ an earlier lifetime of the partition, changes nothing.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, compress, takewhile
+from collections.abc import Sequence
+from itertools import accumulate, compress, takewhile
 from operator import is_, itemgetter
 from typing import Final
 
@@ -24,25 +24,6 @@ _FIELDS: Final = Message._fields
 _content_of: Final = itemgetter(_FIELDS.index("content"))
 _offset_of: Final = itemgetter(_FIELDS.index("offset"))
 _offset_and_id: Final = itemgetter(_FIELDS.index("offset"), _FIELDS.index("id"))
-_end_of: Final = itemgetter(_FIELDS.index("next_offset"))
-_id_of: Final = itemgetter(_FIELDS.index("id"))
-#: Behind an unfinished message, messages are let go by so many, most of which are finished, unless
-#: these are the newest ones.
-_LET_GO: Final = 2_048
-
-
-#: What is kept of a message that was let go: offset, next offset, id, bytes of its content.
-_Kept = tuple[int, int, int, int]
-_kept_offset: Final = itemgetter(0)
-_kept_offset_and_id: Final = itemgetter(0, 2)
-_kept_size: Final = itemgetter(3)
-
-
-def _kept_of(messages: Sequence[Message]) -> Iterator[_Kept]:
-    sizes = map(len, map(_content_of, messages))
-    return zip(
-        map(_offset_of, messages), map(_end_of, messages), map(_id_of, messages), sizes, strict=True
-    )
 
 
 def _size_of(messages: Sequence[Message]) -> int:
@@ -70,7 +51,6 @@ class SlidingWindow:
         "_bytes",
         "_finished",
         "_is_cut",
-        "_kept",
         "_messages",
         "_most",
         "_most_bytes",
@@ -86,9 +66,7 @@ class SlidingWindow:
         self._most = most
         self._most_bytes = most_bytes
         self._begin = Progress(position)
-        # From the lowest unfinished one on: those that were let go, and those that follow them.
-        self._kept: deque[_Kept] = deque()
-        self._messages: deque[Message] = deque()
+        self._messages: deque[Message] = deque()  # from the lowest unfinished one on
         self._finished: set[int] = set()  # offsets of those of them that are finished
         self._bad: deque[int] = deque()  # offsets behind them that were passed over
         self._bytes = 0
@@ -96,7 +74,7 @@ class SlidingWindow:
 
     def __len__(self) -> int:
         """Return how many messages it has, finished ones behind an unfinished one included."""
-        return len(self._kept) + len(self._messages)
+        return len(self._messages)
 
     @property
     def has_room(self) -> bool:
@@ -106,10 +84,10 @@ class SlidingWindow:
     @property
     def is_full(self) -> bool:
         """Whether no message may be admitted before another one is finished."""
-        return len(self) >= self._most or self._bytes >= self._most_bytes
+        return len(self._messages) >= self._most or self._bytes >= self._most_bytes
 
     def _room(self) -> int:
-        return self.most_ever - self.finished_ever - len(self._kept) - len(self._messages)
+        return self.most_ever - self.finished_ever - len(self._messages)
 
     @property
     def place(self) -> Progress:
@@ -129,13 +107,8 @@ class SlidingWindow:
         bad = tuple((each, BAD_RECORD_ID) for each in self._bad)
         if not self._finished:
             return bad
-        are_finished = map(self._finished.__contains__, self._offsets())
-        kept = map(_kept_offset_and_id, self._kept)
-        all_here = chain(kept, map(_offset_and_id, self._messages))
-        return (*bad, *compress(all_here, are_finished))
-
-    def _offsets(self) -> Iterator[int]:
-        return chain(map(_kept_offset, self._kept), map(_offset_of, self._messages))
+        are_finished = map(self._finished.__contains__, map(_offset_of, self._messages))
+        return (*bad, *compress(map(_offset_and_id, self._messages), are_finished))
 
     def admit(self, messages: Sequence[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
@@ -159,14 +132,14 @@ class SlidingWindow:
     def pass_to(self, position: int) -> None:
         """Note that there are no more messages before ``position``, at or behind its end."""
         self.end = position
-        if not len(self):
+        if not self._messages:
             self._begin = Progress(position, self._begin.message_id)
 
     def pass_over(self, bad: int, position: int) -> None:
         """Note that from ``bad`` to ``position`` there is no message: see ``Window``."""
         self.end = position
         self._is_cut = True
-        if len(self):
+        if self._messages:
             self._bad.append(bad)
         else:
             self._begin = Progress(position)
@@ -175,47 +148,33 @@ class SlidingWindow:
         """Note that these messages are finished, or others of the same offsets."""
         window, finished = self._messages, self._finished
         count = len(messages)
-        in_order = not finished and not self._kept and count <= len(window)
-        if in_order and all(map(is_, messages, window)):
+        if not finished and count <= len(window) and all(map(is_, messages, window)):
             self._advance(count)  # nearly always: in the order of the partition
             return
         if not messages:
             return
         offsets = list(map(_offset_of, messages))
-        lowest, end = next(self._offsets(), self.end), self.end
+        lowest, end = window[0].offset if window else self.end, self.end
         if min(offsets) < lowest or max(offsets) >= end:  # it does not have all of them
             offsets = [each for each in offsets if lowest <= each < end]
         finished.update(offsets)
-        passed = list(takewhile(finished.__contains__, self._offsets()))
+        passed = list(takewhile(finished.__contains__, map(_offset_of, window)))
         finished.difference_update(passed)
         self._advance(len(passed))
-        if len(window) >= 2 * _LET_GO and len(finished) >= len(window) // 2:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Keep no message of the first ones: their memory would be most of what a wait costs."""
-        messages = [self._messages.popleft() for _ in range(_LET_GO)]
-        self._kept.extend(_kept_of(messages))
 
     def _advance(self, count: int) -> None:
         """The first ``count`` messages are finished."""
         if not count:
             return
-        messages, kept = self._messages, self._kept
+        messages = self._messages
+        passed = [messages.popleft() for _ in range(count)]
+        self._bytes -= _size_of(passed)
         self.finished_ever += count
-        if kept:
-            let_go = [kept.popleft() for _ in range(min(count, len(kept)))]
-            self._bytes -= sum(map(_kept_size, let_go))
-            _, end, last_id, _ = let_go[-1]
-            count -= len(let_go)
-        if count:
-            passed = [messages.popleft() for _ in range(count)]
-            self._bytes -= _size_of(passed)
-            end, last_id = passed[-1].next_offset, passed[-1].id
-        if messages or kept:
-            self._begin = Progress(end, last_id)
+        last = passed[-1]
+        if messages:
+            self._begin = Progress(last.next_offset, last.id)
         else:
-            self._begin = Progress(self.end, None if self._is_cut else last_id)
+            self._begin = Progress(self.end, None if self._is_cut else last.id)
             self._finished.clear()  # of what begins no message
         while self._bad and self._bad[0] < self._begin.position:
             self._bad.popleft()

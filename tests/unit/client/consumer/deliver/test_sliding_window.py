@@ -1,22 +1,14 @@
 """A window whose messages are finished in any order: what is committed, and its bounds."""
 
-import weakref
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vq.client.consumer.deliver import sliding_window
 from vq.client.consumer.deliver.progress import Progress
 from vq.client.consumer.deliver.sliding_window import SlidingWindow
 from vq.model import Message
-
-
-class Watched(str):
-    """A key that may be referred to weakly."""
-
-    __slots__ = ("__weakref__",)
 
 
 def messages_of(sizes: list[int], begin: int = 0) -> list[Message]:
@@ -71,23 +63,6 @@ def test_it_is_full_at_one_of_its_bounds() -> None:
         assert window.admit(messages, 2) == 3
 
 
-def test_finished_messages_behind_one_that_waits_are_let_go() -> None:
-    count = 10_000
-    window = SlidingWindow(0, count, 1_000_000)
-    messages = messages_of([1] * count)
-    key = Watched("k")
-    kept = weakref.ref(key)
-    window.admit([messages[0], messages[1]._replace(key=key), *messages[2:]])
-    del key
-    for begin in range(1, count, 1_000):
-        window.finish(messages[begin : begin + 1_000])
-    assert kept() is None
-    assert (len(window), window.place) == (count, Progress(0))
-    window.finish(messages[:1])
-    assert (len(window), window.finished_ever) == (0, count)
-    assert window.place == Progress(messages[-1].next_offset, count)
-
-
 @pytest.mark.parametrize("foreign", [-1, 1_000, 10, 4])
 def test_a_result_for_a_message_that_it_does_not_have_changes_nothing(foreign: int) -> None:
     """One of an earlier lifetime of the partition, behind or before what is here."""
@@ -115,12 +90,7 @@ class Model:
         return self.admitted[self.admitted.index(self.unfinished()[0]) :]
 
 
-@pytest.mark.parametrize("let_go", [2_048, 1])
-@settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 9), max_size=40),
     most=st.integers(1, 8),
@@ -128,15 +98,9 @@ class Model:
     data=st.data(),
 )
 def test_in_any_order_nothing_unfinished_is_passed_and_the_bounds_hold(
-    let_go: int,
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: list[int],
-    most: int,
-    most_bytes: int,
-    data: st.DataObject,
+    sizes: list[int], most: int, most_bytes: int, data: st.DataObject
 ) -> None:
     """Two lifetimes: what is finished under the first one, late, says nothing to the second."""
-    monkeypatch.setattr(sliding_window, "_LET_GO", let_go)
     messages = messages_of(sizes)
     late: list[Message] = []
     for _ in range(2):
