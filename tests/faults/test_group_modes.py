@@ -4,7 +4,8 @@
                                     │          some messages fail; some fail for ever
                                     └ SIGKILL, SIGSTOP, cut off from ZooKeeper, leave, join
 
-Goal: every message is done, or is a dead letter; what is done twice was at hand in a crash;
+Goal: every message is done, or is a dead letter; what is done twice was at hand in a crash, and is
+at most the window, in every mode, although commits by time come only once a minute;
 ZooKeeper takes no commit of a former owner and no offset goes back. The long form goes on at random
 for ten minutes (``SOAK_S``: seconds).
 """

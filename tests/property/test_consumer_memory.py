@@ -194,6 +194,7 @@ class Held:
             went_on=lambda: None,
             fetch_again=lambda offset: loop.call_soon(self.fetcher.fetch_again, offset),
             stop=lambda error: None,
+            owes=lambda: None,
         )
         self.delivery = InTurn(
             self.partition,
@@ -205,6 +206,7 @@ class Held:
             executor=Nobody(),
             permit=Permit(loop.time),
             hooks=hooks,
+            most=1_000_000,
         )
         self.fetcher = PartitionFetcher(
             fetches,

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from support.waiting import block_until
+
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.by_mode import delivery_for
-from vq.client.consumer.deliver.delivery import DeliveryHooks
+from vq.client.consumer.deliver.delivery import DeliveryHooks, Executor
 from vq.client.consumer.deliver.giving_up import Copied, FailedTries, Spent, calling
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
@@ -34,17 +36,22 @@ class Told:
         self.went_on = 0
         self.again: list[int] = []
         self.stops: list[VqError] = []
+        self.owes = 0
         self.hooks = DeliveryHooks(
             consumed=self._consumed,
             stuck=self.errors.append,
             went_on=self._went_on,
             fetch_again=self.again.append,
             stop=self.stops.append,
+            owes=self._owes,
         )
 
     def _consumed(self, size: int, rest: Rest) -> None:
         self.consumed += size
         self.rest = rest
+
+    def _owes(self) -> None:
+        self.owes += 1
 
     def _went_on(self) -> None:
         self.went_on += 1
@@ -82,12 +89,19 @@ class Partition:
     """
 
     def __init__(
-        self, workers: Workers, listener: Callable[[Message], Any], number: int = 0, **settings: Any
+        self,
+        workers: Executor,
+        listener: Callable[[Any], Any],
+        number: int = 0,
+        *,
+        owed: int = 0,
+        **settings: Any,
     ) -> None:
         self.offset = 0
         self.count = 0
         self.told = Told()
         self.permit = endless()
+        self.now_ms = 1_000
         self.stopped = threading.Event()
         config = ConsumerConfig(
             **{"group": "g", "retry_backoff": (0.001, 30.0), "max_attempts": 3, **settings}
@@ -103,10 +117,11 @@ class Partition:
             config,
             policy,
             random.Random(number),
-            lambda: 1_000,
+            lambda: self.now_ms,
             hooks=self.told.hooks,
             executor=workers,
             permit=self.permit,
+            owed=owed,
         )
 
     def _copy(self, spent: Sequence[Spent]) -> Copied:
@@ -143,6 +158,21 @@ class Partition:
 
     def stop(self) -> None:
         self.delivery.stop(self.stopped.set)
+
+    def commit(self) -> None:
+        """Have what is handled now known as committed."""
+        self.delivery.committed(self.delivery.count_of(self.delivery.progress()))
+
+    def commit_until(self, handled: int) -> None:
+        """Commit whenever it is asked for, until so many messages are handled."""
+
+        def is_reached() -> bool:
+            if self.told.owes:
+                self.told.owes = 0
+                self.commit()
+            return bool(self.delivery.delivered == handled)
+
+        block_until(is_reached)
 
 
 class Listener:

@@ -19,7 +19,7 @@ from vq.store.records.record import encode_record
 class Partition:
     """A held partition; message contents are its number and a count from 0."""
 
-    def __init__(self, inbox: Inbox, number: int = 0) -> None:
+    def __init__(self, inbox: Inbox, number: int = 0, most: int = 10_000) -> None:
         self.number, self.offset, self.count = number, 0, 0
         self.stopped = False
         self.told = Told()
@@ -32,6 +32,7 @@ class Partition:
             executor=inbox,
             permit=endless(),
             hooks=self.told.hooks,
+            most=most,
         )
 
     @property

@@ -26,6 +26,8 @@ from vq.devtools.processes import die_with
 _SLOW_EVERY = 61
 _SLOW_S = 0.3
 _LOOK_S = 0.5
+#: So long that what comes again after a crash is bounded by number, not by time.
+_COMMIT_S = 60.0
 
 
 def main(
@@ -56,7 +58,7 @@ def main(
                 vq.ConsumerConfig(
                     group=group,
                     member_id=name,
-                    commit_interval_s=0.2,
+                    commit_interval_s=_COMMIT_S,
                     max_wait_s=1.0,
                     **settings,  # type: ignore[arg-type]
                 )

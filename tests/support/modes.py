@@ -15,10 +15,11 @@ import vq
 
 Place = tuple[int, int]
 
-WINDOW: Final = 40
+#: So many messages of a partition come again after a crash, at most.
+WINDOW: Final = 10
 #: By name: settings of the members.
 GROUPS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "orderly": {"workers": 2, "retry_backoff": (0.05, 0.2)},
+    "orderly": {"workers": 2, "window_messages": WINDOW, "retry_backoff": (0.05, 0.2)},
     "keyed": {
         "mode": "keyed",
         "workers": 3,
@@ -107,12 +108,10 @@ def wrong(result: Result, topic: str) -> Iterator[str]:
     for counts in (result.done, result.letters):
         for (partition, _), count in counts.items():
             again[partition] += count - 1
-    # What is at hand, and what was done since the last commit: members commit every 0.2 s.
-    most = 2 * WINDOW
     copied = sum(count for (name, _), count in result.crashes.items() if name != topic)
     for partition, count in again.items():
         crashes = result.crashes.get((topic, partition), 0)
-        if count > most * (crashes + copied):
+        if count > WINDOW * (crashes + copied):
             yield f"{group}: {count} in partition {partition} were done twice, {crashes} crashes"
     if group in {"orderly", "keyed"}:
         yield from _disorder(result)

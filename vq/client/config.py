@@ -400,7 +400,7 @@ class ConsumerConfig:
             it has no offset. Also with ``latest``, a partition that is added after the group began
             is read from its start.
         commit_interval_s: The consumer commits offsets this often (with 20 % jitter), and on
-            release, close and revocation.
+            release, close and revocation; also when half of ``window_messages`` are handled.
         prefetch_bytes: Bytes fetched ahead per partition and not yet handed to the listener.
         buffer_bytes: Bytes fetched ahead for all partitions together, those in flight included.
             Half of it is divided evenly, so a partition with a slow listener never uses the share
@@ -418,11 +418,14 @@ class ConsumerConfig:
             Only with ``orderly`` and ``keyed`` do they keep an order: that of the partition, or of
             each key.
         batch_wait_ms: How long a list that is not full waits for more messages.
-        window_messages: In ``keyed`` and ``concurrent`` mode, and for lists: so many messages of a
-            partition, from the lowest unfinished one on, are at hand at most. At the bound the
-            partition is not fetched further. After a crash at most these are delivered again, and
-            what was finished before them since the last commit.
-        window_bytes: A second bound of the same: their contents together, but for the last one.
+        window_messages: So many messages of a partition are handed out behind the committed
+            offset, at most; in every mode, and to those who pull. So many are delivered again after
+            a crash, at most. The consumer commits when half of them are handled, and hands out no
+            more at the bound before that is stored: a small window costs commits. In ``keyed`` and
+            ``concurrent`` mode, and for lists, what lies behind an unfinished message counts, too.
+        window_bytes: In these modes, and for lists, the contents of the messages from the lowest
+            unfinished one on have so many bytes, but for the last one. At the bound the partition
+            is not fetched further.
         order: ``strict`` or ``relaxed``: whether ``orderly`` and ``keyed`` keep the order of
             messages after a failure, too. Only with ``relaxed`` may they have a retry topic, whose
             messages come after later ones. All members of a group have the same.

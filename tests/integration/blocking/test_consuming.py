@@ -1,6 +1,8 @@
 """Threads read at a position, and members of a group get each message that is theirs."""
 
+import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -173,3 +175,44 @@ def test_five_hundred_partitions(cluster: ProcessCluster, factory: vq.MessageFac
     assert len(consumer.assignment()) == 500
     consumer.close()
     assert sorted(int(m.content) for m in sink.messages) == list(range(2_000))
+
+
+@pytest.mark.parametrize("mode", list(vq.WorkingMode))
+def test_threads_whose_listeners_raise_anything_or_hang_lose_nothing(
+    factory: vq.MessageFactory, topic: str, mode: vq.WorkingMode
+) -> None:
+    """What hangs holds up its partition, its key, or nothing; it is told, and counts at its end."""
+    producer = factory.create_producer()
+    stored = [
+        producer.send_sync(vq.Message(topic, b"%d" % each, key=f"k{each % 6}"))
+        for each in range(60)
+    ]
+    hung, go_on = 13, threading.Event()
+    behind = {
+        number
+        for number in range(hung, 60)
+        if (mode is vq.WorkingMode.ORDERLY and stored[number].partition == stored[hung].partition)
+        or (mode is vq.WorkingMode.KEYED and number % 6 == hung % 6)
+        or number == hung
+    }
+    raised = {5: SystemExit(1), 6: KeyboardInterrupt(), 7: GeneratorExit(), 8: MemoryError()}
+    done: Counter[int] = Counter()
+
+    def handle(message: vq.Message) -> None:
+        number = int(message.content)
+        if number in raised and message.attempts == 1:
+            raise raised[number]
+        if number == hung:
+            assert go_on.wait(WAIT_S)
+        done[number] += 1
+
+    settings = {"workers": 5, "listener_timeout_s": 0.2, "retry_backoff": (0.01, 0.02)}
+    consumer = group_of(factory, topic, mode=mode, **settings)
+    with consumer.subscribe(topic, 1 << 20, handle).start():
+        block_until(lambda: done.keys() == {*range(60)} - behind)
+        block_until(lambda: TopicPartition(topic, stored[hung].partition) in consumer.troubles())
+        assert done.keys().isdisjoint(behind)
+        go_on.set()
+        block_until(lambda: done.keys() == {*range(60)})
+        block_until(lambda: not consumer.troubles())
+    assert max(done.values()) == 1

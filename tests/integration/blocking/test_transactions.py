@@ -114,12 +114,8 @@ def test_a_transaction_that_hangs_is_seen_and_decided_on_the_command_line(
     assert cluster.vq_json("tx", "list", "--kept") == []
     table = cluster.vq("tx", "list", "--ended").stdout.decode()
     assert table.startswith(
-<<<<<<< ours
-        "transaction\tstate\tage_s\towner\txid\tparts\tmessages\tbytes\tby\tnext\tends\n"
-=======
-        "transaction\tstate\tage_s\towner\tparts\tmessages\tbytes\tby\tends\t"
+        "transaction\tstate\tage_s\towner\txid\tparts\tmessages\tbytes\tby\tnext\tends\t"
         "producer_group\tchecks\tnext_check\n"
->>>>>>> theirs
     )
     lines = cluster.vq("tx", "show", str(committed.number)).stdout.decode()
     assert f"\n{topic}\t" in lines

@@ -328,6 +328,7 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
         deleted_topics=some(TEXT),
         unsubscribed=some(TEXT),
         by_stream=TRUTH,
+        retry_topic=maybe(TEXT),
         lag_is_upper_bound=TRUTH,
         lag_bytes=maybe(WHOLE),
         lag_messages=maybe(WHOLE),
@@ -403,6 +404,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
                 f"{topic}: the group reads {wanted}, and messages that it leaves out lie in its "
                 "lag, too: it is an upper bound"
             )
+    if found.retry_topic is not None:
+        output.remark(
+            f"{found.retry_topic}: the group's retry topic; its lag are copies of failed messages "
+            "that are due and not handled. Those that still wait for their time are in no lag"
+        )
     for topic in dict.fromkeys(each.topic for each in found.partitions if not each.readable):
         output.remark(
             f"{topic}: the topic is not readable, so nobody gets on there and its lag is not "
@@ -492,7 +498,7 @@ def _member_json(member: GroupMember) -> dict[str, Any]:
 def _summary(found: GroupDescription) -> dict[str, Any]:
     """Return the fields of a group for people."""
     fields = _summary_json(found)
-    for name in ("by_stream", "lag_is_upper_bound"):  # remarks say so
+    for name in ("by_stream", "retry_topic", "lag_is_upper_bound"):  # remarks say so
         del fields[name]
     for name in ("failure", "roll_until_s", "offset_store"):
         del fields[name]
@@ -520,6 +526,7 @@ def _summary_json(found: GroupDescription) -> dict[str, Any]:
         "deleted_topics": list(found.deleted_topics),
         "unsubscribed": list(found.unsubscribed),
         "by_stream": found.by_stream,
+        "retry_topic": found.retry_topic,
         "lag_is_upper_bound": found.lag_is_upper_bound,
         "lag_bytes": found.lag_bytes,
         "lag_messages": found.lag_messages,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver import time_limit
@@ -65,6 +66,8 @@ from vq.topic_pattern import is_pattern
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
+#: Pauses before a commit that messages wait for is tried again.
+_COMMIT_AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 _NOTHING: Final = Called(None, None)
 
 
@@ -116,6 +119,8 @@ class ConsumerCore:
         self._closing: asyncio.Task[None] | None = None
         self.holds = Holds(config.group, self.member)
         self._tasks: list[asyncio.Task[None]] = []  # commit, publish and watch regularly
+        self._owing: set[Reading] = set()  # has handled so much that it is to be committed now
+        self._is_owing = asyncio.Event()
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.policy = PolicyInForce(config)
         self.failed = FailedMessages(cluster, config.group, self.member, self.policy)
@@ -241,6 +246,7 @@ class ConsumerCore:
             self._start_is_over.set()
         self._tasks = [
             begin_task(self._commit_regularly()),
+            begin_task(self._commit_owed()),
             begin_task(self._troubles.publish(membership.share.report)),
         ]
         limit_s = self.config.listener_timeout_s
@@ -293,6 +299,7 @@ class ConsumerCore:
                 self._loop, self.stops.fetch_again, reading, offset
             ),
             stop=lambda error: call_soon(self._loop, self.stops.listener_stops, reading, error),
+            owes=lambda: call_soon(self._loop, self._owes, reading),
         )
         config = self.config
         if partition.topic == self.failed.retry_topic:  # lists would mix topics
@@ -310,6 +317,7 @@ class ConsumerCore:
             hooks=hooks,
             wanted=subscription.wanted,
             ahead=begin.ahead,
+            owed=begin.owed,
         )
         fetcher = PartitionFetcher(
             self._fetches,
@@ -482,17 +490,43 @@ class ConsumerCore:
             await asyncio.sleep(
                 self.config.commit_interval_s * (0.8 + 0.4 * self._cluster.rng.random())
             )
-            try:
-                await self.commit()
-            except VqError as error:
-                logger.warning(
-                    "commit failed, trying again later", group=self.config.group, error=error
-                )
-            except Exception:
-                logger.exception("commit failed, trying again later", group=self.config.group)
+            await self._try_commit(self.holds)
             if self._outside is not None and await self._outside.copy_when_due():
                 assert self._membership is not None
                 self._membership.wake()
+
+    def _owes(self, reading: Reading) -> None:
+        self._owing.add(reading)
+        self._is_owing.set()
+
+    async def _commit_owed(self) -> None:
+        """Commit what has so many handled messages that it waits, or will soon wait, for that."""
+        failures = 0
+        while True:
+            await self._is_owing.wait()
+            owing = {each for each in self._owing if each.is_current}
+            self._owing.clear()
+            self._is_owing.clear()
+            done = await self._try_commit([each.hold for each in owing])
+            if done and not any(each.hold.deciding for each in owing):
+                failures = 0
+                continue
+            for each in owing:
+                self._owes(each)
+            failures += 1
+            await asyncio.sleep(_COMMIT_AGAIN.pause_s(failures, self._cluster.rng))
+
+    async def _try_commit(self, holds: Iterable[Hold]) -> bool:
+        try:
+            await self._commit(holds)
+            return True
+        except VqError as error:
+            logger.warning(
+                "commit failed, trying again later", group=self.config.group, error=error
+            )
+        except Exception:
+            logger.exception("commit failed, trying again later", group=self.config.group)
+        return False
 
     async def commit(self) -> None:
         """Commit the position of every partition that has moved.
@@ -506,13 +540,22 @@ class ConsumerCore:
         membership = self._membership
         if membership is None:
             return
-        dirty = {}
+        dirty, counts = {}, {}
         for hold in holds:
             progress = hold.to_commit(is_last=is_last)
+            reading = hold.reading
             if progress is not None:
                 dirty[hold.partition] = progress
+                if reading is not None:
+                    counts[hold.partition] = reading.delivery, reading.delivery.count_of(progress)
+            elif reading is not None and hold.is_owned and not hold.deciding:
+                # Its application has committed it, or a transaction.
+                reading.delivery.committed(reading.delivery.delivered)
         outcome = await membership.share.commit(dirty)
         for partition, error in outcome.items():
+            if error is None and partition in counts:
+                delivery, count = counts[partition]
+                delivery.committed(count)
             if isinstance(error, GenerationStale):
                 logger.warning(
                     "partition was taken over by another member",

@@ -24,6 +24,7 @@ from vq.model import PartitionPlacement, TopicPartition
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.operations.groups.terms import GroupTerms, terms_of
 from vq.operations.partitions.offsets import Inspector
+from vq.reserved import Purpose, group_of
 from vq.topic_pattern import matches
 
 logger = get_logger(__name__)
@@ -291,6 +292,16 @@ class GroupDescription:
             found.append(LagVerdict("unknown", "topic_deleted"))
         nothing = LagVerdict("unknown", "no_topics")
         return min(found, key=lambda each: VERDICTS.index(each.verdict), default=nothing)
+
+    @property
+    def retry_topic(self) -> str | None:
+        """The one of ``topics`` with copies of its failed messages; None: it reads none.
+
+        The lag there are copies that are due and not handled. Those that still wait for their time
+        are in no lag.
+        """
+        of = Purpose.RETRY
+        return next((each for each in self.topics if group_of(each, of) == self.group), None)
 
     @property
     def lag_is_upper_bound(self) -> bool:

@@ -283,6 +283,7 @@ async def test_members_that_were_there_before_share_the_retry_topic_and_take_it_
         assert owned == {"t", "_vq.retry.g"}
         described = await aio.MessageFactory.on_cluster(client).admin.describe_group("g")
         assert {each.topic for each in described.partitions} == {"t", "_vq.retry.g"}
+        assert described.retry_topic == "_vq.retry.g"
         listed = await aio.MessageFactory.on_cluster(client).admin.list_topics()
         assert [each.name for each in listed] == ["t"]
         redelivered = [each for each in listeners if any(len(v) > 1 for v in each.tries.values())]

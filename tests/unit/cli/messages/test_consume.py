@@ -123,7 +123,14 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     where = TopicPartition("t", 0)
     failures = Failures(where, "g", PolicyInForce(config), random.Random(0), lambda: 0)
     delivery = InTurn(
-        where, 0, listener, failures, hooks=told.hooks, executor=workers, permit=endless()
+        where,
+        0,
+        listener,
+        failures,
+        hooks=told.hooks,
+        executor=workers,
+        permit=endless(),
+        most=10,
     )
     record = encode_record(1, b"one")
     delivery.add(Chunk(0, len(record), record, None))

@@ -55,11 +55,12 @@ def delivery_for(
     hooks: DeliveryHooks,
     wanted: Filter = ALL,
     ahead: Iterable[tuple[int, int]] = (),
+    owed: int = 0,
 ) -> Delivery:
     """Return what delivers a partition from ``position`` on, as the settings say.
 
     ``ahead`` are messages behind it that were handled before. One that is at one message at a time
-    has none, and delivers those of another mode again.
+    has none, and delivers those of another mode again. ``owed``: see ``Delivery``.
     """
     failures = Failures(partition, config.group, policy, rng, now_ms)
     if is_in_turn(config):
@@ -71,6 +72,8 @@ def delivery_for(
             executor=executor,
             permit=permit,
             hooks=hooks,
+            most=config.window_messages,
+            owed=owed,
             wanted=wanted,
         )
     return Sliding(
@@ -83,5 +86,6 @@ def delivery_for(
         executor=executor,
         permit=permit,
         hooks=hooks,
+        owed=owed,
         wanted=wanted,
     )

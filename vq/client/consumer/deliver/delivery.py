@@ -64,6 +64,7 @@ class DeliveryHooks:
         went_on: It goes on after ``stuck``.
         fetch_again: The bytes from this offset on failed a check: fetch them again.
         stop: The group is to stop here, because of this; the delivery has stopped.
+        owes: So many messages are handled and not committed that they are to be committed now.
     """
 
     consumed: Callable[[int, Rest], None]
@@ -71,6 +72,7 @@ class DeliveryHooks:
     went_on: Callable[[], None]
     fetch_again: Callable[[int], None]
     stop: Callable[[VqError], None]
+    owes: Callable[[], None]
 
 
 class Delivery(ABC):
@@ -78,6 +80,13 @@ class Delivery(ABC):
 
     The loop gives it chunks and stops it. Its executor is the only one that takes messages, between
     ``enter`` and ``leave``, perhaps in other threads. What both change is changed under the lock.
+
+    What a crash has delivered again is bounded: at most ``most`` messages are handed out behind
+    what is known to be committed. A commit is asked for when half of them are handled.
+
+    Args:
+        most: See above.
+        owed: So many messages before ``position`` were handled since the last commit.
 
     Attributes:
         partition: The partition.
@@ -100,6 +109,8 @@ class Delivery(ABC):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        most: int,
+        owed: int = 0,
         wanted: Filter = ALL,
     ) -> None:
         self.partition: Final = partition
@@ -111,6 +122,9 @@ class Delivery(ABC):
         self.failures: Final = failures
         self._executor = executor
         self._hooks = hooks
+        self._most = most
+        self._committed = -owed  # how many of those that were handled are committed
+        self._asked_at: int | None = None  # so many were handled when a commit was asked for
         self._stuck_at = position  # where ``error`` came up
         self._chunks: deque[Chunk] = deque()
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
@@ -156,7 +170,8 @@ class Delivery(ABC):
         Any thread may ask.
         """
         with self._lock:  # no chunk ends meanwhile
-            return self._place()
+            place = self._place()
+            return place._replace(owed=self._handled_ever() - self._committed)
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
         """Return the offset and the id of each message behind that place that is handled, too.
@@ -173,15 +188,34 @@ class Delivery(ABC):
     def finish_now(self, messages: Sequence[Message]) -> None:
         """A transaction has finished messages: they are, whatever becomes of their listener."""
 
+    def passed_over(self) -> tuple[tuple[int, int], ...]:
+        """Return those of ``ahead`` that are bad records, which are few."""
+        return ()
+
     @property
     def position(self) -> int:
         """That of ``progress``."""
         return self.progress().position
 
     @property
-    @abstractmethod
     def delivered(self) -> int:
         """How many messages the user is done with, up to ``position``."""
+        with self._lock:
+            return self._handled_ever()
+
+    def count_of(self, progress: Progress) -> int:
+        """Return what ``committed`` is to be told if this progress, asked for just now, is."""
+        return self._committed + progress.owed
+
+    def committed(self, count: int) -> None:
+        """So many of the messages that were handled are committed: as many more may follow."""
+        with self._lock:
+            self._committed = max(self._committed, count)
+            if self._asked_at is not None and count >= self._asked_at:
+                self._asked_at = None
+            goes_on = self._has_committed()
+        if goes_on:
+            self._executor.put(self)
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Deliver no further message; call ``on_stopped`` once the user is at none any more.
@@ -269,8 +303,22 @@ class Delivery(ABC):
 
     # Under the lock -----------------------------------------------------------------------------
     @abstractmethod
+    def _handled_ever(self) -> int:
+        """Return what ``delivered`` does."""
+
+    @abstractmethod
+    def _has_committed(self) -> bool:
+        """Note that more may be handed out; return whether ``put`` follows."""
+
+    def _asks(self, handled: int) -> None:
+        """Ask for a commit of what is handled, unless one is asked for."""
+        if self._asked_at is None:
+            self._asked_at = handled
+            self._hooks.owes()
+
+    @abstractmethod
     def _place(self) -> Progress:
-        """Return what ``progress`` does."""
+        """Return the place of ``progress``."""
 
     def _halt(self) -> None:
         self.is_stopped = True

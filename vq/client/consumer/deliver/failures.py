@@ -24,6 +24,9 @@ _JITTER: Final = 0.2
 #: the same cause; of so many causes.
 TRACEBACK_AGAIN_MS: Final = 60_000
 _CAUSES_MAX: Final = 100
+#: So many messages of a partition that are tried again are logged in a second, each by a line: a
+#: line takes longer than all else about a failure. The next line tells how many had none.
+LINES_PER_S: Final = 50
 
 
 class Verdict(enum.Enum):
@@ -88,6 +91,9 @@ class Failures:
         self._rng = rng
         self._now_ms = now_ms
         self._shown: dict[_Cause, int] = {}  # when a traceback was logged
+        self._second_ms = 0  # when the present second began,
+        self._lines = 0  # how many lines it has,
+        self._left_out = 0  # and how many messages had none since the last one
 
     def failed(self, failed: Failed, before: VqError | None) -> Decided:
         """Decide about a message, and log it.
@@ -139,8 +145,8 @@ class Failures:
     def tell(self, decided: Decided, before: VqError | None) -> None:
         """Log what was decided; where the error was raised, once for each cause.
 
-        A listener may fail in another way at a later try. Making a traceback takes longer than all
-        else about a failure: a message that is tried again has none if another one showed it.
+        A listener may fail in another way at a later try. A message that is tried again has no
+        traceback if another one showed it lately, and no line if many others have one.
         """
         verdict, told, _ = decided
         error = told.__cause__
@@ -174,14 +180,27 @@ class Failures:
                 error=told,
                 exc_info=where_raised,
             )
-        else:
+        elif self._has_line():
+            left_out, self._left_out = self._left_out, 0
             logger.warning(
                 "listener failed, trying again",
                 partition=self._partition,
                 tries=tries,
                 error=told,
                 exc_info=None if where_raised is None or self._has_shown(where_raised) else error,
+                left_out=left_out,
             )
+
+    def _has_line(self) -> bool:
+        """Whether another message that is tried again is logged in this second."""
+        now_ms = self._now_ms()
+        if not 0 <= now_ms - self._second_ms < 1000:
+            self._second_ms, self._lines = now_ms, 0
+        self._lines += 1
+        if self._lines <= LINES_PER_S:
+            return True
+        self._left_out += 1
+        return False
 
     def _has_shown(self, error: BaseException) -> bool:
         """Whether the traceback of such an error was logged lately; if not, it is now."""

@@ -19,6 +19,7 @@ class InTurn(Delivery):
 
     Attributes:
         window: The messages at hand.
+        room: How many of them may be handed out in the next turn; None: all.
         pause_s: Before the message at hand is tried again.
     """
 
@@ -32,6 +33,8 @@ class InTurn(Delivery):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        most: int,
+        owed: int = 0,
         wanted: Filter = ALL,
     ) -> None:
         super().__init__(
@@ -42,18 +45,17 @@ class InTurn(Delivery):
             executor=executor,
             permit=permit,
             hooks=hooks,
+            most=most,
+            owed=owed,
             wanted=wanted,
         )
         self.window = Window(position)
+        self.room: int | None = None
+        self._is_full = False  # nothing more is handed out before a commit
+        self._look_at = self._committed + most // 2  # up to this number nobody need count
         self.pause_s = 0.0
         self._finished_to: Progress | None = None  # by a transaction; the window may be behind it
         self._tried = (-1, 0)  # the offset of the message that failed last, and how often it did
-
-    @property
-    def delivered(self) -> int:
-        """How many messages the user is done with."""
-        with self._lock:
-            return self.window.finished_ever
 
     # The executor -----------------------------------------------------------------------------
     def leave_line(self) -> bool:
@@ -64,7 +66,7 @@ class InTurn(Delivery):
         with self._lock:
             self._at_work -= 1
             on_stopped, self._on_stopped = self._on_stopped, None
-            stays = self._in_line = bool(self._chunks)
+            stays = self._in_line = self._has_more()
         if on_stopped is not None:
             on_stopped()
         return stays
@@ -72,17 +74,23 @@ class InTurn(Delivery):
     def has_more(self) -> bool:
         """Whether to keep it in line, after its chunk was handled; else ``put`` follows."""
         with self._lock:
-            self._in_line = bool(self._chunks)
+            self._in_line = self._has_more()
             return self._in_line
 
     def more(self) -> bool:
-        """Have unfinished messages in the window; False: the chunk at hand is handled."""
+        """Have messages in the window, of which ``room`` may be handed out.
+
+        False: the chunk at hand is handled, or what is handled is to be committed first.
+        """
         window, decoder = self.window, self._decoder
         try:
             while not self.is_stopped:
                 if self._finished_to is not None:
                     self._follow(self._finished_to)
                 if window.messages and window.finished < len(window.messages):
+                    if window.before + len(window.messages) > self._look_at:
+                        return self._has_room()
+                    self.room = None
                     return True
                 if self._open is None:
                     with self._lock:
@@ -127,6 +135,18 @@ class InTurn(Delivery):
             place = self.progress_with(messages)
             if place.position > self._place().position:
                 self._finished_to = place
+
+    def _has_room(self) -> bool:
+        """Count how many messages may be handed out; ask for a commit once half of them were."""
+        with self._lock:
+            handled, half = self.window.finished_ever, self._most // 2
+            owed = handled - self._committed
+            # Not all that there is room for, so that the commit is asked for in time.
+            self.room = (self._most if owed > half else half + 1) - owed
+            self._is_full = self.room <= 0
+            if owed > half:
+                self._asks(handled)
+            return not self._is_full
 
     def turn_again(self) -> Iterator[Message]:
         """Iterate over the lowest unfinished message, after an error; see ``Window.turn``.
@@ -186,6 +206,22 @@ class InTurn(Delivery):
             self._decoder.take_back(messages, finished)
 
     # Under the lock -----------------------------------------------------------------------------
+    def _has_more(self) -> bool:
+        if self._is_full or self.is_stopped:
+            return False
+        return bool(self._chunks) or self._open is not None
+
+    def _handled_ever(self) -> int:
+        return self.window.finished_ever
+
+    def _has_committed(self) -> bool:
+        self._look_at = self._committed + self._most // 2
+        if not self._is_full or self.window.finished_ever - self._committed >= self._most:
+            return False
+        self._is_full = False
+        is_in_line, self._in_line = self._in_line, True
+        return not is_in_line and not self.is_stopped
+
     def _place(self) -> Progress:
         place, finished_to = self.window.place(), self._finished_to
         if finished_to is not None and finished_to.position > place.position:

@@ -247,7 +247,7 @@ class Inbox(Executor):
             return None
         self._current = delivery
         # After an error one message is enough: that it goes on is told soon.
-        return next(delivery.window.turn(None if delivery.error is None else 1))
+        return next(delivery.window.turn(delivery.room if delivery.error is None else 1))
 
     async def next_many(self, most: int) -> list[Message]:
         """Return up to ``most`` messages, waiting for a first one; none once closed.
@@ -268,6 +268,8 @@ class Inbox(Executor):
 
     def _take(self, delivery: InTurn, most: int) -> list[Message]:
         window = delivery.window
+        if delivery.room is not None:
+            most = min(most, delivery.room)
         taken = list(window.messages[window.finished : window.finished + most])
         self._many[delivery] = len(taken)
         return taken

@@ -296,7 +296,8 @@ async def _call_listener(delivery: InTurn, hand: Hand) -> Failed | None:
     call, window, now = delivery.listener, delivery.window, delivery.permit.now
     all_done = False
     try:
-        for message in window.turn() if delivery.error is None else delivery.turn_again():
+        again = delivery.error is not None
+        for message in delivery.turn_again() if again else window.turn(delivery.room):
             if now() >= delivery.until and not delivery.may_go_on():
                 return None
             try:

@@ -21,12 +21,14 @@ class Progress(NamedTuple):
     ``message_id`` is the id of the last message that the user is done with; None: none since the
     delivery began. ``epoch`` is that of the batch before ``position``; 0: not known, which it is to
     a delivery. ``ahead`` has the offset and the id of each message behind it that is handled, too.
+    ``owed`` is how many messages before it were handled since the last commit that is known.
     """
 
     position: int
     message_id: int | None = None
     epoch: int = 0
     ahead: tuple[tuple[int, int], ...] = ()
+    owed: int = 0
 
 
 _NOTHING: Final[Sequence[Message]] = ()
@@ -55,16 +57,17 @@ class Window:
 
     Attributes:
         messages: In order of their offsets.
+        before: How many were finished before these.
         left: Those of the present turn that were not handed out.
     """
 
-    __slots__ = ("_ahead", "_begin", "_finished_before", "_turn", "left", "messages")
+    __slots__ = ("_ahead", "_begin", "_turn", "before", "left", "messages")
 
     def __init__(self, position: int) -> None:
         self.messages = _NOTHING
         self.left = _NONE_LEFT
         self._begin = Progress(position)  # in front of the messages
-        self._finished_before = 0  # those of earlier ones
+        self.before = 0
         self._turn = _AT_BEGIN
         self._ahead: set[int] = set()  # finished, behind the lowest unfinished one
 
@@ -77,7 +80,7 @@ class Window:
     @property
     def finished_ever(self) -> int:
         """How many were finished since the beginning."""
-        return self._finished_before + self.finished
+        return self.before + self.finished
 
     def place(self) -> Progress:
         """Return where the lowest unfinished message is; all before it are finished."""
@@ -94,7 +97,7 @@ class Window:
             if finished:  # written out: small chunks feel every call
                 last = self.messages[finished - 1]
                 self._begin = Progress(last.next_offset, last.id)
-                self._finished_before += finished
+                self.before += finished
             self._ahead.clear()
         self.messages, self.left, self._turn = messages, _NONE_LEFT, _AT_BEGIN
 

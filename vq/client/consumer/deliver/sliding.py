@@ -74,6 +74,7 @@ class Sliding(Delivery):
         executor: Executor,
         permit: Permit,
         hooks: DeliveryHooks,
+        owed: int = 0,
         wanted: Filter = ALL,
     ) -> None:
         super().__init__(
@@ -84,9 +85,13 @@ class Sliding(Delivery):
             executor=executor,
             permit=permit,
             hooks=hooks,
+            most=config.window_messages,
+            owed=owed,
             wanted=wanted,
         )
-        self.window: Final = SlidingWindow(position, config.window_messages, config.window_bytes)
+        self.window: Final = SlidingWindow(
+            position, config.window_messages, config.window_bytes, owed
+        )
         self.ready: Final[deque[Message]] = deque()
         self.done: Final[list[Message]] = []
         self.waiting: Final[dict[Hashable, deque[Message]]] = {}
@@ -97,19 +102,13 @@ class Sliding(Delivery):
         self._lane_of = _LANES[WorkingMode(config.mode)]
         self._lanes: Final[set[Hashable]] = set()  # those with a message that is ready or in hand
         self._handled: Final = dict(ahead)  # ids by offsets: before, and not to be delivered again
+        self._bad: Final = sorted(each for each in self._handled if self.has_passed(each))
         self._decoded: Sequence[Message] = ()  # the last step,
         self._admitted = 0  # and how many of them are in the window
         self._is_decoding = False
         self._failing: Final = FailingMessages()
         self._is_damaged = False  # what was fetched failed a check,
         self._damaged_at = position  # behind this
-
-    @property
-    def delivered(self) -> int:
-        """How many messages are finished, up to the lowest unfinished one."""
-        with self._lock:
-            self._settle()
-            return self.window.finished_ever
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
         """See ``Delivery.ahead``; what was not fetched again yet is ahead still."""
@@ -130,6 +129,12 @@ class Sliding(Delivery):
         with self._lock:
             self._settle()
             self._finish(messages)
+
+    def passed_over(self) -> tuple[tuple[int, int], ...]:
+        """See ``Delivery.passed_over``."""
+        with self._lock:
+            bad = [*self.window.passed_over, *filter(self.has_passed, self._bad)]
+        return tuple((each, BAD_RECORD_ID) for each in bad)
 
     def has_passed(self, offset: int) -> bool:
         """See ``Delivery``."""
@@ -187,7 +192,10 @@ class Sliding(Delivery):
             return False, None
         self._settle()
         self._admit()
-        if self.ready and (not self.takes_lists or self._at_hand() >= self._batch_size):
+        owed = self.window.finished_ever - self._committed
+        if owed > self._most // 2 or (owed and not self.window.has_room and self._is_short()):
+            self._asks(self.window.finished_ever)
+        if self.ready and (not self.takes_lists or not self._is_short()):
             return True, None
         if self._is_decoding or not self.window.has_room:
             return bool(self.ready), None
@@ -261,7 +269,7 @@ class Sliding(Delivery):
         if not self._batch_wait_s or not self.ready or self.ready[0].attempts > 1:
             return 0.0
         now = self.permit.now()
-        if self._at_hand() >= self._batch_size or not self.window.has_room:
+        if not self._is_short() or self.window.is_full:
             self._short_since = None
             return 0.0
         if self._short_since is None:
@@ -271,6 +279,10 @@ class Sliding(Delivery):
             return pause_s
         self._short_since = None
         return 0.0
+
+    def _is_short(self) -> bool:
+        """Whether there are fewer messages than a list may have."""
+        return self._at_hand() < self._batch_size
 
     def _at_hand(self) -> int:
         """Return how many messages a list could have now, or more than it may have."""
@@ -344,6 +356,15 @@ class Sliding(Delivery):
             return not is_in_line
 
     # Under the lock -----------------------------------------------------------------------------
+    def _handled_ever(self) -> int:
+        self._settle()
+        return self.window.finished_ever
+
+    def _has_committed(self) -> bool:
+        had_room = self.window.has_room
+        self.window.most_ever = self._committed + self._most
+        return not had_room and self.window.has_room and self._needs_help(0)
+
     def _place(self) -> Progress:
         self._settle()
         return self.window.place
@@ -382,7 +403,7 @@ class Sliding(Delivery):
 
     def _finish(self, messages: Sequence[Message]) -> None:
         self.window.finish(messages)
-        if self._failing:
+        if self._failing and TriedMessage in map(type, messages):  # seldom: a quick look is enough
             for message in [each for each in messages if type(each) is TriedMessage]:
                 self._failing.finish(message.offset)
 

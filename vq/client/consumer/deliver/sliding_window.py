@@ -3,9 +3,9 @@
     finished ──▶│ the lowest unfinished one … finished and unfinished ones … │◀── the end
              place (what is committed)              at most so many, and so many bytes
 
-What is redelivered after a crash is at most what lies in the window, and what left it since the
-last commit. A result for a message that is not in it, such as one of an earlier lifetime of the
-partition, changes nothing.
+What is redelivered after a crash is what lies in the window, and what left it since the last
+commit: together at most so many messages. A result for a message that is not in it, such as one of
+an earlier lifetime of the partition, changes nothing.
 """
 
 from bisect import bisect_left
@@ -36,9 +36,11 @@ class SlidingWindow:
     Args:
         position: Where it begins.
         most: So many messages it has at most, from the lowest unfinished one on.
+        owed: So many of them before ``position`` are not committed.
         most_bytes: Their contents together stay below this, but for the message that reaches it.
 
     Attributes:
+        most_ever: So many messages may be admitted ever; it grows with what is committed.
         end: Behind the last message that was admitted, and what was passed since.
         finished_ever: How many messages were finished, up to the lowest unfinished one.
     """
@@ -54,10 +56,12 @@ class SlidingWindow:
         "_most_bytes",
         "end",
         "finished_ever",
+        "most_ever",
     )
 
-    def __init__(self, position: int, most: int, most_bytes: int) -> None:
+    def __init__(self, position: int, most: int, most_bytes: int, owed: int = 0) -> None:
         self.end = position
+        self.most_ever = most - owed
         self.finished_ever = 0
         self._most = most
         self._most_bytes = most_bytes
@@ -75,12 +79,25 @@ class SlidingWindow:
     @property
     def has_room(self) -> bool:
         """Whether another message may be admitted."""
-        return len(self._messages) < self._most and self._bytes < self._most_bytes
+        return self._room() > 0 and self._bytes < self._most_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no message may be admitted before another one is finished."""
+        return len(self._messages) >= self._most or self._bytes >= self._most_bytes
+
+    def _room(self) -> int:
+        return self.most_ever - self.finished_ever - len(self._messages)
 
     @property
     def place(self) -> Progress:
         """Where the lowest unfinished message is; all before it are finished."""
         return self._begin
+
+    @property
+    def passed_over(self) -> Sequence[int]:
+        """The offsets of what was passed over behind an unfinished message."""
+        return self._bad
 
     def ahead(self) -> tuple[tuple[int, int], ...]:
         """Return the offset and the id of each finished message behind an unfinished one.
@@ -111,7 +128,7 @@ class SlidingWindow:
 
     def admit(self, messages: Sequence[Message], start: int = 0) -> int:
         """Take messages from ``start`` on that follow its end; return behind the last one taken."""
-        room = self._most - len(self._messages)
+        room = self._room()
         if room <= 0 or self._bytes >= self._most_bytes:
             return start
         taken = messages[start : start + room]

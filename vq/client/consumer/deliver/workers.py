@@ -31,6 +31,10 @@ logger = get_logger(__name__)
 #: How long a worker is at one partition while others wait in line.
 SLICE_S: Final = 0.01
 
+#: Messages whose pause is so long at least, and ends within the other time, come together.
+_TOGETHER_FROM_S: Final = 0.05
+_TOGETHER_S: Final = 0.005
+
 AnyDelivery = InTurn | Sliding
 Listener = Callable[[Any], Any]
 """A plain function of a message, or of a list of them with ``batch_size``."""
@@ -56,6 +60,7 @@ class Workers(Executor):
         self._later: list[tuple[float, int, AnyDelivery, Message | None]] = []  # a heap by due time
         self._numbers = itertools.count()
         self._at_work: set[AnyDelivery] = set()
+        self._timed_until = math.inf  # some thread waits until then for what is due
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
@@ -86,9 +91,11 @@ class Workers(Executor):
             if delivery.is_stopped:  # before ``forget``, which takes this lock, too
                 return
             due = time.monotonic() + pause_s
+            if pause_s >= _TOGETHER_FROM_S:  # never early; one wake-up for those of a moment
+                due = math.ceil(due / _TOGETHER_S) * _TOGETHER_S
             later = due, next(self._numbers), delivery, message
             heapq.heappush(self._later, later)
-            if self._later[0] is later:
+            if self._later[0] is later and due < self._timed_until:
                 self._wake.notify()  # whoever waits looks again for how long
 
     def end_pauses(self) -> None:
@@ -259,11 +266,25 @@ class Workers(Executor):
                 until_due_s = self._until_due()
                 if self._ready:
                     delivery = self._ready.popleft()
-                    if self._ready or self._later:
-                        self._wake.notify()  # another thread takes what is ready or due, meanwhile
+                    # Another thread takes what is ready or due, meanwhile.
+                    if self._ready or (self._later and self._timed_until == math.inf):
+                        self._wake.notify()
                     return delivery
-                self._wake.wait(until_due_s)
+                self._wait(until_due_s)
         return None
+
+    def _wait(self, until_due_s: float | None) -> None:
+        """Wait until woken; one thread alone waits for what is due first. Under the lock."""
+        due = self._later[0][0] if self._later else math.inf
+        if due >= self._timed_until:
+            self._wake.wait()
+            return
+        self._timed_until = due
+        try:
+            self._wake.wait(until_due_s)
+        finally:
+            if self._timed_until == due:
+                self._timed_until = math.inf
 
     def _until_due(self) -> float | None:
         """Make ready what is due; return the seconds until something will be. Under the lock."""
@@ -320,7 +341,8 @@ def _call_listener(delivery: InTurn, hand: Hand) -> Failed | None:
     listener, window, now = delivery.listener, delivery.window, delivery.permit.now
     all_done = False
     try:
-        for message in window.turn() if delivery.error is None else delivery.turn_again():
+        again = delivery.error is not None
+        for message in delivery.turn_again() if again else window.turn(delivery.room):
             if now() >= delivery.until and not delivery.may_go_on():
                 return None
             try:

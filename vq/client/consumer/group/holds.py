@@ -47,15 +47,16 @@ class Reading:
         """Whether its partition is still read by this one."""
         return self.hold.reading is self
 
-    def progress(self) -> Progress:
-        """Return the progress of the listener."""
-        position, message_id, _, _ = self.delivery.progress()
-        ahead = self.delivery.ahead()
+    def progress(self, *, is_whole: bool = True) -> Progress:
+        """Return the progress of the listener; what is ahead of it, or only what is bad there."""
+        position, message_id, _, _, owed = self.delivery.progress()
+        ahead = self.delivery.ahead() if is_whole else self.delivery.passed_over()
         return Progress(
             position,
             self.message_id if message_id is None else message_id,
             self.fetcher.epoch_at(position),
             tuple(each for each in ahead if each[0] > position),
+            owed,
         )
 
     def progress_with(self, messages: Sequence[Message]) -> Progress:
@@ -200,9 +201,11 @@ class Hold:
         """Have the next reading begin at a place; that is its progress from now on."""
         self.sought, self.has_sought = place, True
 
-    def progress(self) -> Progress | None:
-        """Return where it goes on; None: it was not begun, or has ended."""
-        return self.sought or (None if self.reading is None else self.reading.progress())
+    def progress(self, *, is_whole: bool = True) -> Progress | None:
+        """Return where it goes on; None: it was not begun, or has ended. See ``Reading``."""
+        if self.sought or self.reading is None:
+            return self.sought
+        return self.reading.progress(is_whole=is_whole)
 
     def to_commit(self, *, is_last: bool) -> Progress | None:
         """Return the progress that is not committed yet; None: all is committed.
@@ -212,13 +215,14 @@ class Hold:
         the next member would keep its bytes once more, also after a crash. What is committed as
         handled ahead stays so: a transaction may have done that, or the last owner.
         """
-        progress = self.progress()
+        committed = self.claim.committed
+        others = () if committed is None else committed.ahead
+        known = frozenset(each for each in others if each[1] != BAD_RECORD_ID)
+        progress = self.progress(is_whole=is_last or bool(known))
         if progress is None or not self.is_owned or (self.deciding and not is_last):
             return None
-        committed = self.claim.committed
         ahead = progress.ahead
-        if ahead and not is_last:
-            known = () if committed is None else committed.ahead
+        if known and not is_last:
             ahead = tuple(each for each in ahead if each[1] == BAD_RECORD_ID or each in known)
         ahead = ahead[:AHEAD_MAX]
         progress = progress._replace(ahead=ahead)

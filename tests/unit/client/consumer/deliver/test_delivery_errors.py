@@ -421,3 +421,21 @@ def test_a_retry_does_not_wait_for_the_listener_of_another_partition(number: int
     finally:
         go_on.set()
         workers.close(WAIT_S)
+
+
+def test_of_many_messages_that_are_tried_again_a_few_are_logged_and_the_others_counted(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener()
+    listener.fail = lambda content, nth: OSError("busy") if nth == 1 else None
+    partition = Partition(workers, listener, mode="concurrent", max_attempts=9)
+    count = failures.LINES_PER_S + 7
+    partition.add(count)
+    block_until(lambda: partition.delivery.delivered == count)
+    lines = [each for each in caplog.records if "trying again" in each.message]
+    assert len(lines) == failures.LINES_PER_S
+    partition.now_ms += 1_500
+    partition.add(1)
+    block_until(lambda: partition.delivery.delivered == count + 1)
+    last = [each for each in caplog.records if "trying again" in each.message][-1]
+    assert "left_out=7" in last.message

@@ -232,7 +232,7 @@ def test_at_its_bound_the_window_takes_nothing_and_nothing_is_fetched(four: Work
     assert sorted(gate.calls) == list(range(10))
     assert partition.consumed == first.size, "what is not taken counts in the buffer"
     gate.let_go()
-    block_until(lambda: partition.delivery.delivered == 26)
+    partition.commit_until(26)
     block_until(lambda: partition.consumed == first.size + second.size)
 
 

@@ -58,6 +58,7 @@ def test_it_is_full_at_one_of_its_bounds() -> None:
         window.finish([messages[1]])
         assert not window.has_room, "what is finished behind an unfinished one is in it still"
         window.finish([messages[0]])
+        window.most_ever += window.finished_ever  # these are committed
         assert window.has_room
         assert window.admit(messages, 2) == 3
 
@@ -104,18 +105,24 @@ def test_in_any_order_nothing_unfinished_is_passed_and_the_bounds_hold(
     late: list[Message] = []
     for _ in range(2):
         window, model, at = SlidingWindow(0, most, most_bytes), Model(), 0
+        committed = 0
         place = window.place.position
         while at < len(messages) or model.unfinished():
             if late and data.draw(st.booleans()):
                 others = [each for each in late if each.offset >= window.end]
                 window.finish(others)  # a foreign result for what is not here yet
+            committed = data.draw(st.integers(committed, window.finished_ever))
+            if not model.unfinished():
+                committed = window.finished_ever
+            window.most_ever = most + committed
             had_room = window.has_room
             behind = window.admit(messages, at)
             assert (behind > at) == (had_room and at < len(messages))
             model.admitted += messages[at:behind]
             at = behind
             span = model.span()
-            assert len(window) == len(span) <= most
+            assert len(window) == len(span)
+            assert len(model.admitted) - committed <= most
             assert sum(len(each.content) for each in span[:-1]) < most_bytes
             some = data.draw(st.lists(st.sampled_from(model.unfinished()), max_size=4))
             some = some or model.unfinished()[:1]
@@ -127,4 +134,6 @@ def test_in_any_order_nothing_unfinished_is_passed_and_the_bounds_hold(
             done = [each.id for each in model.admitted if each.offset < lowest]
             assert window.place.message_id == (done[-1] if done else None)
             assert window.finished_ever == len(done)
+            behind_it = [each for each in model.span() if each.offset in model.finished]
+            assert window.ahead() == tuple((each.offset, each.id) for each in behind_it)
         late = messages
