@@ -492,7 +492,8 @@ async def test_what_cannot_be_part_of_a_transaction_is_refused(
     async with producer.transaction():
         with pytest.raises(InvalidState, match="not started"):
             await producer.send_offsets(consumer)
-    everything = (await member(factory, group="all", model="broadcasting")).subscribe("t")
+    everything = await member(factory, group="all", model="broadcasting", start_position="latest")
+    everything.subscribe("t")
     await everything.start()
     async with producer.transaction():
         with pytest.raises(InvalidState, match="broadcasting"):
