@@ -14,7 +14,7 @@ from vq.client.consumer.deliver.listening import AsyncListener, Listening, check
 from vq.client.consumer.deliver.redelivered import redelivering_async
 from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
-from vq.client.consumer.group.taken import Taken
+from vq.client.consumer.group.taken import TakenMessages
 from vq.client.consumer.pull import Pull
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
@@ -228,7 +228,7 @@ class MessageConsumer:
         if not self._started:
             await self.start()
 
-    def _take(self, transaction: TransactionCore | None) -> Taken | None:
+    def _take(self, transaction: TransactionCore | None) -> TakenMessages | None:
         """See ``ConsumerCore.take``; for a producer."""
         inbox = self._inbox if self._is_pulled else None
         return self._here().take(transaction, present_hand(), inbox)

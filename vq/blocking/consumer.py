@@ -13,7 +13,7 @@ from vq.client.consumer.deliver.redelivered import redelivering
 from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
-from vq.client.consumer.group.taken import Taken
+from vq.client.consumer.group.taken import TakenMessages
 from vq.client.consumer.pull import ThreadPull
 from vq.client.kinds import check_function
 from vq.client.producer.transaction.transaction import TransactionCore
@@ -231,7 +231,7 @@ class MessageConsumer:
         """
         return self._pull.get_many(max_messages, timeout)
 
-    def _take(self, transaction: TransactionCore | None) -> Taken | None:
+    def _take(self, transaction: TransactionCore | None) -> TakenMessages | None:
         """See ``ConsumerCore.take``; for a producer."""
         hand, inbox = present_hand(), None if self._listeners else self._pull.inbox
         return self._runtime.call(lambda: self._core.take(transaction, hand, inbox))

@@ -38,7 +38,7 @@ from vq.client.consumer.group.outside_offsets import MemberOffsets, OutsideOffse
 from vq.client.consumer.group.own_offsets import OwnOffsets
 from vq.client.consumer.group.share import stale
 from vq.client.consumer.group.subscriptions import Subscriptions
-from vq.client.consumer.group.taken import InHand, Taken
+from vq.client.consumer.group.taken import InHand, TakenMessages
 from vq.client.consumer.place.beginnings import Beginnings
 from vq.client.consumer.place.steering import Steering
 from vq.client.consumer.place.stops import Stops
@@ -78,7 +78,7 @@ class Transacting(Protocol):
         """Return if it may have offsets of a consumer of a cluster."""
         ...
 
-    def add_offsets(self, offsets: Taken) -> None:
+    def add_offsets(self, offsets: TakenMessages) -> None:
         """Have the offsets of a consumer moved when it is committed, and only then."""
         ...
 
@@ -571,7 +571,7 @@ class ConsumerCore:
     # Transactions ---------------------------------------------------------------------------------
     def take(
         self, transaction: Transacting | None, hand: Hand | None, inbox: Inbox | None
-    ) -> Taken | None:
+    ) -> TakenMessages | None:
         """Have a transaction finish what is in hand; None: there is nothing in hand.
 
         If that cannot be, what was asked for comes again: the next call would count it as handled.
@@ -601,7 +601,7 @@ class ConsumerCore:
 
     def _take(
         self, transaction: Transacting | None, hand: Hand | None, inbox: Inbox | None
-    ) -> Taken | None:
+    ) -> TakenMessages | None:
         if transaction is None:
             raise InvalidState(
                 "this thread, or task, has no open transaction of this producer; "
@@ -616,7 +616,7 @@ class ConsumerCore:
                 "docs/howto/store-offsets.md",
             )
         if inbox is not None:
-            if isinstance(inbox.taken, Taken):
+            if isinstance(inbox.taken, TakenMessages):
                 return inbox.taken
             in_hand = inbox.take()
             if not in_hand:
@@ -628,7 +628,7 @@ class ConsumerCore:
                 "send_offsets is called by a listener of this consumer: it finishes the messages "
                 "that the listener has in hand; this thread, or task, is in none"
             )
-        if isinstance(hand.taken, Taken) and not hand.taken.is_over:
+        if isinstance(hand.taken, TakenMessages) and not hand.taken.is_over:
             return hand.taken
         taken = hand.taken = self._taken([(hand.delivery, hand.in_hand())], lambda _: None)
         return taken
@@ -637,7 +637,7 @@ class ConsumerCore:
         self,
         in_hand: Sequence[tuple[Delivery, Sequence[Message]]],
         give_back: Callable[[bool], None],
-    ) -> Taken:
+    ) -> TakenMessages:
         found = []
         for delivery, messages in in_hand:
             hold = self.holds.get(delivery.partition)
@@ -648,7 +648,7 @@ class ConsumerCore:
                 raise stale(delivery.partition)
             found.append(each)
         assert self._membership is not None
-        return Taken(
+        return TakenMessages(
             self._membership.share,
             self._cluster,
             self.config.group,

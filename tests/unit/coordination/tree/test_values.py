@@ -26,6 +26,7 @@ from vq.coordination.tree.values.consumers import (
     PartitionOfGroup,
     PastClaim,
 )
+from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
@@ -230,6 +231,10 @@ GOLDEN: list[tuple[Value, str]] = [
     (SlotCounter(next=5), '{"v": 1, "next": 5}'),
     (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
     (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),
+    (
+        Decision(transaction=7, group="g", member="m"),
+        '{"v": 1, "transaction": 7, "group": "g", "member": "m"}',
+    ),
     (RunCounter(next=7, since_ms=9), '{"v": 1, "next": 7, "since_ms": 9}'),
     (
         RunOrder(as_of_ms=5, started_ms=6, by="b1/n1", nonce="ab", due_ms=4, fence=3),

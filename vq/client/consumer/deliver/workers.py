@@ -118,11 +118,9 @@ class Workers(Executor):
         while not self._closed and (delivery := self._next()) is not None:
             self._at_work.add(delivery)
             try:
-                context = self._context.copy()
-                if type(delivery) is Sliding:  # an instance check of an ABC is a call
-                    context.run(self._handle_some, delivery)
-                else:
-                    context.run(self._handle, delivery)
+                # An instance check of an ABC is a call.
+                handle = self._handle_some if type(delivery) is Sliding else self._handle
+                self._context.copy().run(handle, delivery)  # type: ignore[arg-type]
             except BaseException:  # the others still need the thread
                 with contextlib.suppress(BaseException):  # of the application's logging
                     logger.exception("delivery failed, others continue")

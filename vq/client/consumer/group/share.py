@@ -66,8 +66,8 @@ class _Commit:
 
     hold: Hold
     generation: int
-    decided: int
     progress: Progress
+    decided: int = 0
 
     @property
     def is_current(self) -> bool:
@@ -439,7 +439,7 @@ class Share:
             CoordinationError: It is unknown whether they were written; commit them again.
         """
         wanted = [
-            _Commit(hold, hold.claim.generation, hold.decided, done)
+            _Commit(hold, hold.claim.generation, done, hold.decided)
             for partition, done in progress.items()
             if (hold := self._holds.get(partition)) is not None
         ]

@@ -38,12 +38,12 @@ from vq.errors import (
 )
 from vq.model import Message, TopicPartition
 
-__all__ = ["InHand", "Taken"]
+__all__ = ["InHand", "TakenMessages"]
 
 _PAUSE: Final = Backoff(first_s=0.02, most_s=0.5)
 
 
-class _Stage(Enum):
+class _TakenStage(Enum):
     TAKEN = "open"
     DECIDING = "being ended"
     IN_DOUBT = "in doubt"
@@ -92,7 +92,7 @@ class InHand:
         ]
 
 
-class Taken:
+class TakenMessages:
     """See the module. Loop-bound, but for ``is_done`` and ``let_go``.
 
     Args:
@@ -121,7 +121,7 @@ class Taken:
         self._coordinator = cluster.coordinator
         self._clock = cluster.clock
         self._give_back: Callable[[bool], None] | None = give_back
-        self._stage = _Stage.TAKEN
+        self._stage = _TakenStage.TAKEN
         self._transaction: object = None
         self._roll_back: Callable[[str], None] = lambda _: None
         self._node: DecisionNode | None = None
@@ -147,11 +147,11 @@ class Taken:
     @property
     def is_done(self) -> bool:
         """See ``Finisher``."""
-        return self._stage in {_Stage.COMMITTED, _Stage.HANDLED}
+        return self._stage in {_TakenStage.COMMITTED, _TakenStage.HANDLED}
 
     def let_go(self) -> Exception:
         """See ``Finisher``. An open transaction is rolled back."""
-        if self._stage is _Stage.TAKEN:
+        if self._stage is _TakenStage.TAKEN:
             self._roll_back("its listener has ended before it")
         return InvalidState(
             f"the listener called send_offsets, and its transaction is {self._stage.value}: its "
@@ -185,30 +185,30 @@ class Taken:
             AlreadyHandled: Some of the messages are committed. It is not.
             VqError: It is not committed, and cannot be any more.
         """
-        if self._stage is _Stage.COMMITTED:
+        if self._stage is _TakenStage.COMMITTED:
             return
-        if self._stage is _Stage.DROPPED:
+        if self._stage is _TakenStage.DROPPED:
             raise DecisionOvertaken(f"transaction {number} was given up for a later one")
         self._node, self._number = node, number
-        if self._stage is _Stage.HANDLED:
+        if self._stage is _TakenStage.HANDLED:
             raise DecisionOvertaken(f"the messages of transaction {number} were committed before")
-        was_sent, self._stage = self._stage is _Stage.IN_DOUBT, _Stage.DECIDING
+        was_sent, self._stage = self._stage is _TakenStage.IN_DOUBT, _TakenStage.DECIDING
         try:
             async with self._share.writing:
-                if self._stage is _Stage.DECIDING:  # otherwise it was settled meanwhile
+                if self._stage is _TakenStage.DECIDING:  # otherwise it was settled meanwhile
                     await self._commit(node, was_sent=was_sent, deadline=deadline)
         except (DecisionOvertaken, OutcomeUnknown):
             raise
         except VqError as error:
-            if self._stage is _Stage.DECIDING:
+            if self._stage is _TakenStage.DECIDING:
                 self._drop()
                 if isinstance(error, AlreadyHandled) and not any(map(_is_left, self.in_hand)):
-                    self._stage = _Stage.HANDLED
+                    self._stage = _TakenStage.HANDLED
             raise
         finally:
-            if self._stage is _Stage.DECIDING:
-                self._stage = _Stage.IN_DOUBT
-        if self._stage is not _Stage.COMMITTED:
+            if self._stage is _TakenStage.DECIDING:
+                self._stage = _TakenStage.IN_DOUBT
+        if self._stage is not _TakenStage.COMMITTED:
             raise DecisionOvertaken(f"transaction {number} was given up for a later one")
 
     async def _commit(self, node: DecisionNode, *, was_sent: bool, deadline: float) -> None:
@@ -220,10 +220,13 @@ class Taken:
         while True:
             tries += 1
             try:
-                done = await self._offsets.commit_with(
-                    [self._commit_of(each) for each in self.in_hand],
-                    node.decide(number, self.group, self.member),
-                )
+                async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                    done = await self._offsets.commit_with(
+                        [self._commit_of(each) for each in self.in_hand],
+                        node.decide(number, self.group, self.member),
+                    )
+            except TimeoutError as error:
+                raise OutcomeUnknown("the offsets may be committed: no answer in time") from error
             except ConnectionLost as error:
                 lost = lost or not isinstance(error, NotConnected)
                 pause_s = _PAUSE.pause_s(tries)
@@ -303,7 +306,7 @@ class Taken:
                 hold.claim, hold.attempted = claim, ()
                 hold.decided += 1
             for other in list(hold.deciding):  # it needs the offset as it was before
-                if isinstance(other, Taken) and other is not self:
+                if isinstance(other, TakenMessages) and other is not self:
                     other._drop()
         self._finish()
 
@@ -322,14 +325,14 @@ class Taken:
             hold.decided += 1
 
     def _finish(self) -> None:
-        self._stage = _Stage.COMMITTED
+        self._stage = _TakenStage.COMMITTED
         for each in self.in_hand:
             each.hold.deciding.pop(self, None)
             each.delivery.finish_now(each.messages)
 
     def _drop(self) -> None:
-        if self._stage is not _Stage.HANDLED:
-            self._stage = _Stage.DROPPED
+        if self._stage is not _TakenStage.HANDLED:
+            self._stage = _TakenStage.DROPPED
         for hold in self._holds():
             hold.deciding.pop(self, None)
 
@@ -340,9 +343,9 @@ class Taken:
             CoordinationError: It cannot be known now.
         """
         node = self._node
-        if self._stage is _Stage.COMMITTED:
+        if self._stage is _TakenStage.COMMITTED:
             await self._committed_before()
-        elif node is None or self._stage in {_Stage.HANDLED, _Stage.DROPPED}:
+        elif node is None or self._stage in {_TakenStage.HANDLED, _TakenStage.DROPPED}:
             self._drop()
         elif await take_away(self._coordinator, node, self._number):
             await self._committed_before()

@@ -28,7 +28,7 @@ from vq.client.producer.intake.accumulator import Accumulator
 from vq.client.producer.spread.partitioner import key_partition
 from vq.client.producer.transaction.collected import Collected
 from vq.client.producer.transaction.single_part import Lines, SinglePart
-from vq.client.producer.transaction.with_offsets import DecisionNodes, MovedOffsets
+from vq.client.producer.transaction.with_offsets import DecisionNodes, MovedOffsets, Moving
 from vq.coordination.groups.decisions import DecisionNode, take_away
 from vq.coordination.groups.zookeeper_offsets import DecisionOvertaken
 from vq.errors import (
@@ -293,9 +293,7 @@ class TransactionCore:
         self._checks: TransactionChecks | None = None
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
-        self._offsets: MovedOffsets | None = None
-        self._node: DecisionNode | None = None  # decides it, if it has offsets
-        self._telling: asyncio.Task[None] | None = None  # it is committed, and the journal told
+        self._moving: Moving | None = None  # offsets of a consumer
 
     @property
     def is_open(self) -> bool:
@@ -383,13 +381,13 @@ class TransactionCore:
         """
         with self._lock:
             self._check_open()
-            if self._offsets is not None and self._offsets is not offsets:
+            if self._moving is not None and self._moving.offsets is not offsets:
                 raise InvalidState(
                     "the transaction has offsets already, of another consumer or of messages "
                     "before; commit it, and begin another one"
                 )
             offsets.of(self, self.give_up_open)
-            self._offsets = offsets
+            self._moving = self._moving or Moving(offsets)
 
     def place_of(self, future: SendFuture) -> SendResult:
         """Return what is known of the place of a message that was added: all but its offset."""
@@ -423,8 +421,8 @@ class TransactionCore:
             VqError: It is rolled back.
         """
         if self._stage is _Stage.COMMITTED:
-            if self._telling is not None:
-                await asyncio.wait([self._telling], timeout=timeout_s)
+            if self._moving is not None and self._moving.telling is not None:
+                await asyncio.wait([self._moving.telling], timeout=timeout_s)
             return self._results
         with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             return await self._commit(self._until(timeout_s))
@@ -448,7 +446,7 @@ class TransactionCore:
             return
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
-            if self._offsets is not None:
+            if self._moving is not None:
                 raise InvalidState(
                     "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot "
                     "be prepared for somebody else's decision"
@@ -480,8 +478,8 @@ class TransactionCore:
             if self._single is not None:
                 await self._store(self._single, self._until(timeout_s))
                 raise TransactionRefused(f"transaction {self.number} is committed")
-            if self._node is not None and not self._requests:
-                await self._take_away(self._node)
+            if self._has_offsets_alone:
+                await self._take_away()
             if self._requests:
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
                 deadline = self._until(timeout_s)
@@ -491,13 +489,22 @@ class TransactionCore:
                     await self._decide(request, b"", deadline)
             self._roll_back(NotSent("its transaction was rolled back"))
 
-    async def _take_away(self, node: DecisionNode) -> None:
+    @property
+    def _has_offsets_alone(self) -> bool:
+        """Whether it was sent, or may have been, and has offsets and no messages."""
+        moving = self._moving
+        return moving is not None and moving.node is not None and not self._requests
+
+    async def _take_away(self) -> None:
         """See to it that offsets alone, which may be committed, are not.
 
         Raises:
             TransactionRefused: They are.
             TransactionInDoubt: ZooKeeper does not say so.
         """
+        assert self._moving is not None
+        assert self._moving.node is not None
+        node = self._moving.node
         try:
             committed = await take_away(self.producer.cluster.coordinator, node, self.number)
         except VqError as error:
@@ -516,8 +523,7 @@ class TransactionCore:
             return TransactionState.COMMITTED
         if self._stage is _Stage.ROLLED_BACK:
             return TransactionState.ROLLED_BACK
-        is_alone = self._node is not None and not self._requests
-        if self._single is not None or is_alone:  # to ask is to send it again
+        if self._single is not None or self._has_offsets_alone:  # to ask is to send it again
             with contextlib.suppress(Refused):
                 await self.commit(timeout_s)
             return await self.outcome(timeout_s)
@@ -550,10 +556,10 @@ class TransactionCore:
 
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
-        if self._offsets is None:
+        if self._moving is None:
             await self.producer.until_told(deadline)
         else:
-            return await self._commit_with(self._offsets, deadline)
+            return await self._commit_with(self._moving, deadline)
         if not self._requests and self._single is None:
             if not self._collected.messages and self.xid is None:
                 self._end(_Stage.COMMITTED)
@@ -574,18 +580,18 @@ class TransactionCore:
         return self._committed(list(answer.offsets))
 
     # With offsets ---------------------------------------------------------------------------------
-    async def _commit_with(self, offsets: MovedOffsets, deadline: float) -> list[SendResult]:
+    async def _commit_with(self, moving: Moving, deadline: float) -> list[SendResult]:
         """Commit it together with offsets: what ZooKeeper has taken is committed."""
-        if self._node is None:
+        if moving.node is None:
             self._prepares = self._collected.messages > 0
             await self._make_requests()
-        node = self._node
+        node = moving.node
         assert node is not None
         if self._requests:
             await self._send_all(deadline)
         before, self._may_be_decided = self._may_be_decided, True
         try:
-            await offsets.commit(node, self.number, deadline)
+            await moving.offsets.commit(node, self.number, deadline)
         except DecisionOvertaken as error:
             await self._was_overtaken(error, deadline, was_sent=before)
         except OutcomeUnknown as error:
@@ -604,7 +610,7 @@ class TransactionCore:
             return self._committed([])
         await self.producer.until_told(deadline)  # what was committed before is stored before
         results = self._committed([])
-        self._telling = self.producer.telling = begin_task(self._tell(node, self.producer.telling))
+        moving.telling = self.producer.telling = begin_task(self._tell(node, self.producer.telling))
         return results
 
     async def _tell(self, node: DecisionNode, before: "asyncio.Task[None] | None") -> None:
@@ -697,11 +703,11 @@ class TransactionCore:
                 (self.number,) = self.producer.cluster.take_ids(1)
             if self._checks is not None:
                 self._check_half()
-            if self._offsets is not None:
+            if self._moving is not None:
                 self._journal = await self.producer.journal_of(
                     self._collected.first, has_offsets=True
                 )
-                self._node = await self.producer.nodes.take(self._journal.partition)
+                self._moving.node = await self.producer.nodes.take(self._journal.partition)
                 if not self._collected.messages:
                     return
             needs_journal = self._prepares or self.xid is not None
@@ -720,8 +726,8 @@ class TransactionCore:
             is_last = number == len(requests) - 1
             request = self._request(last if is_last else TransactionState.OPEN, number)
             request.parts.extend(parts)
-            if is_last and self._node is not None:
-                request.decision, request.decision_version = self._node.name, self._node.version
+            if is_last and self._moving is not None and self._moving.node is not None:
+                _, request.decision, request.decision_version = self._moving.node
             self._requests.append(request)
             self._bodies.append(body)
 
@@ -869,8 +875,8 @@ class TransactionCore:
     def _end(self, stage: _Stage) -> None:
         self._stage = stage
         self.producer.known(self)
-        if self._offsets is not None:
-            self._offsets.ended(committed=stage is _Stage.COMMITTED)
+        if self._moving is not None:
+            self._moving.offsets.ended(committed=stage is _Stage.COMMITTED)
         self._requests.clear()  # whoever keeps it keeps no second copy of its messages
         self._bodies.clear()
 

@@ -5,8 +5,10 @@ and sets a decision node, which commits it; then the journal is told. See
 ``coordination.groups.decisions``.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from vq.client.cluster import ClusterClient
@@ -18,7 +20,7 @@ from vq.coordination.groups.decisions import (
 )
 from vq.errors import CoordinationError
 
-__all__ = ["DecisionNodes", "MovedOffsets"]
+__all__ = ["DecisionNodes", "MovedOffsets", "Moving"]
 
 
 class MovedOffsets(Protocol):
@@ -39,6 +41,21 @@ class MovedOffsets(Protocol):
     def ended(self, *, committed: bool) -> None:
         """The transaction has ended, and it is known how."""
         ...
+
+
+@dataclass(slots=True)
+class Moving:
+    """What a transaction has of offsets.
+
+    Attributes:
+        offsets: Those.
+        node: Decides it; None before its end.
+        telling: It is committed, and the journal is told.
+    """
+
+    offsets: MovedOffsets
+    node: DecisionNode | None = None
+    telling: "asyncio.Task[None] | None" = None
 
 
 class DecisionNodes:
