@@ -236,7 +236,9 @@ def test_ordered_excludes_what_the_page_says() -> None:
 def test_the_default_time_outs_are_those_of_the_page() -> None:
     found = {}
     for names, shown in rows("producer-limits.md", 2)[1:]:
-        for name in re.findall(r"`(send\w*|cancel|flush|commit|rollback|result|exception)`", names):
+        for name in re.findall(
+            r"`(send\w*|cancel|flush|commit|rollback|tpc_\w+|result|exception)`", names
+        ):
             found[name] = shown
     own = vars(vq.MessageProducer) | vars(vq.SendFuture) | {"send": aio.MessageProducer.send}
     for name, shown in found.items():
