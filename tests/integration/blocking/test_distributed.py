@@ -26,7 +26,7 @@ import vq
 import vq.datamanager
 from vq.branches import FORMAT_ID
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
