@@ -114,6 +114,7 @@ class _PlainBranch:
     def __init__(self, connection: Any, xid: Xid) -> None:
         self._connection = connection
         self._xid = xid
+        self._is_unsure = False  # its prepare has failed, or had no answer
 
     def begin(self) -> None:
         """See ``Branch``."""
@@ -128,15 +129,24 @@ class _PlainBranch:
                 "a statement has failed in the database's part of the transaction, or has ended "
                 "it; it can only be rolled back"
             )
+        self._is_unsure = True
         self._connection.tpc_prepare()
+        self._is_unsure = False
 
     def commit(self) -> None:
         """See ``Branch``."""
         self._connection.tpc_commit()
 
     def rollback(self) -> None:
-        """See ``Branch``."""
-        self._connection.tpc_rollback()
+        """See ``Branch``.
+
+        A driver takes what could not be prepared for prepared, and its connection is of no use any
+        more: closed, the server rolls back what is not prepared.
+        """
+        if self._is_unsure:
+            self._connection.close()
+        else:
+            self._connection.tpc_rollback()
 
 
 class _XaBranch:

@@ -26,7 +26,7 @@ import vq
 import vq.datamanager
 from vq.branches import FORMAT_ID
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -259,5 +259,7 @@ def test_a_postgresql_that_prepares_nothing_is_named(
             producer.send_sync(vq.Message(topic, b"never"))
             with pytest.raises(psycopg.Error, match="max_prepared_transactions"):
                 both.commit()
+            assert connection.closed
+        with psycopg.connect(plain(url)) as connection:
             assert connection.execute("SELECT to_regclass('t')").fetchone() == (None,)
     assert [each for found in read_all(factory, topic).values() for each in found] == []
