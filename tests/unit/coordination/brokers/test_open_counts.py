@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
+from support.simulation.loop import clock_of_loop
 
 from vq.coordination.brokers.group_views import groups
 from vq.coordination.brokers.open_counts import (
@@ -164,12 +165,13 @@ async def do(client: MemoryCoordinator, step: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_counts_survive_a_fault_at_every_call(fault: str) -> None:
     """Whichever call is struck, nothing is counted twice or left counted."""
     skip = 0
     while True:
-        ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+        ensemble = MemoryEnsemble(clock=clock_of_loop(), reconnect_delay_s=0.0)
         async with brokers_of(ensemble), client_of(ensemble) as client:
             await topics.create_topic(client, "other", TopicSettings(partitions=4))
             strike(ensemble, client, fault, skip)

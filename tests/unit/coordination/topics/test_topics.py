@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, known, strike
+from support.simulation.loop import clock_of_loop
 
 from vq.coordination.groups import claims
 from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
@@ -330,12 +331,13 @@ async def topic_story(client: MemoryCoordinator) -> None:
         del steps[0]
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_topic_changes_survive_a_fault_at_every_call(fault: str) -> None:
     """Whichever call is struck, the end is the same topic, moved once."""
     skip = 0
     while True:
-        ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+        ensemble = MemoryEnsemble(clock=clock_of_loop(), reconnect_delay_s=0.0)
         async with client_of(ensemble) as brokers, client_of(ensemble) as client:
             await add_broker(brokers, "b1")
             await add_broker(brokers, "b2")
@@ -351,12 +353,13 @@ async def test_topic_changes_survive_a_fault_at_every_call(fault: str) -> None:
     assert skip > 15
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
     """Tried again until the topic is unknown; nothing is left of it."""
     skip = 0
     while True:
-        ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+        ensemble = MemoryEnsemble(clock=clock_of_loop(), reconnect_delay_s=0.0)
         async with client_of(ensemble) as brokers, client_of(ensemble) as client:
             await add_broker(brokers, "b1")
             await topics.create_topic(client, "t", TopicSettings(partitions=2))
