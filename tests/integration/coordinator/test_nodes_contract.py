@@ -153,6 +153,38 @@ async def test_children_are_sorted_names(ensemble: Ensemble) -> None:
     assert await client.children("") == ["a", "b", "c"]
 
 
+async def test_a_listing_counts_the_children_that_came_and_went(ensemble: Ensemble) -> None:
+    """The names, and the node's stat at that moment; a failed multi counts for nothing."""
+    client = await ensemble.client()
+    await client.create("a", b"parent")
+    empty = await client.listing("a")
+    assert empty.names == []
+    assert empty.stat == (await client.get("a")).stat
+
+    async def counted() -> int:
+        now = (await client.listing("a")).stat
+        return now.children_version - empty.stat.children_version
+
+    await client.create("a/2")
+    await client.create("a/1")
+    assert (await client.listing("a")).names == ["1", "2"]
+    assert await counted() == 2
+    await client.delete("a/1")
+    assert await counted() == 3
+    await client.set("a/2", b"of the child")
+    await client.set("a", b"of the node")
+    assert await counted() == 3
+    await client.multi([Delete("a/2"), Create("a/2")])
+    assert await counted() == 5
+    with pytest.raises(NodeExists):
+        await client.multi([Create("a/3"), Create("a/2")])
+    assert await counted() == 5
+    found = await client.listing("a")
+    assert (found.stat.version, found.stat.czxid) == (1, empty.stat.czxid)
+    with pytest.raises(NoNode):
+        await client.listing("b")
+
+
 async def test_delete_checks_version_and_children(ensemble: Ensemble) -> None:
     """A delete with an old version, or of a node with children, changes nothing."""
     client = await ensemble.client()
