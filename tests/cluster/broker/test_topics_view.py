@@ -278,7 +278,7 @@ async def test_one_read_of_the_list_answers_for_all_invented_topics(cluster, mon
     node = await cluster.start(refresh_interval_s=60.0)
     view, answered = node.parts.partitions.view, []
     coordinator = cluster.coordinators["b1"]
-    lists = noted(monkeypatch, coordinator, "children")
+    lists = noted(monkeypatch, coordinator, "listing")
     reads = noted(monkeypatch, coordinator, "exists")
     for number in range(3_000):
         view.ask(f"invented{number}", answered.append, number % 16)
@@ -354,13 +354,13 @@ async def test_a_read_that_failed_is_done_again_soon(cluster, monkeypatch):
     monkeypatch.setattr(topics_view, "RETRY_S", 0.01)
     node = await cluster.start(refresh_interval_s=30.0)
     coordinator = cluster.coordinators["b1"]
-    noted(monkeypatch, coordinator, "children", no_answer)
+    noted(monkeypatch, coordinator, "listing", no_answer)
     answers = []
     node.parts.partitions.view.ask("nowhere", answers.append, "peer")
     await until(lambda: answers)
     monkeypatch.undo()
     monkeypatch.setattr(topics_view, "RETRY_S", 0.01)
-    lists = noted(monkeypatch, coordinator, "children")
+    lists = noted(monkeypatch, coordinator, "listing")
     await until(lambda: TOPICS in lists)
 
 

@@ -93,7 +93,7 @@ async def test_many_nodes_are_read_with_one_call(
     values = [node.data if isinstance(node, Node) else node for node in found]
     assert values == [b"", None, b"1", None, b"1"]
     assert isinstance(found[2], Node)
-    assert found[2].stat == first
+    assert found[2].stat == first._replace(children_version=1)
     for number in range(READS_PER_CALL_MAX):
         await client.create(f"a/{number}", b"%d" % number)
     many = await client.get_many([f"a/{number}" for number in range(READS_PER_CALL_MAX)])
@@ -151,6 +151,38 @@ async def test_children_are_sorted_names(ensemble: Ensemble) -> None:
     for name in ("b", "c", "a"):
         await client.create(name)
     assert await client.children("") == ["a", "b", "c"]
+
+
+async def test_a_listing_counts_the_children_that_came_and_went(ensemble: Ensemble) -> None:
+    """The names, and the node's stat at that moment; a failed multi counts for nothing."""
+    client = await ensemble.client()
+    await client.create("a", b"parent")
+    empty = await client.listing("a")
+    assert empty.names == []
+    assert empty.stat == (await client.get("a")).stat
+
+    async def counted() -> int:
+        now = (await client.listing("a")).stat
+        return now.children_version - empty.stat.children_version
+
+    await client.create("a/2")
+    await client.create("a/1")
+    assert (await client.listing("a")).names == ["1", "2"]
+    assert await counted() == 2
+    await client.delete("a/1")
+    assert await counted() == 3
+    await client.set("a/2", b"of the child")
+    await client.set("a", b"of the node")
+    assert await counted() == 3
+    await client.multi([Delete("a/2"), Create("a/2")])
+    assert await counted() == 5
+    with pytest.raises(NodeExists):
+        await client.multi([Create("a/3"), Create("a/2")])
+    assert await counted() == 5
+    found = await client.listing("a")
+    assert (found.stat.version, found.stat.czxid) == (1, empty.stat.czxid)
+    with pytest.raises(NoNode):
+        await client.listing("b")
 
 
 async def test_delete_checks_version_and_children(ensemble: Ensemble) -> None:

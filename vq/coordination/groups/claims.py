@@ -15,7 +15,7 @@ last resort each partition is claimed or released alone.
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -33,9 +33,11 @@ from vq.coordination.tree.coordinator import (
     SessionExpired,
     Set,
     Watch,
+    parent_of,
 )
-from vq.coordination.tree.reading import gather_all, numbered_children, read_numbered
-from vq.coordination.tree.update import AGAIN, Plan, apply_plan, update
+from vq.coordination.tree.paths import CONSUMERS
+from vq.coordination.tree.reading import gather_all, numbered_children, read_all, read_numbered
+from vq.coordination.tree.update import AGAIN, TRIES_MAX, Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import (
     HISTORY_MAX,
     Assignment,
@@ -59,6 +61,8 @@ CLAIMS_PER_MULTI: Final = 100
 LISTED_FROM: Final = 8
 #: Longest text of an error in an owner node, in characters.
 STOPPED_TEXT_MAX: Final = 500
+#: A reset in the history of an assignment.
+_RESET: Final = f'"{ClaimReason.RESET}"'.encode()
 Kept = TypeVar("Kept", bound=PartitionOfGroup)
 T = TypeVar("T")
 
@@ -85,14 +89,30 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The last claim of a partition: the member, the version of the assignment's node, the history.
+    """The last claim of a partition: the member, and the version of the assignment's node.
 
-    ``member`` is "" after a reset.
+    ``member`` is "" after a reset. The node is kept as it was read: a member reads all claims of
+    its group, and needs the history only of those partitions that it claims.
     """
 
     member: str
     version: int
-    history: tuple[PastClaim, ...] = ()
+    path: str = field(default="", compare=False)
+    data: bytes = field(default=b"", compare=False, repr=False)
+
+    @property
+    def history(self) -> tuple[PastClaim, ...]:
+        """The last claims, the oldest first.
+
+        Raises:
+            Unreadable: The node has no assignment that this vq can read.
+        """
+        return Assignment.decode(self.path, self.data).history if self.data else ()
+
+    @property
+    def may_be_reset(self) -> bool:
+        """Whether it was reset since the last claim, or not many claims ago."""
+        return not self.member or _RESET in self.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,23 +327,23 @@ async def _assignments(
     coordinator: Coordinator, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Assigned]:
     """Return the existing assignments."""
-    found = await gather_all(
-        read_assigned(coordinator, Assignment.path(group, *each)) for each in partitions
-    )
-    pairs = zip(partitions, found, strict=True)
-    return {partition: each for partition, each in pairs if each is not None}
+    paths = [Assignment.path(group, *each) for each in partitions]
+    nodes = zip(partitions, paths, await read_all(coordinator, paths), strict=True)
+    return {where: assigned_of(path, node) for where, path, node in nodes if node is not None}
 
 
-async def read_assigned(
-    coordinator: Coordinator, path: str, watch: Watch | None = None
-) -> Assigned | None:
-    """Return the assignment at a path, None if there is none; ``watch`` fires when it changes."""
+def assigned_of(path: str, node: Node) -> Assigned:
+    """Return the last claim that an assignment's node tells of."""
+    member = Assignment.member_in(path, node.data)
+    return Assigned(member, node.stat.version, path, node.data)
+
+
+async def read_assigned(coordinator: Coordinator, path: str) -> Assigned | None:
+    """Return the assignment at a path, None if there is none."""
     try:
-        node = await coordinator.get(path, watch=watch)
+        return assigned_of(path, await coordinator.get(path))
     except NoNode:
         return None
-    value = Assignment.decode(path, node.data)
-    return Assigned(value.member, node.stat.version, value.history)
 
 
 async def present_nodes(
@@ -336,6 +356,10 @@ async def present_nodes(
 ) -> dict[TopicPartition, Node]:
     """Return the existing nodes of one kind; set ``watch`` on each."""
     wanted = sorted(partitions)
+    if watch is None:
+        paths = [kind.path(group, *each) for each in wanted]
+        found = zip(wanted, await read_all(coordinator, paths), strict=True)
+        return {partition: node for partition, node in found if node is not None}
     for topic, count in Counter(each.topic for each in partitions).items():
         if count >= LISTED_FROM:
             numbers = set(await numbered_children(coordinator, kind.parent(group, topic)))
@@ -368,12 +392,26 @@ async def fence_of(coordinator: Coordinator, group: str, partition: TopicPartiti
 
 
 async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
-    """Create the parents of a topic's owners, offsets and assignments."""
-    for kind in (Owner, CommittedOffset, Assignment):
-        parent = kind.parent(group, topic)
-        if await coordinator.exists(parent) is None:  # a read costs less than a refused write
-            with contextlib.suppress(NodeExists):
-                await coordinator.create(parent, parents=True)
+    """Create the parents of a topic's owners, offsets and assignments.
+
+    Members that begin together all do so: one read tells what is missing, one write makes it.
+    """
+    kinds = (Owner, CommittedOffset, Assignment)
+    parents = [kind.parent(group, topic) for kind in kinds]
+    paths = [CONSUMERS, ConsumerGroup.path(group), *map(parent_of, parents), *parents]
+
+    for _ in range(TRIES_MAX):
+        nodes = zip(paths, await read_all(coordinator, paths), strict=True)
+        missing = [Create(path) for path, node in nodes if node is None]
+        if not missing:
+            return
+        with contextlib.suppress(NodeExists, NoNode):  # another one makes them, or deleted them
+            await coordinator.multi(missing)
+            return
+    raise CoordinationError(
+        f"the nodes of topic {topic!r} in group {group!r} changed {TRIES_MAX} times meanwhile; "
+        "try again"
+    )
 
 
 async def is_younger(
@@ -404,18 +442,25 @@ def _is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:
 
 async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
     """Return whether this member owns the partition in the tree; for the periodic audit."""
-    topic, number = claimed.partition
-    path = Owner.path(claimed.group, topic, number)
-    try:
-        owner = await coordinator.get(path)
-    except NoNode:
-        return False
-    assignment = await coordinator.exists(Assignment.path(claimed.group, topic, number))
-    return (
-        _is_held_by(owner, path, claimed.member, coordinator.session_id)
+    return claimed.partition in await those_still_ours(coordinator, [claimed])
+
+
+async def those_still_ours(
+    coordinator: Coordinator, claimed: Sequence[Claim]
+) -> set[TopicPartition]:
+    """Return the partitions of claims that this member still owns in the tree."""
+    paths = [Owner.path(each.group, *each.partition) for each in claimed]
+    fences = [Assignment.path(each.group, *each.partition) for each in claimed]
+    nodes = await read_all(coordinator, [*paths, *fences])
+    owners, assignments = nodes[: len(claimed)], nodes[len(claimed) :]
+    return {
+        each.partition
+        for each, path, owner, assignment in zip(claimed, paths, owners, assignments, strict=True)
+        if owner is not None
         and assignment is not None
-        and assignment.version == claimed.generation
-    )
+        and _is_held_by(owner, path, each.member, coordinator.session_id)
+        and assignment.stat.version == each.generation
+    }
 
 
 async def report_stopped(

@@ -26,7 +26,7 @@ from vq.coordination.tree.coordinator import (
     WatchEvent,
 )
 from vq.coordination.tree.paths import CONSUMERS, TOPICS
-from vq.coordination.tree.reading import children_or_none, gather_all
+from vq.coordination.tree.reading import children_or_none, read_all
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
@@ -170,7 +170,8 @@ async def with_matches(coordinator: Coordinator, contract: ConsumerGroup) -> Con
 async def join_group(coordinator: Coordinator, group: str, member: str, value: Member) -> None:
     """Create this member's node; ``value.nonce`` must be unique to this process.
 
-    Joining again with the same nonce in the same session changes only the value (new topics).
+    Joining again with the same nonce in the same session changes only the value (new topics). The
+    node is made anew for that: the others watch the names of the members, not each member.
 
     Raises:
         NodeExists: Another live member has this name.
@@ -185,9 +186,9 @@ async def join_group(coordinator: Coordinator, group: str, member: str, value: M
         found = Member.decode(path, node.data)
         if found.nonce != value.nonce:
             raise NodeExists(path, f"member {member!r} of group {group!r} is there already")
-        if node.stat.ephemeral_owner != coordinator.session_id:
-            return [Delete(path, node.stat.version), create]  # left by our own ended session
-        return () if found == value else [Set(path, value.encode(), node.stat.version)]
+        if found == value and node.stat.ephemeral_owner == coordinator.session_id:
+            return ()
+        return [Delete(path, node.stat.version), create]  # it may be of our own ended session
 
     await update(coordinator, path, join, what=f"member {member!r} of group {group!r}")
 
@@ -242,19 +243,22 @@ async def member_names(coordinator: Coordinator, group: str) -> list[str]:
 async def members(coordinator: Coordinator, group: str) -> dict[str, MemberView]:
     """Return the members, sorted by name."""
     names = await member_names(coordinator, group)
-    found = await gather_all(read_member(coordinator, group, name) for name in names)
-    return {each.member: each for each in found if each is not None}
+    paths = [Member.path(group, name) for name in names]
+    nodes = zip(names, paths, await read_all(coordinator, paths), strict=True)
+    return {name: member_of(name, path, node) for name, path, node in nodes if node is not None}
 
 
-async def read_member(
-    coordinator: Coordinator, group: str, member: str, watch: Watch | None = None
-) -> MemberView | None:
-    """Return a member, None if there is none; ``watch`` fires when it changes or leaves."""
+async def read_member(coordinator: Coordinator, group: str, member: str) -> MemberView | None:
+    """Return a member, None if there is none."""
     path = Member.path(group, member)
     try:
-        node = await coordinator.get(path, watch=watch)
+        return member_of(member, path, await coordinator.get(path))
     except NoNode:
         return None
+
+
+def member_of(member: str, path: str, node: Node) -> MemberView:
+    """Return the member that a node tells of."""
     return MemberView(member, Member.decode(path, node.data), node.stat.ephemeral_owner)
 
 

@@ -62,19 +62,28 @@ class Stat(NamedTuple):
     """Version, creation and owner of a znode.
 
     ``czxid`` is unique to this creation of the node. ``ephemeral_owner`` is the id of the session
-    that owns an ephemeral node, 0 for a persistent one.
+    that owns an ephemeral node, 0 for a persistent one. ``children_version`` rises when a child is
+    created or deleted.
     """
 
     version: int
     czxid: int
     ephemeral_owner: int
     mtime_ms: int
+    children_version: int = 0
 
 
 class Node(NamedTuple):
     """A znode's value and stat, read together."""
 
     data: bytes
+    stat: Stat
+
+
+class Listing(NamedTuple):
+    """The sorted names of a znode's children and its stat, read together."""
+
+    names: list[str]
     stat: Stat
 
 
@@ -288,6 +297,10 @@ class Coordinator(Protocol):
         Raises:
             NoNode: It does not exist; no watch is left.
         """
+        ...
+
+    async def listing(self, path: str, *, watch: Watch | None = None) -> Listing:
+        """Return what ``children`` returns, and the stat of the node at that moment."""
         ...
 
     async def create(

@@ -117,7 +117,7 @@ def read_of(found: Any, path: str) -> Read:
 
 
 def stat_of(stat: ZnodeStat) -> Stat:
-    return Stat(stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
+    return Stat(stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime, stat.cversion)
 
 
 def translated(error: Exception, path: str) -> CoordinationError:

@@ -20,6 +20,7 @@ from vq.coordination.tree.coordinator import (
     Create,
     Delete,
     EventKind,
+    Listing,
     Node,
     NodeExists,
     NoNode,
@@ -543,15 +544,19 @@ class MemoryCoordinator(SessionBase):
 
     async def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
         """See ``Coordinator.children``."""
+        return (await self.listing(path, watch=watch)).names
+
+    async def listing(self, path: str, *, watch: Watch | None = None) -> Listing:
+        """See ``Coordinator.listing``."""
         full = self.full_path(path)
 
-        def read() -> list[str]:
-            names = self._seen.children(full)
+        def read() -> Listing:
+            found = Listing(self._seen.children(full), self._seen.get(full).stat)
             self.watches.on_children(full, watch)
-            return names
+            return found
 
-        names: list[str] = await self._call(read)
-        return names
+        found: Listing = await self._call(read)
+        return found
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, parents: bool = False

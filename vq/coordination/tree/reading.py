@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from vq.coordination.tree.coordinator import (
     READS_PER_CALL_MAX,
     Coordinator,
+    Listing,
     Node,
     NoNode,
     NotAllowed,
@@ -151,18 +152,28 @@ async def read_together(
         NotAllowed: One of them may not be read.
         CoordinationError: ZooKeeper cannot be asked.
     """
-    found: list[Read] = []
+    found: list[Node | None] = []
 
     async def read() -> None:
-        found.extend(await coordinator.get_many(paths))
+        found.extend(await read_all(coordinator, paths))
 
     async def set_watch(path: str) -> None:
         await coordinator.exists(path, watch=watch)
 
     # All are under way at once; a server answers the calls of a session one after the other.
     await gather_all([*(set_watch(each) for each in watched), read()])
+    return found
+
+
+async def read_all(coordinator: Coordinator, paths: Sequence[str]) -> list[Node | None]:
+    """Read any number of nodes with few requests, in this order; None for a missing one.
+
+    Raises:
+        NotAllowed: One of them may not be read.
+        CoordinationError: ZooKeeper cannot be asked.
+    """
     nodes: list[Node | None] = []
-    for each in found:
+    for each in await read_nodes(coordinator, paths):
         if isinstance(each, NotAllowed):
             raise each
         nodes.append(each)
@@ -188,12 +199,23 @@ async def children_or_none(
 
     The watch is set in both cases: on the children, or on the node's creation.
     """
+    found = await listing_or_none(coordinator, path, watch=watch)
+    return [] if found is None else found.names
+
+
+async def listing_or_none(
+    coordinator: Coordinator, path: str, *, watch: Watch | None = None
+) -> Listing | None:
+    """Return the names of the children and the node's stat; None if the node is missing.
+
+    The watch is set in both cases: on the children, or on the node's creation.
+    """
     while True:
         try:
-            return await coordinator.children(path, watch=watch)
+            return await coordinator.listing(path, watch=watch)
         except NoNode:
             if watch is None or await coordinator.exists(path, watch=watch) is None:
-                return []
+                return None
 
 
 async def numbered_children(coordinator: Coordinator, parent: str) -> list[int]:
@@ -204,16 +226,10 @@ async def numbered_children(coordinator: Coordinator, parent: str) -> list[int]:
 
 async def read_numbered(coordinator: Coordinator, parent: str) -> dict[int, bytes]:
     """Return the values of the numbered children, in order, without those deleted meanwhile."""
-
-    async def read(number: int) -> bytes | None:
-        try:
-            return (await coordinator.get(join(parent, str(number)))).data
-        except NoNode:
-            return None
-
     numbers = await numbered_children(coordinator, parent)
-    values = await gather_all(read(number) for number in numbers)
-    return {number: data for number, data in zip(numbers, values, strict=True) if data is not None}
+    nodes = await read_all(coordinator, [join(parent, str(number)) for number in numbers])
+    pairs = zip(numbers, nodes, strict=True)
+    return {number: node.data for number, node in pairs if node is not None}
 
 
 async def read_topic(
@@ -358,8 +374,13 @@ async def _all_partitions(coordinator: Coordinator, topic: TopicNode, name: str)
 async def _read_partitions(
     coordinator: Coordinator, name: str, numbers: Sequence[int]
 ) -> dict[int, PlacedVersion]:
-    nodes = await gather_all(_read_partition(coordinator, name, n) for n in numbers)
-    return {n: node for n, node in zip(numbers, nodes, strict=True) if node is not None}
+    paths = [Partition.path(name, number) for number in numbers]
+    nodes = await read_all(coordinator, paths)
+    return {
+        number: _placed(name, number, path, node)
+        for number, path, node in zip(numbers, paths, nodes, strict=True)
+        if node is not None
+    }
 
 
 async def _still(coordinator: Coordinator, path: str, known: Stat) -> bool:
@@ -373,20 +394,13 @@ async def count_partitions(coordinator: Coordinator) -> Counter[str]:
     counts: Counter[str] = Counter()
     for topic in await children_or_none(coordinator, TOPICS):
         numbers = await numbered_children(coordinator, Partition.parent(topic))
-        for found in await gather_all(_read_partition(coordinator, topic, n) for n in numbers):
-            if found is not None and found[0].writer_group is not None:
-                counts[found[0].writer_group] += 1
+        for placement, _ in (await _read_partitions(coordinator, topic, numbers)).values():
+            if placement.writer_group is not None:
+                counts[placement.writer_group] += 1
     return counts
 
 
-async def _read_partition(
-    coordinator: Coordinator, topic: str, number: int
-) -> PlacedVersion | None:
-    path = Partition.path(topic, number)
-    try:
-        node = await coordinator.get(path)
-    except NoNode:
-        return None
+def _placed(topic: str, number: int, path: str, node: Node) -> PlacedVersion:
     value = Partition.decode(path, node.data)
     return PartitionPlacement(topic, number, value.spans, value.state), node.stat.version
 

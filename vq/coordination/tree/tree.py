@@ -38,10 +38,17 @@ class _Znode:
     mtime_ms: int
     version: int = 0
     children: set[str] = field(default_factory=set)
+    children_version: int = 0
 
     @property
     def stat(self) -> Stat:
-        return Stat(self.version, self.czxid, self.ephemeral_owner, self.mtime_ms)
+        return Stat(
+            self.version,
+            self.czxid,
+            self.ephemeral_owner,
+            self.mtime_ms,
+            self.children_version,
+        )
 
 
 class ZnodeTree:
@@ -143,7 +150,9 @@ class ZnodeTree:
                 self._remember(undo, path)
                 self._remember(undo, parent_of(path))
                 del self._nodes[path]
-                self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
+                parent = self._nodes[parent_of(path)]
+                parent.children.discard(path.rpartition("/")[2])
+                parent.children_version += 1
                 events.append(WatchEvent(EventKind.DELETED, path))
                 events.append(WatchEvent(EventKind.CHILDREN, parent_of(path)))
                 return None
@@ -172,6 +181,7 @@ class ZnodeTree:
         owner = session if operation.ephemeral else 0
         node = self._nodes[path] = _Znode(operation.data, self.zxid, owner, now_ms)
         parent.children.add(path.rpartition("/")[2])
+        parent.children_version += 1
         events.append(WatchEvent(EventKind.CREATED, path))
         events.append(WatchEvent(EventKind.CHILDREN, parent_path))
         return node.stat
@@ -204,6 +214,7 @@ class ZnodeTree:
                 node.mtime_ms,
                 node.version,
                 set(node.children),
+                node.children_version,
             )
 
     def _restore(self, undo: dict[str, _Znode | None]) -> None:

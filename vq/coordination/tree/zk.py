@@ -34,6 +34,7 @@ from vq.coordination.tree.coordinator import (
     ConnectionLost,
     Create,
     Delete,
+    Listing,
     Node,
     NodeExists,
     NoNode,
@@ -462,6 +463,14 @@ class ZooKeeperCoordinator(SessionBase):
         """See ``Coordinator.children``."""
         full, once = self.full_path(path), self._once(watch)
         return sorted(await self._call(lambda c: c.get_children_async(full, watch=once), path))
+
+    async def listing(self, path: str, *, watch: Watch | None = None) -> Listing:
+        """See ``Coordinator.listing``."""
+        full, once = self.full_path(path), self._once(watch)
+        names, stat = await self._call(
+            lambda c: c.get_children_async(full, watch=once, include_data=True), path
+        )
+        return Listing(sorted(names), stat_of(stat))
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, parents: bool = False

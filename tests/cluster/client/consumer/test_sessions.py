@@ -2,12 +2,12 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from support.membership import (
     ALL,
-    P1,
     SOON,
     Group,
     lose_and_claim_again,
@@ -281,16 +281,16 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
     monkeypatch.setattr(memberships, "_AGAIN", SOON)
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
-    still_ours = claims.still_ours
+    those_still_ours = claims.those_still_ours
     failures = 1
 
-    async def fail(coordinator: Any, claim: claims.Claim) -> bool:
+    async def fail(coordinator: Any, claimed: Sequence[claims.Claim]) -> set[TopicPartition]:
         nonlocal failures
-        if claim.partition == P1 and failures:
+        if failures:
             failures -= 1
             raise CoordinationError("no answer")
-        return await still_ours(coordinator, claim)
+        return await those_still_ours(coordinator, claimed)
 
-    monkeypatch.setattr(shares.claims, "still_ours", fail)
+    monkeypatch.setattr(shares.claims, "those_still_ours", fail)
     await lose_and_claim_again(group, consumer)
     assert failures == 0

@@ -90,15 +90,15 @@ async def test_a_claim_goes_on_behind_the_last_commit_of_the_owner_before(
     """Which comes while the claim is under way, just before the release."""
     claimed = await claims.claim(other, "g", "m2", P0)
     theirs = (await ZooKeeperOffsets(other).commit([(claimed, at(100))])).done[P0]
-    get = client.get
+    get_many = client.get_many
 
-    async def after_the_release(path: str, **options: object) -> object:
-        monkeypatch.setattr(client, "get", get)
+    async def after_the_release(paths: Sequence[str]) -> object:
+        monkeypatch.setattr(client, "get_many", get_many)
         last = (await ZooKeeperOffsets(other).commit([(theirs, at(200))])).done[P0]
         await claims.release(other, last)
-        return await get(path, **options)
+        return await get_many(paths)
 
-    monkeypatch.setattr(client, "get", after_the_release)
+    monkeypatch.setattr(client, "get_many", after_the_release)
     mine = await known(client, await claims.claim(client, "g", "m1", P0))
     assert mine.committed == at(200)
     assert (await ZooKeeperOffsets(client).commit([(mine, at(300))])).done[P0].committed == at(300)

@@ -5,9 +5,10 @@ on its own part only: it begins to give up what another member should own, and i
 should own itself and is free (``share``). Only partitions that move stop. A member waits for the
 owner of a partition to release it.
 
-One task does the rounds. Watches, sessions and timers only wake it; each round reads the tree. A
-round waits for ZooKeeper and brokers, never for a listener: each partition that is given up or lost
-has a task of its own (``hand_overs``), and a pause of delivery is only begun.
+One task does the rounds. Watches, sessions and timers only wake it. A round looks at the group and
+plans if something may have changed (``settling`` says when); each round acts by the plan. A round
+waits for ZooKeeper and brokers, never for a listener: each partition that is given up or lost has a
+task of its own (``hand_overs``), and a pause of delivery is only begun.
 
     SUSPENDED  nothing is given up; after the session time-out delivery pauses, since another member
                may own the partitions by then
@@ -24,7 +25,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -33,12 +34,13 @@ from vq.client.consumer.deliver.permit import Permit, PermitKeeper
 from vq.client.consumer.group.group_consumer import GroupConsumer
 from vq.client.consumer.group.holds import Holds
 from vq.client.consumer.group.outside_offsets import MemberOffsets
+from vq.client.consumer.group.settling import Settling
 from vq.client.consumer.group.share import Share
 from vq.client.consumer.group.targets import Targets
 from vq.client.consumer.group.wanted import wanted_contract
 from vq.client.departures import Departure
 from vq.coordination.groups import groups
-from vq.coordination.groups.claims import Claim
+from vq.coordination.groups.claims import Assigned, Claim
 from vq.coordination.groups.contract import MemberDiffers, merge
 from vq.coordination.groups.group_mirror import GroupMirror
 from vq.coordination.groups.groups import MemberView
@@ -49,12 +51,13 @@ from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
+from vq.model import TopicPartition
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
 _AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
-#: Members that join at the same time cause one round instead of several.
+#: What comes at the same time causes one round instead of several.
 _DEBOUNCE_S = 0.02
 #: At the end: how long it is waited for that ZooKeeper deletes what is left.
 _LEAVE_S = 5.0
@@ -75,6 +78,23 @@ class _Proof:
     pauses: int
     session: int
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a look at the group has led to.
+
+    Attributes:
+        target: The partitions that this member should own.
+        members: Who is in the group.
+        assigned: The last claims that it was computed from.
+        places_due_at: When a place that is kept for another member is to be dropped.
+    """
+
+    target: frozenset[TopicPartition] = frozenset()
+    members: frozenset[str] = frozenset()
+    assigned: Mapping[TopicPartition, Assigned] = field(default_factory=dict)
+    places_due_at: float = math.inf
 
 
 class Membership:
@@ -110,7 +130,9 @@ class Membership:
         self._member = member
         self._has_all = config.model is GroupModel.BROADCASTING
         self._retry_topic = retry_topic  # which this member can read; "": none
-        self._targets = Targets(cluster, config, member, on_change=self.wake)
+        self._settling = Settling(cluster.rng)
+        self._plan = _Plan()
+        self._targets = Targets(cluster, config, member, on_change=self._changed)
         self._wanted = wanted_contract(
             config, filters, strategy=self._targets.strategy, offset_store=offsets.identity
         )
@@ -127,7 +149,9 @@ class Membership:
             consumer=consumer,
             wake=self.wake,
         )
-        self._mirror = GroupMirror(self._coordinator, self._group, on_change=self.wake)
+        self._mirror = GroupMirror(
+            self._coordinator, self._group, on_change=self._changed, on_moves=self._moved
+        )
         self._audit_at = -math.inf
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
@@ -159,7 +183,7 @@ class Membership:
             raise
         self._removers = [
             self._coordinator.add_listener(self._on_session),
-            self._cluster.on_change(self.wake),
+            self._cluster.on_change(self._changed),
         ]
         self._on_session(self._coordinator.state)
         if self._has_all:
@@ -253,7 +277,22 @@ class Membership:
             )
 
     def wake(self) -> None:
-        """Look at the group again soon."""
+        """Do a round soon."""
+        self._wake.set()
+
+    def _changed(self) -> None:
+        """The group, or a topic of it, may have changed."""
+        self._settling.changed(self._cluster.clock.monotonic())
+        self._wake.set()
+
+    def _moved(self) -> None:
+        """Partitions were claimed or released."""
+        self._settling.moved(self._cluster.clock.monotonic())
+        self._wake.set()
+
+    def _look_again(self) -> None:
+        """Have the next round look at the group; it comes soon."""
+        self._settling.at_once()
         self._wake.set()
 
     def _on_session(self, state: SessionState) -> None:
@@ -343,7 +382,7 @@ class Membership:
             topics = {**self._wanted.topics, self._retry_topic: ALL}
             self._wanted = replace(self._wanted, topics=topics)
             await self._ensure_contract()
-            self.wake()
+            self._look_again()
 
     def _value(self) -> Member:
         return Member(
@@ -421,11 +460,11 @@ class Membership:
         self._has_place = False
 
     async def _expire_places(self, kept: Mapping[str, MemberView]) -> float:
-        """Drop the places of members that did not come again; return the seconds to the next look.
+        """Drop the places of members that did not come again; return when the next one is due.
 
         Each member counts from when it first saw the place: no two clocks are compared.
         """
-        now, due_s = self._cluster.clock.monotonic(), math.inf
+        now, due_at = self._cluster.clock.monotonic(), math.inf
         seen = {
             (name, each.value.nonce): each for name, each in kept.items() if not each.session_id
         }
@@ -435,8 +474,8 @@ class Membership:
             if left <= 0 or name == self._member:
                 await groups.drop_place(self._coordinator, self._group, name, nonce, 0)
             else:
-                due_s = min(due_s, left)
-        return due_s
+                due_at = min(due_at, now + left)
+        return due_at
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -499,49 +538,77 @@ class Membership:
 
     async def _round(self) -> float:
         """Do one step towards the plan; return the seconds until the next round."""
-        state = self._coordinator.state
         self.share.drop_ended()
         if self._session != self._coordinator.session_id:
             self.is_paused = False  # what was in doubt is lost
-        if state is not SessionState.CONNECTED:
+        if self._coordinator.state is not SessionState.CONNECTED:
             return self._config.audit_interval_s  # the session's next state wakes us
         self._maybe_audit()
+        now = self._cluster.clock.monotonic()
+        is_new = self._session != self._coordinator.session_id
+        due_at = min(self._settling.due_at, self._plan.places_due_at)
+        if is_new or self.is_paused or now >= due_at:
+            self._settling.begin(now)
+            try:
+                counts = await self._look()
+            except BaseException:
+                self._settling.at_once()
+                raise
+        else:
+            await self.share.drop_lost(None)
+            counts = not self._settling.is_settling
+        if counts:
+            await self._act()
+        now = self._cluster.clock.monotonic()
+        due_at = min(self._audit_at, self._plan.places_due_at, self._settling.due_at)
+        return max(_DEBOUNCE_S, due_at - now)
+
+    async def _look(self) -> bool:
+        """Look at the group and make the plan; False: it does not count, another look is due."""
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
         # It takes long the first time; others may join meanwhile.
-        for topic in await self._targets.topics_of(self._value()):
-            await self._targets.partitions(topic)
+        await self._targets.know(await self._targets.topics_of(self._value()))
         proof = await self._prove()
         await self._follow_contract()
         live, kept = groups.with_places(await self._mirror.members())
         if self._member not in live:
             await self._join()
-            self._wake.set()
-            return self._config.audit_interval_s
+            self._look_again()
+            return False
         mine = replace(live[self._member].value, topics=tuple(sorted(self._wanted.topics)))
         if mine != live[self._member].value:  # the retry topic came in
             await groups.join_group(self._coordinator, self._group, self._member, mine)
-        due_s = await self._expire_places(kept)
+        due_at = await self._expire_places(kept)
         present = {**kept, **live}
         topics = {name: await self._targets.topics_of(each.value) for name, each in present.items()}
         assigned = await self._mirror.assigned(set().union(*topics.values()))
         await self.share.drop_lost(assigned)
         if not self._resume(proof):
-            return self._config.audit_interval_s
+            self._look_again()
+            return False
         target = await self._targets.target(self.contract.strategy, present, topics, assigned)
         self.target_count = len(target)
+        self._mirror.expect(self._targets.moves(assigned))
+        if self._plan.members:
+            now = self._cluster.clock.monotonic()
+            self._settling.saw(len(self._plan.members ^ present.keys()), now)
+        self._plan = _Plan(frozenset(target), frozenset(present), assigned, due_at)
+        return True
+
+    async def _act(self) -> None:
+        """Give up and claim what the plan says."""
+        plan = self._plan
         self.share.give_up(
             hold
             for hold in self._holds
             if hold.is_owned
             and not hold.is_leaving
-            and (hold.partition not in target or self._targets.is_made_anew(hold))
+            and (hold.partition not in plan.target or self._targets.is_made_anew(hold))
         )
         # Also of partitions that are wanted again by now: what is drained delivers nothing.
         self.share.resume_hand_overs()
-        await self.share.claim_all(target, assigned, present.keys())
-        left_s = self._audit_at - self._cluster.clock.monotonic()
-        return max(_DEBOUNCE_S, min(left_s, due_s))
+        await self.share.claim_all(plan.target, plan.assigned, plan.members)
 
     async def _prove(self) -> "_Proof | None":
         """While delivery pauses: have the reads that follow prove what is owned."""
@@ -562,7 +629,6 @@ class Membership:
             or proof.session != self._coordinator.session_id
             or self._coordinator.state is not SessionState.CONNECTED
         ):
-            self._wake.set()
             return False
         self.is_paused = False
         self._permit.grant(proof.since)
@@ -573,12 +639,14 @@ class Membership:
         now = self._cluster.clock.monotonic()
         if now >= self._audit_at:
             self._audit_at = now + self._config.audit_interval_s
+            self._settling.at_once()
             self._mirror.audit()
             self._targets.audit()
             self.share.doubt()
 
     def _doubt(self) -> None:
         """Have everything read again: it may have changed without a hint."""
+        self._settling.at_once()
         self._mirror.doubt()
         self._targets.doubt()
         self.share.doubt()

@@ -128,6 +128,7 @@ class Share:
         self._consumer = consumer
         self._wake = wake
         self._is_doubtful = True  # the next round compares everything held with the tree
+        self._suspects: set[TopicPartition] = set()  # whose commits were refused as stale
         self._owners_doubted = False  # since the last claim began
         self.hand_overs = HandOvers(
             self._lead, group=group, member=member, rng=cluster.rng, wake=wake
@@ -163,7 +164,7 @@ class Share:
     # Claims ---------------------------------------------------------------------------------------
     async def claim_all(
         self,
-        wanted: set[TopicPartition],
+        wanted: Collection[TopicPartition],
         assigned: Mapping[TopicPartition, Assigned],
         members: Collection[str],
     ) -> None:
@@ -356,10 +357,11 @@ class Share:
     ) -> Sequence[CoordinationError | None]:
         return await claims.release_together(self._coordinator, released)
 
-    async def drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
+    async def drop_lost(self, assigned: Mapping[TopicPartition, Assigned] | None) -> None:
         """Compare what is held with the owner nodes; lose what another member owns.
 
-        All of it after a lost connection and at each audit, otherwise what the assignments doubt.
+        All of it after a lost connection and at each audit, otherwise what a refused commit casts
+        doubt on, or the last claims if they were just read.
         """
         suspects = [
             hold
@@ -368,14 +370,30 @@ class Share:
             and not self._has_all
             and (
                 self._is_doubtful
-                or hold.partition not in assigned
-                or assigned[hold.partition].version > hold.claim.generation
+                or hold.partition in self._suspects
+                or (
+                    assigned is not None
+                    and (
+                        hold.partition not in assigned
+                        or assigned[hold.partition].version > hold.claim.generation
+                    )
+                )
             )
         ]
 
-        async def look(hold: Hold) -> None:
-            is_ours = await claims.still_ours(self._coordinator, hold.claim)
-            if not is_ours and hold.is_owned:  # not released by ourselves meanwhile
+        is_doubtful, self._is_doubtful = self._is_doubtful, False
+        refused, self._suspects = self._suspects, set()
+        if not suspects:
+            return
+        try:
+            claimed = [hold.claim for hold in suspects]
+            ours = await claims.those_still_ours(self._coordinator, claimed)
+        except BaseException:
+            self._is_doubtful |= is_doubtful
+            self._suspects |= refused
+            raise
+        for hold in suspects:
+            if hold.partition not in ours and hold.is_owned:  # not released by ourselves meanwhile
                 logger.warning(
                     "partition lost to another member",
                     group=self._group,
@@ -383,13 +401,7 @@ class Share:
                     partition=hold.partition,
                 )
                 self._lose(hold)
-
-        is_doubtful, self._is_doubtful = self._is_doubtful, False
-        try:
-            await _each(suspects, look)
-        except BaseException:
-            self._is_doubtful = is_doubtful
-            raise
+        await asyncio.sleep(0)  # they are stopped before a pause of the others may end
 
     def drop_ended(self) -> None:
         """Lose what was claimed in a session that ended, and with it every owner node of it."""
@@ -447,6 +459,8 @@ class Share:
         outcome: dict[TopicPartition, VqError | None] = {each: stale(each) for each in progress}
         for each, error in zip(wanted, written, strict=True):
             outcome[each.hold.partition] = error
+            if isinstance(error, GenerationStale):
+                self._suspects.add(each.hold.partition)
         return outcome
 
     async def _commit_together(self, wanted: Sequence[_Commit]) -> Sequence[VqError | None]:

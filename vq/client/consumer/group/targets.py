@@ -4,7 +4,7 @@ The strategies are in ``coordination.groups.rebalance``. In here: what they need
 counts when one of the application fails.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
@@ -17,6 +17,7 @@ from vq.coordination.groups.rebalance import (
     Shares,
     group_strategy_of,
 )
+from vq.coordination.topics.routes import Routes
 from vq.coordination.tree.coordinator import Watch
 from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.paths import TOPICS
@@ -75,11 +76,11 @@ class Targets:
         In a broadcasting group that is all of its topics.
         """
         if self._has_all:
-            found = [await self.partitions(topic) for topic in sorted(topics[self._member])]
+            found = [await self._partitions(topic) for topic in sorted(topics[self._member])]
             return set().union(*found)
         partitions: list[TopicPartition] = []
         for topic in sorted(set().union(*topics.values())):
-            partitions += await self.partitions(topic)
+            partitions += await self._partitions(topic)
         balance = GroupBalance(
             members=topics,
             partitions=partitions,
@@ -89,6 +90,14 @@ class Targets:
         )
         self._share_out(strategy, balance)
         return {each for each, member in self._shares.items() if member == self._member}
+
+    def moves(self, assigned: Mapping[TopicPartition, Assigned]) -> set[TopicPartition]:
+        """Return the partitions that another member should own than the one that had them last."""
+        return {
+            each
+            for each, member in self._shares.items()
+            if each not in assigned or assigned[each].member != member
+        }
 
     async def topics_of(self, member: Member) -> frozenset[str]:
         """Return the topics that a member subscribes to, those that match its patterns included.
@@ -123,11 +132,22 @@ class Targets:
         view = self._cluster.routes.topics.get(hold.partition.topic)
         return view is not None and view.id != hold.reading.fetcher.topic_id
 
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic; none where there is no such topic."""
+    async def know(self, topics: Iterable[str]) -> None:
+        """Have the partitions of topics read, unless they are known."""
+        for topic in topics:
+            await self._routes(topic)
+
+    async def _routes(self, topic: str) -> Routes | None:
+        """Return routes that have a topic; None: there is no such topic."""
         try:
-            routes = await self._cluster.track(topic)
+            return await self._cluster.track(topic)
         except (UnknownTopic, InvalidArgument):
+            return None
+
+    async def _partitions(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic; none where there is no such topic."""
+        routes = await self._routes(topic)
+        if routes is None:
             return []
         return [TopicPartition(topic, each.partition) for each in routes.partitions(topic)]
 

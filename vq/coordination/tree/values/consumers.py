@@ -17,7 +17,7 @@ from vq.coordination.tree.values.group_terms import (
     check_model,
     check_order,
 )
-from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type
+from vq.coordination.tree.values.value import FORMAT_VERSION, Value, check_type, declared_fields
 from vq.errors import InvalidArgument
 from vq.limits import EPOCH_MAX
 from vq.message_filter import Filter
@@ -292,6 +292,18 @@ class Assignment(PartitionOfGroup):
     generation: int = 0
     history: tuple[PastClaim, ...] = ()
 
+    @classmethod
+    def member_in(cls, path: str, data: bytes) -> str:
+        """Return the member alone, of the bytes stored at ``path``: a third of what decoding costs.
+
+        Raises:
+            Unreadable: See ``decode``; the other fields are not checked.
+        """
+        member = cls._document(path, data).get("member", "")
+        if type(member) is not str:
+            raise cls._unreadable(path, data, TypeError(f"member = {member!r} is not str"))
+        return member
+
     def _to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {"member": self.member, "generation": self.generation}
         if self.history:
@@ -309,9 +321,10 @@ class Assignment(PartitionOfGroup):
 
 
 def _past_claim(document: Mapping[str, Any]) -> PastClaim:
-    found = {each.name: document[each.name] for each in fields(PastClaim)}
-    for each in fields(PastClaim):
-        check_type(each.name, found[each.name], str(each.type))
+    declared = declared_fields(PastClaim)
+    found = {name: document[name] for name in declared}
+    for name, value in found.items():
+        check_type(name, value, declared[name])
     return PastClaim(**found)
 
 

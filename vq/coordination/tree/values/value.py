@@ -7,6 +7,7 @@ a newer value of the same version) and refuses a higher ``v``.
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 from vq.coordination.tree.coordinator import Unreadable
@@ -32,26 +33,34 @@ class Value:
         Raises:
             Unreadable: They are not a value of this class, or a newer vq wrote them.
         """
+        document = cls._document(path, data)
         try:
-            document = json.loads(data)
+            return cls._from_json(document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise cls._unreadable(path, data, error) from error
+
+    @classmethod
+    def _document(cls, path: str, data: bytes) -> dict[str, Any]:
+        """Return the object of a version that this vq reads; its fields are not checked."""
+        try:
+            document: dict[str, Any] = json.loads(data)
             version = document["v"]
             if type(version) is not int or version < 1:
                 raise ValueError(f"v = {version!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Unreadable(
-                f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
-            ) from error
+            raise cls._unreadable(path, data, error) from error
         if version > cls._newest:
             raise Unreadable(
                 f"znode {path!r} has format v{version}, this vq reads up to v{cls._newest}; "
                 "upgrade vq here"
             )
-        try:
-            return cls._from_json(document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unreadable(
-                f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
-            ) from error
+        return document
+
+    @classmethod
+    def _unreadable(cls, path: str, data: bytes, error: Exception) -> Unreadable:
+        return Unreadable(
+            f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
+        )
 
     def _version(self) -> int:
         """Return the version to write: a vq that reads only lower ones would misread the value."""
@@ -67,28 +76,42 @@ class Value:
     @classmethod
     def _plain_fields(cls, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that are present, each checked against its annotation."""
-        known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
-        values = {name: document[name] for name in known if name in document}
+        declared = declared_fields(cls)  # type: ignore[arg-type]
+        values = {name: document[name] for name in declared if name in document}
         for name, value in values.items():
-            check_type(name, value, str(known[name].type))
+            check_type(name, value, declared[name])
         return values
 
 
-def check_type(name: str, value: object, declared: str) -> None:
-    """Check a decoded field against its annotation: int, str, bool, float or a container."""
-    allowed: dict[str, tuple[type, ...]] = {
+@cache
+def declared_fields(kind: type) -> Mapping[str, str]:
+    """Return the fields of a dataclass with their annotations."""
+    return {each.name: str(each.type) for each in fields(kind)}
+
+
+#: What a plain field of an annotation may have; an annotation may be a class.
+_ALLOWED: Final[Mapping[str, tuple[type, ...]]] = {
+    form: types
+    for annotation, types in {
         "int": (int,),
         "str": (str,),
         "bool": (bool,),
         "float": (int, float),
         "str | None": (str, type(None)),
         "int | None": (int, type(None)),
-    }
-    for annotation, types in allowed.items():
-        if declared in {annotation, f"<class '{annotation}'>"}:
-            if not isinstance(value, types) or (bool not in types and isinstance(value, bool)):
-                raise TypeError(f"{name} = {value!r} is not {annotation}")
-            return
+    }.items()
+    for form in (annotation, f"<class '{annotation}'>")
+}
+
+
+def check_type(name: str, value: object, declared: str) -> None:
+    """Check a decoded field against its annotation: int, str, bool, float or a container."""
+    types = _ALLOWED.get(declared)
+    if types is not None:
+        if not isinstance(value, types) or (bool not in types and isinstance(value, bool)):
+            annotation = declared.removeprefix("<class '").removesuffix("'>")
+            raise TypeError(f"{name} = {value!r} is not {annotation}")
+        return
     if "Mapping" in declared and not (
         isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
     ):
