@@ -46,7 +46,7 @@ async def transact(
     producer = await factory.create_producer(
         ProducerConfig(
             send_timeout_s=rng.choice((0.7, 3.0, 12.0)),
-            transactional_id=f"id of {name}" if rng.random() < 0.5 else None,
+            transactional_id=f"id-{name}".replace("#", "-") if rng.random() < 0.5 else None,
         )
     )
     count = 0
