@@ -21,8 +21,9 @@ from vq.model import TopicSettings
 
 PARTITIONS = 20
 GROUPS = ("b1", "b2")
-#: The topic's node, its list of changes, its partitions, and whether it is still the same topic.
-READ_CALLS = 3 + PARTITIONS
+#: The topic's node, its list of changes, its partitions at once, and whether it is still the same
+#: topic.
+READ_CALLS = 4
 #: The names of the groups; of each its settings, its state, its master, its nodes, its count.
 GROUP_CALLS = 1 + 5 * len(GROUPS)
 #: Is the topic there, is there any; the groups; the change; the result.

@@ -21,7 +21,7 @@ from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.producer.transaction_listener import HalfResult
-from vq.errors import BufferFull, InvalidState, NotPublished, VqError
+from vq.errors import BufferFull, InvalidArgument, InvalidState, NotPublished, VqError
 from vq.model import (
     Cancellation,
     Message,
@@ -32,6 +32,7 @@ from vq.model import (
     check_timeout,
     check_xid,
 )
+from vq.shown import shown
 
 
 class MessageProducer:
@@ -292,7 +293,10 @@ class MessageProducer:
         Raises:
             VqError: See there.
         """
-        consumer._take(self._here().transactions.current())
+        current = self._here().transactions.current()
+        if not isinstance(consumer, MessageConsumer):
+            raise InvalidArgument(f"consumer {shown(consumer)} is no vq consumer of this API")
+        consumer._take(current)
 
     async def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this task; see ``vq.Transaction.commit``.
@@ -345,8 +349,8 @@ class MessageProducer:
                 has a transactional id.
             VqError: The journal does not answer.
         """
-        name = check_xid(xid)
         two_phase = self._here().two_phase
+        name = check_xid(xid)
         await two_phase.check_free(name, self.config.send_timeout_s)
         two_phase.begin(name)
         self._append = self._append_beside
@@ -399,14 +403,15 @@ class MessageProducer:
         Raises:
             VqError: The master of a partition of the journal does not answer.
         """
+        two_phase = self._here().two_phase
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        return await self._here().two_phase.recover(bound)
+        return await two_phase.recover(bound)
 
     async def _tpc_end(
         self, xid: Xid | None, state: TransactionState, timeout: float | None
     ) -> None:
-        name = None if xid is None else check_xid(xid)
         two_phase = self._here().two_phase
+        name = None if xid is None else check_xid(xid)
         core = two_phase.chosen(name)
         if core is None:
             assert name is not None

@@ -18,7 +18,7 @@ from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.producer.transaction_listener import HalfResult
 from vq.client.runtime import LoopThread
-from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
+from vq.errors import BufferFull, InvalidArgument, InvalidState, NotPublished, TimedOut, VqError
 from vq.model import (
     Cancellation,
     Message,
@@ -29,6 +29,7 @@ from vq.model import (
     check_timeout,
     check_xid,
 )
+from vq.shown import shown
 
 _SEND_SYNC_S = 3.0
 ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
@@ -345,12 +346,16 @@ class MessageProducer:
                 ZooKeeper.
 
         Raises:
+            InvalidArgument: It is no consumer of this API.
             InvalidState: This thread has no transaction, or another consumer's offsets in it; or
                 the consumer cannot be part of it.
             GenerationStale: A message is of a partition that another member has now.
             TransactionRefused: Its time is over.
         """
-        consumer._take(self._transactions.current())
+        current = self._transactions.current()
+        if not isinstance(consumer, MessageConsumer):
+            raise InvalidArgument(f"consumer {shown(consumer)} is no vq consumer of this API")
+        consumer._take(current)
 
     def commit(self, timeout: float | None = None) -> list[SendResult]:
         """Commit the transaction of this thread; see ``Transaction.commit``.
