@@ -486,7 +486,7 @@ class ConsumerConfig:
     workers: int = 1
     batch_size: int = 1
     batch_wait_ms: float = 0.0
-    window_messages: int = 10_000
+    window_messages: int = 50_000
     window_bytes: int = 16 * limits.MIB
     order: Ordering | Literal["strict", "relaxed"] = Ordering.STRICT
     max_attempts: int | None = None
