@@ -46,7 +46,7 @@ BOUNDS = [
     (ConsumerConfig, "prefetch_bytes", 64 * limits.KIB, limits.GIB),
     (ConsumerConfig, "buffer_bytes", limits.MIB, 64 * limits.GIB),
     (ConsumerConfig, "workers", 1, 1_000),
-    (ConsumerConfig, "batch_size", 1, 10_000),
+    (ConsumerConfig, "batch_size", 1, 50_000),
     (ConsumerConfig, "window_messages", 1, 1_000_000),
     (ConsumerConfig, "window_bytes", 64 * limits.KIB, limits.GIB),
     (ConsumerConfig, "max_attempts", 1, 1_000),
