@@ -212,13 +212,15 @@ def end_and_prepare(
 
 
 def settle(ready: Ready, *, client: dict[str, Any]) -> dict[str, Any]:
-    """Return once every journal tells what it has."""
+    """Return once every journal tells what it has, and all that is committed is stored again."""
 
     async def run() -> int:
         async with aio.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
             while True:
                 try:
-                    return len(await factory.admin.list_transactions())
+                    found = await factory.admin.list_transactions()
+                    if not any(e.state is vq.TransactionState.COMMITTED for e in found):
+                        return len(found)
                 except vq.VqError:  # they are being read
                     if time.perf_counter() > begin + SETTLE_S:
                         raise
