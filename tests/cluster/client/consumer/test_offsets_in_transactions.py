@@ -515,6 +515,7 @@ async def test_what_cannot_be_part_of_a_transaction_is_refused(
     await producer.send_offsets(consumer)  # again: it has them
     with pytest.raises(InvalidState, match="cannot be prepared"):
         await transaction.prepare()
+    assert transaction.is_open
     monkeypatch.setattr(zookeeper_offsets, "REQUEST_BYTES_MAX", 100)
     with pytest.raises(BatchTooLarge, match="100 are allowed"):
         await transaction.commit()

@@ -58,7 +58,7 @@ __all__ = ["TransactionCore", "Transactions"]
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
 #: What a refusal may say of a transaction that still may be committed.
-_UNDECIDED: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
+_MAY_COMMIT: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
 #: The journal is told for so long that it need not wait for the time-out of a transaction.
 _TOLD_S: Final = 1.0
 #: Ids of messages are taken so many at a time.
@@ -444,13 +444,13 @@ class TransactionCore:
         """
         if self._stage is _Stage.PREPARED:
             return
+        if self._moving is not None:  # and it stays as it is
+            raise InvalidState(
+                "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot be "
+                "prepared for somebody else's decision"
+            )
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
-            if self._moving is not None:
-                raise InvalidState(
-                    "a transaction with offsets of a consumer is decided in ZooKeeper; it cannot "
-                    "be prepared for somebody else's decision"
-                )
             if not self._requests:
                 self._prepares, self._checks = True, checks
                 await self._make_requests()
@@ -920,7 +920,7 @@ class TransactionCore:
 def _tells_the_end(error: VqError) -> bool:
     """Whether a refusal says what became of a request that was sent before and got no answer."""
     ended = isinstance(error, TransactionRefused | ProducerFenced)
-    return ended and error.details.get("state") not in _UNDECIDED
+    return ended and error.details.get("state") not in _MAY_COMMIT
 
 
 def _group_of(cluster: ClusterClient, partition: TopicPartition) -> str | None:
