@@ -1,6 +1,7 @@
 """Connections: bad input, deadlines, caps, back-pressure. Nothing a peer sends harms the others."""
 
 import asyncio
+import dataclasses
 import math
 import struct
 from typing import Any
@@ -12,6 +13,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker.serving import broker_session
 from vq.broker.serving.dispatcher import Route
+from vq.broker.serving.server import Server
 from vq.errors import Busy, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
@@ -46,6 +48,14 @@ class Raw(asyncio.Protocol):
 
 async def _raw(served) -> Raw:
     return (await served.cluster.network.connect(served.node.address, Raw))[1]
+
+
+def _tighten(server: Server, **limits: Any) -> None:
+    """Shorten deadlines of a server that runs, once the requests of a test have reached it.
+
+    From the start they would also end those connections that a slow machine serves late.
+    """
+    server.limits = dataclasses.replace(server.limits, **limits)
 
 
 def _frame(command: int, header: bytes = b"", body: bytes = b"", *, version: int = 1) -> bytes:
@@ -143,10 +153,12 @@ async def test_a_dripping_frame_is_disconnected(cluster):
 
 async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(cluster):
     """Waiting for data is not idleness."""
-    node, _ = await strict(cluster, idle_timeout_s=0.05)
+    node, server = await strict(cluster)
     await cluster.create_topic("t")
     waiting = await Client.connect(cluster.network, node.address)
     answer = waiting.send_get("t", 0, 0, max_wait_ms=20_000)
+    await until(lambda: server.reads_waiting)
+    _tighten(server, idle_timeout_s=0.05)
     idle = (await cluster.network.connect(node.address, Raw))[1]
     begun = asyncio.get_running_loop().time()
     idle.transport.write(HELLO)
@@ -159,7 +171,7 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
 
 async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
     """It has sent one, and is not read until there is room for it."""
-    node, server = await strict(cluster, idle_timeout_s=0.05, put_bytes_waiting_max=4_096)
+    node, server = await strict(cluster, put_bytes_waiting_max=4_096)
     await cluster.create_topic("t")
     busy = await Client.connect(cluster.network, node.address)
     await busy.put("t", 0, [message(b"x")])
@@ -169,6 +181,7 @@ async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
     other = await Client.connect(cluster.network, node.address)
     second = other.send_put("t", 0, [message(b"y" * 4_000)])
     await until(lambda: server.held.addresses)
+    _tighten(server, idle_timeout_s=0.05)
     idle = (await cluster.network.connect(node.address, Raw))[1]
     idle.transport.write(HELLO)
     await idle.refused()
@@ -434,7 +447,7 @@ async def test_a_full_window_is_refused_as_busy(cluster):
 
 async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluster):
     """Answers that are not taken make the broker stop reading, and end the connection in time."""
-    node, server = await strict(cluster, write_timeout_s=0.1, write_buffer_bytes=10_000)
+    node, server = await strict(cluster, write_buffer_bytes=10_000)
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])
@@ -451,6 +464,7 @@ async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluste
         await asyncio.sleep(0.001)
     await until(lambda: session.congested)
     assert node.parts.context.counters.bytes_out < 1_100_000
+    _tighten(server, write_timeout_s=0.1)
     await until(lambda: session not in server.sessions)
     await client.put("t", 0, [message(b"x")])
 
