@@ -86,6 +86,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "lag_exporter",
         "Serve the lag of all consumer groups as metrics for Prometheus.",
     ),
+    "console": Entry(
+        "vq.cli.console.console",
+        "console",
+        "Serve the web console; make and change its accounts.",
+    ),
     "report": Entry(
         "vq.cli.reports.reports",
         "report",

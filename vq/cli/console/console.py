@@ -1,0 +1,266 @@
+"""``vq console``: serve the web console; make and change its accounts."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.errors import InvalidArgument, VqError
+from vq.extras import install_command
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from vq.client.config import MessageFactoryConfig
+
+T = TypeVar("T")
+ROLES = ("viewer", "operator", "admin")
+
+
+class NoConsole(VqError):
+    """A package that the console needs is not installed."""
+
+
+def _needs_packages() -> None:
+    try:
+        import argon2
+        import babel
+        import jinja2
+        import sqlalchemy
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise NoConsole(
+            f"the console needs a package that is missing ({error.name}): {install_command('web')}"
+        ) from None
+    del argon2, babel, jinja2, sqlalchemy, starlette, uvicorn
+
+
+_database = click.option(
+    "--database",
+    metavar="URL",
+    envvar="VQ_CONSOLE_DATABASE",
+    help="What the console remembers: sqlite:///FILE, postgresql://…, mariadb://… or mysql://….  "
+    "[sqlite:///vq-console.db]",
+)
+
+
+@click.group(cls=Commands, invoke_without_command=True)
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
+)
+@click.option(
+    "--port",
+    type=WholeNumber(0, 65535),
+    metavar="N",
+    default=8120,
+    show_default=True,
+    help="Port to listen on; 0 takes a free one.",
+)
+@_database
+@click.option(
+    "--public-url",
+    metavar="URL",
+    default="",
+    envvar="VQ_CONSOLE_PUBLIC_URL",
+    help="What browsers call the console, if a proxy is between.",
+)
+@click.option(
+    "--open",
+    "is_open",
+    is_flag=True,
+    help="Let everybody on this machine act, until there is an account.",
+)
+@click.option(
+    "--also",
+    "others",
+    multiple=True,
+    metavar="NAME=HOST:PORT[,…][/CLUSTER]",
+    help="Show another cluster, too; may be given several times.",
+)
+@command_options
+@click.pass_context
+def console(
+    context: click.Context,
+    invocation: Invocation,
+    host: str,
+    port: int,
+    database: str | None,
+    public_url: str,
+    is_open: bool,
+    others: Sequence[str],
+) -> None:
+    """Serve the web console; make and change its accounts.
+
+    On an address that only this machine reaches, everybody may look until there is an account.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _needs_packages()
+    from vq.console.config import ConsoleConfig
+    from vq.console.server import serve
+
+    own = invocation.client_config()
+    config = ConsoleConfig(
+        clusters={own.cluster: own, **dict(_other(each, own) for each in others)},
+        host=host,
+        port=port,
+        database=_url(database),
+        public_url=public_url,
+        open=is_open,
+    )
+
+    def started(address: str) -> None:
+        if invocation.output.as_json:
+            invocation.output.document({"console": address})
+        else:
+            invocation.output.line(f"console  {address}")
+        sys.stdout.flush()
+
+    serve(config, started)
+
+
+def _url(database: str | None) -> str:
+    from vq.console.config import DATABASE_FILE
+
+    return database or f"sqlite:///{DATABASE_FILE}"
+
+
+def _other(text: str, own: "MessageFactoryConfig") -> "tuple[str, MessageFactoryConfig]":
+    from dataclasses import replace
+
+    name, equals, where = text.partition("=")
+    servers, _, cluster = where.partition("/")
+    if not equals or not servers:
+        raise click.UsageError(
+            f"--also {text!r} is not like NAME=HOST:PORT or NAME=HOST:PORT/CLUSTER"
+        )
+    return name, replace(own, zookeeper=servers, cluster=cluster or own.cluster)
+
+
+# Accounts -------------------------------------------------------------------------------------
+@console.group(cls=Commands)
+def account() -> None:
+    """List, make, change and remove accounts of the console."""
+
+
+_ACCOUNT = record(name=TEXT, role=TEXT, state=TEXT, created_ms=WHOLE)
+
+
+def _work(database: str | None, work: "Callable[[Connection], T]") -> T:
+    _needs_packages()
+    from vq.console.database.database import Database
+
+    opened = Database(_url(database))
+    try:
+        opened.upgrade()
+        return opened.run_here(work)
+    finally:
+        opened.close()
+
+
+def _password(given: bool) -> str | None:
+    """Ask for a password on the terminal, or read the first line of the input."""
+    if not given:
+        return None
+    if sys.stdin.isatty():
+        text: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        return text
+    line = sys.stdin.readline().rstrip("\n")
+    if not line:
+        raise InvalidArgument("give the password on the terminal, or as first line of the input")
+    return line
+
+
+@account.command(name="list")
+@_database
+@command_options
+@shows(some(_ACCOUNT))
+def list_(invocation: Invocation, database: str | None) -> None:
+    """List the accounts of the console."""
+    from vq.console.accounts import accounts
+
+    found = _work(database, accounts.list_accounts)
+    rows = [
+        {
+            "name": each.name,
+            "role": str(each.role),
+            "state": "disabled" if each.disabled else "good",
+            "created_ms": each.created_ms,
+        }
+        for each in found
+    ]
+    invocation.output.table(rows, columns=["name", "role", "state"])
+
+
+@account.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True)
+@click.option("--no-password", is_flag=True, help="It logs in with a provider of identities only.")
+@_database
+@command_options
+def add(
+    invocation: Invocation, name: str, role: str, no_password: bool, database: str | None
+) -> None:
+    """Make an account; its password is asked for, or the first line of the input."""
+    _needs_packages()
+    from vq.console.accounts.accounts import Role, add_account
+
+    password = _password(not no_password)
+    _work(database, lambda connection: add_account(connection, name, Role(role), password))
+    invocation.output.line(f"account {name} made: {role}")
+
+
+@account.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), help="What it may do from now on.")
+@click.option("--password", is_flag=True, help="Give it a new password.")
+@click.option("--disable/--enable", default=None, help="Whether it may log in.")
+@_database
+@command_options
+def change(
+    invocation: Invocation,
+    name: str,
+    role: str | None,
+    password: bool,
+    disable: bool | None,
+    database: str | None,
+) -> None:
+    """Change an account; its sessions end."""
+    _needs_packages()
+    from vq.console.accounts.accounts import Role, change_account
+
+    given = _password(password)
+    _work(
+        database,
+        lambda connection: change_account(
+            connection,
+            name,
+            role=None if role is None else Role(role),
+            password=given,
+            disabled=disable,
+        ),
+    )
+    invocation.output.line(f"account {name} changed")
+
+
+@account.command()
+@click.argument("name")
+@_database
+@yes_option
+@command_options
+def remove(invocation: Invocation, name: str, yes: bool, database: str | None) -> None:
+    """Remove an account; what it did stays in the audit."""
+    _needs_packages()
+    from vq.console.accounts.accounts import read_account, remove_account
+
+    found: Any = _work(database, lambda connection: read_account(connection, name))
+    if not yes:
+        invocation.output.line(f"account {name} ({found.role}) would be removed")
+        invocation.only_planned()
+        return
+    _work(database, lambda connection: remove_account(connection, name))
+    invocation.output.line(f"account {name} removed")

@@ -1,0 +1,99 @@
+"""Sessions of browsers. What a browser has is random; the database has its hash."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy
+from sqlalchemy import Connection
+
+from vq.console.accounts.accounts import Role, now_ms
+from vq.console.database.schema import accounts, sessions
+
+_HOUR_MS: Final = 3_600_000
+#: How often at most the use of a session is written down.
+_TOUCH_MS: Final = 60_000
+SESSIONS_PER_ACCOUNT_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who a browser is logged in as.
+
+    Attributes:
+        account: Name of the account.
+        role: What it may do now.
+        csrf: What a form must send along.
+    """
+
+    account: str
+    role: Role
+    csrf: str
+
+
+def begin_session(
+    connection: Connection, account: str, address: str, role: Role | None = None
+) -> str:
+    """Begin a session; return what the browser is to keep. ``role``: of an identity's provider."""
+    token = secrets.token_urlsafe(32)
+    now = now_ms()
+    connection.execute(
+        sessions.insert().values(
+            token_hash=_hash(token),
+            account=account,
+            role=None if role is None else role.value,
+            csrf=secrets.token_urlsafe(32),
+            address=address[:100],
+            created_ms=now,
+            used_ms=now,
+        )
+    )
+    old = (
+        sqlalchemy.select(sessions.c.token_hash)
+        .where(sessions.c.account == account)
+        .order_by(sessions.c.used_ms.desc())
+        .offset(SESSIONS_PER_ACCOUNT_MAX)
+        .limit(SESSIONS_PER_ACCOUNT_MAX)
+    )
+    too_many = [each.token_hash for each in connection.execute(old)]
+    if too_many:
+        connection.execute(sessions.delete().where(sessions.c.token_hash.in_(too_many)))
+    return token
+
+
+def find_session(connection: Connection, token: str, hours: int) -> Session | None:
+    """Return the session of a browser; None: there is none, or it has ended.
+
+    Args:
+        connection: Of the database.
+        token: What the browser has.
+        hours: A session lasts so long; a quarter of it if it is not used.
+    """
+    row = connection.execute(
+        sqlalchemy.select(sessions, accounts.c.role.label("own"), accounts.c.disabled)
+        .join(accounts, accounts.c.name == sessions.c.account, isouter=True)
+        .where(sessions.c.token_hash == _hash(token))
+    ).first()
+    if row is None:
+        return None
+    now = now_ms()
+    lasts_ms = hours * _HOUR_MS
+    ended = now - row.created_ms > lasts_ms or now - row.used_ms > lasts_ms // 4
+    role = row.role or row.own
+    if ended or role is None or row.disabled:
+        connection.execute(sessions.delete().where(sessions.c.token_hash == row.token_hash))
+        return None
+    if now - row.used_ms > _TOUCH_MS:
+        used = sessions.update().where(sessions.c.token_hash == row.token_hash)
+        connection.execute(used.values(used_ms=now))
+    return Session(row.account, Role(role), row.csrf)
+
+
+def end_session(connection: Connection, token: str) -> None:
+    """End a session, if there is one."""
+    connection.execute(sessions.delete().where(sessions.c.token_hash == _hash(token)))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

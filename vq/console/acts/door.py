@@ -1,0 +1,304 @@
+"""The door: whoever asks for an operation comes through here."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy
+from pydantic_core import to_jsonable_python
+from sqlalchemy import Connection
+
+from vq.console.accounts.accounts import Role, now_ms
+from vq.console.acts.table import OPERATIONS, Row
+from vq.console.clusters.site import Site
+from vq.console.database.database import Database
+from vq.console.database.schema import audit
+from vq.errors import VqError
+from vq.operations.operation import Effect, Right
+from vq.shown import shown_raised
+from vq.tasks import begin_task
+
+#: What each role may ask for; whoever may act may also look.
+RIGHTS: Final[Mapping[Role, frozenset[Right]]] = {
+    Role.VIEWER: frozenset({Right.DESCRIBE, Right.READ}),
+    Role.OPERATOR: frozenset({Right.DESCRIBE, Right.READ, Right.WRITE, Right.MANAGE}),
+    Role.ADMIN: frozenset(Right),
+}
+#: Roles that may change something.
+ACTING: Final = frozenset({Role.OPERATOR, Role.ADMIN})
+#: Characters of arguments and results that the audit keeps.
+_TEXT_MAX: Final = 20_000
+
+
+class NotAllowed(VqError):
+    """The role does not allow it."""
+
+    hint = "ask somebody who manages accounts of the console for another role"
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asks.
+
+    Attributes:
+        name: Of the account; "": nobody is logged in.
+        role: What the person may do.
+        address: Where the request comes from.
+    """
+
+    name: str
+    role: Role
+    address: str
+
+    def may(self, row: Row) -> bool:
+        """Whether the person may ask for an operation."""
+        return may(self.role, row)
+
+
+def may(role: Role, row: Row) -> bool:
+    """Return whether a role allows an operation."""
+    return row.right in RIGHTS[role] and (row.effect is not Effect.ACT or role in ACTING)
+
+
+@dataclass(slots=True)
+class Job:
+    """An act that goes on while the person looks elsewhere.
+
+    Attributes:
+        number: Of this console since its start.
+        act, subject: What it does, and to what.
+        person: Who began it.
+        cluster: Where.
+        begun_ms, ended_ms: Milliseconds since 1970; None: it goes on.
+        progress: What it said last of how far it is.
+        result: What it returned; None: nothing, or not yet.
+        error: Why it failed; "": it did not.
+    """
+
+    number: int
+    act: str
+    subject: str
+    person: str
+    cluster: str
+    begun_ms: int
+    ended_ms: int | None = None
+    progress: Any = None
+    result: Any = None
+    error: str = ""
+    task: asyncio.Task[Any] | None = field(default=None, repr=False)
+
+
+#: Jobs that are remembered; the oldest that have ended are forgotten first.
+JOBS_MAX: Final = 100
+
+
+class Door:
+    """Runs operations for people. Loop-bound.
+
+    Args:
+        database: Has the audit: without it nothing is changed.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.jobs: dict[int, Job] = {}
+        self._numbers = 0
+
+    def check(self, person: Person, name: str) -> Row:
+        """Return the operation of a name.
+
+        Raises:
+            NotAllowed: The person may not ask for it.
+        """
+        row = OPERATIONS[name]
+        if not person.may(row):
+            raise NotAllowed(
+                f"{name} needs the right to {row.right} (it {row.effect}); "
+                f"{person.name or 'who is not logged in'} is {person.role}"
+            )
+        return row
+
+    async def run(
+        self,
+        person: Person,
+        site: Site,
+        name: str,
+        *arguments: Any,
+        before: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Run an operation and return its result; acts are written down before and after.
+
+        Args:
+            person: Who asks.
+            site: On which cluster.
+            name: Of the operation.
+            *arguments, **named: Its arguments.
+            before: What is there now, for the audit of an act.
+
+        Raises:
+            NotAllowed: The person may not.
+            VqError: As the operation; or the audit cannot be written, and nothing was done.
+        """
+        row = self.check(person, name)
+        if row.effect is not Effect.ACT:
+            return await row.function(site.cluster, *arguments, **named)
+        bound = row.signature.bind(*arguments, **named).arguments
+        entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
+        return await self._carry_out(entry, row, site, arguments, named)
+
+    def each(
+        self, person: Person, site: Site, name: str, *arguments: Any, **named: Any
+    ) -> AsyncGenerator[Any, None]:
+        """Run an operation that yields its results, and changes nothing.
+
+        Raises:
+            NotAllowed: The person may not.
+        """
+        row = self.check(person, name)
+        assert row.effect is not Effect.ACT
+        found: AsyncGenerator[Any, None] = row.function(site.cluster, *arguments, **named)
+        return found
+
+    async def start(
+        self,
+        person: Person,
+        site: Site,
+        name: str,
+        *arguments: Any,
+        before: Any = None,
+        **named: Any,
+    ) -> Job:
+        """Begin an act that takes long; return the job, which goes on without the browser.
+
+        Raises:
+            NotAllowed: The person may not.
+            VqError: The audit cannot be written.
+        """
+        row = self.check(person, name)
+        bound = row.signature.bind(*arguments, **named).arguments
+        entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
+        self._numbers += 1
+        subject = subject_of(bound, row.concerned)
+        job = Job(self._numbers, name, subject, person.name, site.name, now_ms())
+        self._forget_old()
+        self.jobs[job.number] = job
+        if "on_progress" in row.signature.parameters:
+            named["on_progress"] = _note_progress(job)
+        job.task = begin_task(self._work(job, entry, row, site, arguments, named))
+        return job
+
+    async def _work(
+        self, job: Job, entry: int, row: Row, site: Site, arguments: Any, named: Any
+    ) -> None:
+        try:
+            job.result = await self._carry_out(entry, row, site, arguments, named)
+        except VqError as error:
+            job.error = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - a task's outer edge
+            job.error = shown_raised(error)
+        finally:
+            job.ended_ms = now_ms()
+
+    def _forget_old(self) -> None:
+        ended = [each.number for each in self.jobs.values() if each.ended_ms is not None]
+        for number in ended[: max(0, len(self.jobs) - JOBS_MAX + 1)]:
+            del self.jobs[number]
+
+    async def _carry_out(self, entry: int, row: Row, site: Site, arguments: Any, named: Any) -> Any:
+        try:
+            result = await row.function(site.cluster, *arguments, **named)
+        except VqError as error:
+            outcome = "unknown" if type(error).__name__.endswith("Unknown") else "failed"
+            await self._end(entry, outcome, error=f"{type(error).__name__}: {error}")
+            raise
+        except BaseException as error:
+            await asyncio.shield(self._end(entry, "unknown", error=shown_raised(error)))
+            raise
+        await self._end(entry, "done", after=result)
+        return result
+
+    # The audit -------------------------------------------------------------------------------
+    async def note(
+        self, person: Person, act: str, subject: str, arguments: Mapping[str, Any]
+    ) -> None:
+        """Write down an act on the console itself."""
+        entry = await self._begin(
+            person, "", act, "subject", {"subject": subject, **arguments}, None
+        )
+        await self._end(entry, "done")
+
+    async def _begin(
+        self,
+        person: Person,
+        cluster: str,
+        act: str,
+        concerned: str,
+        arguments: Mapping[str, Any],
+        before: Any,
+    ) -> int:
+        values = {
+            "time_ms": now_ms(),
+            "person": person.name,
+            "address": person.address[:100],
+            "cluster": cluster,
+            "act": act,
+            "subject": subject_of(arguments, concerned)[:255],
+            "arguments": text_of(_told(arguments)),
+            "before": "" if before is None else text_of(before),
+            "after": "",
+            "outcome": "begun",
+            "error": "",
+        }
+
+        def insert(connection: Connection) -> int:
+            key = connection.execute(audit.insert().values(**values)).inserted_primary_key
+            assert key is not None
+            return int(key[0])
+
+        return await self._database.run(insert)
+
+    async def _end(self, entry: int, outcome: str, *, after: Any = None, error: str = "") -> None:
+        values = {
+            "outcome": outcome,
+            "after": "" if after is None else text_of(after),
+            "error": error[:_TEXT_MAX],
+            "ended_ms": now_ms(),
+        }
+        await self._database.run(
+            lambda connection: connection.execute(
+                sqlalchemy.update(audit).where(audit.c.id == entry).values(**values)
+            )
+        )
+
+
+def _note_progress(job: Job) -> Callable[..., None]:
+    def note(*told: Any) -> None:
+        job.progress = told[0] if len(told) == 1 else told
+
+    return note
+
+
+def _told(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if not callable(value)}
+
+
+def subject_of(arguments: Mapping[str, Any], concerned: str) -> str:
+    """Return what an act is about, for people: a topic, a group, a node."""
+    value = arguments.get(concerned) if concerned else None
+    if value is None:
+        value = next((each for each in arguments.values() if isinstance(each, str | int)), "")
+    if isinstance(value, str | int):
+        return str(value)
+    return text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """Return a value as JSON, cut to a bound."""
+    found = json.dumps(
+        to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="null"),
+        ensure_ascii=False,
+    )
+    return found if len(found) <= _TEXT_MAX else f"{found[:_TEXT_MAX]}…"

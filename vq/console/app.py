@@ -1,0 +1,243 @@
+"""The console as an ASGI application: routes, the gate before them, and errors as pages."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from vq.console.accounts.accounts import Role, has_accounts
+from vq.console.accounts.attempts import Attempts
+from vq.console.accounts.sessions import find_session
+from vq.console.acts.door import Door, NotAllowed, Person
+from vq.console.clusters.history import Meter, store_minute
+from vq.console.clusters.measured import measured
+from vq.console.clusters.site import Site
+from vq.console.config import ConsoleConfig
+from vq.console.database.database import Database, DatabaseFailed
+from vq.console.pages.page import Page
+from vq.console.pages.table import MENU, PAGES
+from vq.console.web.context import Console, Context
+from vq.console.web.flashes import Flashes
+from vq.console.web.languages import best_language
+from vq.console.web.rendering import STATIC
+from vq.console.web.security import (
+    BODY_BYTES_MAX,
+    COOKIE,
+    CSRF_FIELD,
+    CSRF_HEADER,
+    LANGUAGE_COOKIE,
+    SAFE_METHODS,
+    Gate,
+    Visitor,
+    protect,
+)
+from vq.errors import CoordinationError, InvalidArgument, VqError
+from vq.log_lines import get_logger
+from vq.shown import shown_raised
+
+logger = get_logger(__name__)
+_FORM_FIELDS_MAX: Final = 1_000
+
+
+class ConsoleApp:
+    """Puts the console together. Loop-bound once it runs.
+
+    Args:
+        config: Of the console.
+        database: At the newest schema.
+    """
+
+    def __init__(self, config: ConsoleConfig, database: Database) -> None:
+        sites = {
+            name: Site(name, each, self._measure) for name, each in sorted(config.clusters.items())
+        }
+        self.console = Console(config, database, Door(database), sites, Flashes(), MENU)
+        self.attempts = Attempts(time.monotonic)
+        self._gate = Gate(config)
+        self._meters = {name: Meter() for name in sites}
+
+    def asgi(self) -> Starlette:
+        """Return the application."""
+        routes: list[BaseRoute] = [
+            Route("/health", self._health),
+            Mount("/static", StaticFiles(directory=STATIC)),
+            *(self._route(each) for each in PAGES),
+        ]
+        return Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._http_error},
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        app.state.console = self.console
+        app.state.attempts = self.attempts
+        for each in self.console.sites.values():
+            each.start()
+        try:
+            yield
+        finally:
+            for each in self.console.sites.values():
+                await each.stop()
+
+    async def _measure(self, site: Site) -> None:
+        """Keep what a look has measured; a database that fails costs the history only."""
+        minute, values = self._meters[site.name].add(measured(site.facts), time.time())
+        if not values:
+            return
+        try:
+            await self.console.database.run(
+                lambda connection: store_minute(connection, site.name, minute, values)
+            )
+        except DatabaseFailed as error:
+            logger.warning("measurements are not kept", cluster=site.name, error=error)
+
+    async def _health(self, _request: Request) -> Response:
+        problems = {name: site.problem for name, site in self.console.sites.items() if site.problem}
+        return JSONResponse({"status": "ok", "clusters": problems})
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = PlainTextResponse(f"{error.status_code} {error.detail}", error.status_code)
+        protect(response, "", secure=self._gate.secure)
+        return response
+
+    # Pages -----------------------------------------------------------------------------------
+    def _route(self, page: Page) -> Route:
+        async def handle(request: Request) -> Response:
+            nonce = secrets.token_urlsafe(16)
+            response = await self._answer(page, request, nonce)
+            protect(response, nonce, secure=self._gate.secure)
+            return response
+
+        return Route(page.path, handle, methods=list(page.methods), name=page.path)
+
+    async def _answer(self, page: Page, request: Request, nonce: str) -> Response:
+        wrong = self._gate.why_wrong_host(request)
+        if wrong:
+            return PlainTextResponse(wrong, 421)
+        language = best_language(
+            request.cookies.get(LANGUAGE_COOKIE, ""), request.headers.get("accept-language", "")
+        )
+        try:
+            visitor, exist = await self._visitor(request)
+        except DatabaseFailed as error:
+            logger.error("database of the console failed", error=error)
+            return PlainTextResponse(f"The console's database does not answer: {error}", 503)
+        if visitor is None and not page.public:
+            return self._to_login(request)
+        nobody = Visitor(Person("", Role.VIEWER, _address(request)), "", logged_in=False)
+        context = Context(request, self.console, visitor or nobody, language, nonce)
+        context.needs_account = visitor is None and not exist
+        try:
+            if request.method not in SAFE_METHODS:
+                context.form = await _form(request)
+                given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
+                forged = page.name != "login" and self._gate.why_forged(
+                    request, context.visitor.csrf, given
+                )
+                if forged:
+                    return _problem(context, 403, "Refused", forged)
+            if "cluster" in request.path_params:
+                context.site_or_none = self.console.sites.get(request.path_params["cluster"])
+                if context.site_or_none is None:
+                    return _problem(context, 404, "Not found", "the console shows no such cluster")
+            if not page.allows(context.visitor.person.role):
+                raise NotAllowed(f"this page is for {page.role}s of the console")
+            return await page.function(context)
+        except VqError as error:
+            return _problem(context, _status(error), _title(error), str(error), error.hint)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            logger.error("page failed", page=page.path, exc_info=error)
+            return _problem(context, 500, "The console failed", shown_raised(error))
+
+    async def _visitor(self, request: Request) -> tuple[Visitor | None, bool]:
+        token = request.cookies.get(COOKIE, "")[:200]
+        hours = self.console.config.session_hours
+
+        def look(connection: Any) -> tuple[Any, bool]:
+            session = find_session(connection, token, hours) if token else None
+            return session, session is not None or has_accounts(connection)
+
+        session, exist = await self.console.database.run(look)
+        return self._gate.visitor(request, session, has_accounts=exist), exist
+
+    def _to_login(self, request: Request) -> Response:
+        if request.method not in SAFE_METHODS or "text/html" not in request.headers.get(
+            "accept", ""
+        ):
+            return JSONResponse({"error": "NotLoggedIn", "detail": "log in first"}, 401)
+        wanted = request.url.path
+        if request.url.query:
+            wanted += f"?{request.url.query}"
+        return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    """Return what a form has sent.
+
+    Raises:
+        InvalidArgument: It is too large.
+    """
+    length = request.headers.get("content-length", "")
+    if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+        raise InvalidArgument(
+            f"the request has {length or 'an unknown number of'} bytes; at most {BODY_BYTES_MAX} "
+            "are taken"
+        )
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        return {}
+    async with request.form(max_fields=_FORM_FIELDS_MAX, max_files=4) as form:
+        found: dict[str, str] = {}
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                data = await value.read()
+                found[name] = data.decode("utf-8", "replace")
+            elif name in found:
+                found[name] += f"\n{value}"
+            else:
+                found[name] = value
+        return found
+
+
+def _problem(context: Context, status: int, title: str, text: str, hint: str = "") -> Response:
+    return context.page("problem.html", status, title=title, text=text, hint=hint)
+
+
+#: The status for browsers by the kind of error; the first that fits.
+_STATUSES: Final = (
+    (NotAllowed, 403),
+    (InvalidArgument, 400),
+    (CoordinationError, 503),
+    (DatabaseFailed, 503),
+)
+
+
+def _status(error: VqError) -> int:
+    name = type(error).__name__
+    if name.startswith("Unknown"):
+        return 404
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 409)
+
+
+def _title(error: VqError) -> str:
+    return type(error).__name__

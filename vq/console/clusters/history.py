@@ -1,0 +1,151 @@
+"""What was measured, over time: means and peaks of intervals, the older the wider.
+
+A series is a name such as ``bytes_in b1``. Functions on a connection of the database.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import sqlalchemy
+from sqlalchemy import Connection
+
+from vq.console.database.schema import samples
+
+#: Width of the intervals, and how long they are kept, in seconds.
+STEPS: Final[Mapping[int, int]] = {
+    60: 24 * 3600,
+    900: 30 * 24 * 3600,
+    86_400: 400 * 24 * 3600,
+}
+#: Series of one cluster that are kept; more are left out, and that is said.
+SERIES_MAX: Final = 2_000
+
+
+@dataclass(slots=True)
+class Meter:
+    """Collects values of one cluster until their minute is over. Loop-bound.
+
+    Attributes:
+        left_out: How many series of the last minute were beyond the bound.
+    """
+
+    left_out: int = 0
+    _minute: int = 0
+    _values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, values: Mapping[str, float], now_s: float) -> tuple[int, dict[str, list[float]]]:
+        """Take values; return a minute and its values if one is over, else nothing in it."""
+        minute = int(now_s) // 60 * 60
+        done: tuple[int, dict[str, list[float]]] = (self._minute, {})
+        if minute != self._minute:
+            done = (self._minute, self._values)
+            self._minute, self._values, self.left_out = minute, {}, 0
+        for series, value in values.items():
+            if series in self._values or len(self._values) < SERIES_MAX:
+                self._values.setdefault(series, []).append(value)
+            else:
+                self.left_out += 1
+        return done
+
+
+def store_minute(
+    connection: Connection, cluster: str, minute_s: int, values: Mapping[str, list[float]]
+) -> None:
+    """Store a minute; widen what is older, and delete what is too old."""
+    for series, found in values.items():
+        _store(connection, cluster, series, 60, minute_s, found)
+    steps = list(STEPS)
+    for step, wider in pairwise(steps):
+        if minute_s // wider != (minute_s - 60) // wider:  # an interval has just ended
+            _widen(connection, cluster, step, wider, minute_s // wider * wider - wider)
+    if minute_s // 3600 != (minute_s - 60) // 3600:
+        forget_old(connection, time.time())
+
+
+def forget_old(connection: Connection, now_s: float) -> None:
+    """Delete what is older than its kind is kept."""
+    for step, kept_s in STEPS.items():
+        old = (samples.c.step_s == step) & (samples.c.time_s < int(now_s) - kept_s)
+        connection.execute(samples.delete().where(old))
+
+
+def _store(
+    connection: Connection, cluster: str, series: str, step: int, begin_s: int, found: list[float]
+) -> None:
+    key = {"cluster": cluster, "series": series[:200], "step_s": step, "time_s": begin_s}
+    where = [samples.c[name] == value for name, value in key.items()]
+    connection.execute(samples.delete().where(*where))  # a console that was started again
+    connection.execute(
+        samples.insert().values(
+            **key, mean=sum(found) / len(found), most=max(found), count=len(found)
+        )
+    )
+
+
+def _widen(connection: Connection, cluster: str, step: int, wider: int, begin_s: int) -> None:
+    narrow = connection.execute(
+        sqlalchemy.select(
+            samples.c.series,
+            sqlalchemy.func.sum(samples.c.mean * samples.c.count).label("sum"),
+            sqlalchemy.func.max(samples.c.most).label("most"),
+            sqlalchemy.func.sum(samples.c.count).label("times"),
+        )
+        .where(
+            samples.c.cluster == cluster,
+            samples.c.step_s == step,
+            samples.c.time_s >= begin_s,
+            samples.c.time_s < begin_s + wider,
+        )
+        .group_by(samples.c.series)
+    ).all()
+    wide = [samples.c.cluster == cluster, samples.c.step_s == wider, samples.c.time_s == begin_s]
+    connection.execute(samples.delete().where(*wide))
+    rows = [
+        {
+            "cluster": cluster,
+            "series": each.series,
+            "step_s": wider,
+            "time_s": begin_s,
+            "mean": float(each.sum) / int(each.times),
+            "most": float(each.most),
+            "count": int(each.times),
+        }
+        for each in narrow
+    ]
+    if rows:
+        connection.execute(samples.insert(), rows)
+
+
+def read_series(
+    connection: Connection, cluster: str, series: list[str], since_s: int, until_s: int
+) -> tuple[list[int], dict[str, list[float | None]]]:
+    """Return moments and the means of series at them, None where nothing was measured.
+
+    The step is the narrowest one that is kept for so long and gives a thousand points at most.
+    """
+    span = until_s - since_s
+    age = int(time.time()) - since_s
+    step = next(
+        (each for each, kept in STEPS.items() if age <= kept and span // each <= 1_500),
+        max(STEPS),
+    )
+    first = since_s // step * step
+    times = list(range(first, until_s + 1, step))
+    place = {moment: index for index, moment in enumerate(times)}
+    found: dict[str, list[float | None]] = {each: [None] * len(times) for each in series}
+    rows = connection.execute(
+        sqlalchemy.select(samples.c.series, samples.c.time_s, samples.c.mean).where(
+            samples.c.cluster == cluster,
+            samples.c.series.in_(series),
+            samples.c.step_s == step,
+            samples.c.time_s >= first,
+            samples.c.time_s <= until_s,
+        )
+    )
+    for each in rows:
+        if each.time_s in place:
+            found[each.series][place[each.time_s]] = each.mean
+    return times, found

@@ -1,0 +1,40 @@
+"""What a look at a cluster has measured, as values of series for the history."""
+
+from typing import Final
+
+from vq.console.clusters.site import Facts
+
+#: Series of each broker group and of the cluster: bytes and messages that are appended per second.
+BYTES_IN: Final = "bytes_in"
+MESSAGES_IN: Final = "messages_in"
+#: Series of each node: the share of its disk that is used, and of its time that it is busy.
+DISK_USED: Final = "disk_used"
+BUSY: Final = "busy"
+#: Series of each consumer group.
+LAG_BYTES: Final = "lag_bytes"
+LAG_S: Final = "lag_s"
+
+
+def measured(facts: Facts) -> dict[str, float]:
+    """Return the values of now; what is not known has none."""
+    found: dict[str, float] = {}
+    masters = {
+        (each.group.group, each.name) for each in facts.status.brokers if each.role == "master"
+    }
+    for (group, node), load in facts.loads.items():
+        if (group, node) in masters:
+            found[f"{BYTES_IN} {group}"] = load.bytes_per_s
+            found[f"{MESSAGES_IN} {group}"] = load.messages_per_s
+        found[f"{BUSY} {group}/{node}"] = load.busy
+        if load.disk_bytes_total:
+            used = 1 - load.disk_bytes_free / load.disk_bytes_total
+            found[f"{DISK_USED} {group}/{node}"] = used
+    if masters and all(each in facts.loads for each in masters):
+        for series in (BYTES_IN, MESSAGES_IN):
+            found[series] = sum(found[f"{series} {group}"] for group, _ in masters)
+    for name, lag in facts.lags.groups.items():
+        if lag.lag_bytes is not None:
+            found[f"{LAG_BYTES} {name}"] = lag.lag_bytes
+        if lag.lag_s is not None:
+            found[f"{LAG_S} {name}"] = lag.lag_s
+    return found

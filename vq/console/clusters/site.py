@@ -1,0 +1,207 @@
+"""One cluster as the console has it: a client, and what the last looks at it have found."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from vq.aio.factory import MessageFactory
+from vq.client.cluster import ClusterClient
+from vq.client.config import MessageFactoryConfig
+from vq.coordination.brokers.loads import PublishedLoad, read_loads
+from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.values.brokers import BrokerLoad
+from vq.errors import CoordinationError, VqError
+from vq.log_lines import get_logger
+from vq.operations.cluster.bulk import GroupContract, TopicState, read_contracts, read_topic_states
+from vq.operations.cluster.cluster import ClusterStatus, cluster_status
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.shown import shown_raised
+from vq.tasks import begin_task
+
+logger = get_logger(__name__)
+
+#: Pauses between two looks at brokers, at the lists of topics and groups, and at lags.
+BROKERS_S: Final = 2.0
+NAMES_S: Final = 10.0
+LAGS_S: Final = 15.0
+#: A look may take this share of the time at most: of a large cluster there are fewer looks.
+_SHARE_MAX: Final = 0.05
+_REOPEN_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found, and when.
+
+    Attributes:
+        time_ms: When the look ended, in milliseconds since 1970; 0: there was none yet.
+        took_s: How long it took.
+        error: Why the newest look found nothing: the values are those of the one before.
+    """
+
+    time_ms: int = 0
+    took_s: float = 0.0
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a cluster.
+
+    Attributes:
+        brokers_look, names_look, lags_look: When, and whether it is of now.
+        status: Every broker with its status.
+        loads: The load that each node has published, by group and node.
+        topics: All topics, without their partitions.
+        contracts: All consumer groups with what they read.
+        lags: How far behind groups are.
+    """
+
+    brokers_look: Look = field(default_factory=Look)
+    names_look: Look = field(default_factory=Look)
+    lags_look: Look = field(default_factory=Look)
+    status: ClusterStatus = field(default_factory=lambda: ClusterStatus(()))
+    loads: dict[tuple[str, str], BrokerLoad] = field(default_factory=dict)
+    topics: list[TopicState] = field(default_factory=list)
+    contracts: list[GroupContract] = field(default_factory=list)
+    lags: GroupLags = field(default_factory=GroupLags)
+
+
+class Site:
+    """A cluster that the console shows. Loop-bound.
+
+    It is there while the cluster is not: ``problem`` says so, and it tries again.
+
+    Args:
+        name: What the console calls it.
+        config: How to reach it.
+        on_look: Called after each look.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: MessageFactoryConfig,
+        on_look: Callable[["Site"], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.facts = Facts()
+        self.problem = "the console has not reached it yet"
+        self._on_look = on_look
+        self._factory: MessageFactory | None = None
+        self._looked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = begin_task(self._run())
+
+    async def stop(self) -> None:
+        """End the looks and the session."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._close()
+
+    @property
+    def cluster(self) -> ClusterClient:
+        """The client for operations.
+
+        Raises:
+            CoordinationError: The cluster is not reached now.
+        """
+        if self._factory is None:
+            raise CoordinationError(f"cluster {self.name} is not reached: {self.problem}")
+        return self._factory.admin.cluster
+
+    async def next_look(self) -> None:
+        """Wait until something was looked at again."""
+        await self._looked.wait()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._factory = await MessageFactory(self.config).open()
+                break
+            except VqError as error:
+                self._failed(str(error))
+            except Exception as error:  # noqa: BLE001 - a task's outer edge
+                self._failed(shown_raised(error))
+            await asyncio.sleep(_REOPEN_S)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(BROKERS_S, "brokers_look", self._look_at_brokers))
+            tasks.create_task(self._repeat(NAMES_S, "names_look", self._look_at_names))
+            tasks.create_task(self._repeat(LAGS_S, "lags_look", self._look_at_lags))
+
+    def _failed(self, cause: str) -> None:
+        if self.problem != cause:
+            logger.warning("cluster is not reached", cluster=self.name, error=cause)
+        self.problem = cause
+        self._wake()
+
+    async def _repeat(
+        self, pause_s: float, which: str, look: Callable[[], Awaitable[None]]
+    ) -> None:
+        told = ""
+        while True:
+            clock = self.cluster.clock
+            begun = clock.monotonic()
+            error = ""
+            try:
+                await look()
+            except VqError as raised:
+                error = str(raised)
+            except Exception as raised:
+                error = shown_raised(raised)
+                logger.warning("look failed", cluster=self.name, look=which, exc_info=raised)
+            if error and error != told:
+                logger.warning("look failed", cluster=self.name, look=which, error=error)
+            told = error
+            took = clock.monotonic() - begun
+            before: Look = getattr(self.facts, which)
+            found = Look(before.time_ms if error else clock.wall_ms(), took, error)
+            setattr(self.facts, which, found)
+            if which == "brokers_look":
+                self.problem = error
+            self._wake()
+            if self._on_look is not None and not error:
+                await self._on_look(self)
+            await asyncio.sleep(max(pause_s, took / _SHARE_MAX))
+
+    def _wake(self) -> None:
+        self._looked.set()
+        self._looked = asyncio.Event()
+
+    async def _look_at_brokers(self) -> None:
+        cluster = self.cluster
+        status = await cluster_status(cluster)
+        nodes = [(each.group.group, each.name) for each in status.brokers if each.node is not None]
+        loads = await gather_all(_load_of(cluster, group, node) for group, node in nodes)
+        self.facts.status = status
+        self.facts.loads = {
+            node: found.load for node, found in zip(nodes, loads, strict=True) if found is not None
+        }
+
+    async def _look_at_names(self) -> None:
+        topics, contracts = await asyncio.gather(
+            read_topic_states(self.cluster), read_contracts(self.cluster)
+        )
+        self.facts.topics, self.facts.contracts = topics, contracts
+
+    async def _look_at_lags(self) -> None:
+        self.facts.lags = await look_at_groups(
+            self.cluster, count=True, partitions_max=PARTITIONS_MAX
+        )
+
+    async def _close(self) -> None:
+        factory, self._factory = self._factory, None
+        if factory is not None:
+            await factory.shutdown()
+
+
+async def _load_of(cluster: ClusterClient, group: str, node: str) -> PublishedLoad | None:
+    return (await read_loads(cluster.coordinator, {group: node})).get(group)

@@ -1,0 +1,95 @@
+"""Settings of the console."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from vq.client.config import MessageFactoryConfig
+from vq.errors import InvalidArgument
+from vq.limits import is_valid_name
+from vq.shown import shown
+
+PORT: Final = 8120
+#: The file of the default database, in the working directory.
+DATABASE_FILE: Final = "vq-console.db"
+_LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    return _LOOPBACK.fullmatch(host) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcConfig:
+    """Log in with an OpenID Connect provider.
+
+    Attributes:
+        issuer: URL of the provider; its discovery document tells the rest.
+        client_id, client_secret: As the provider knows the console.
+        claim: The claim with the names of groups or roles of a person.
+        roles: Role of the console by value of the claim, such as ``{"vq-admins": "admin"}``.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    claim: str = "groups"
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleConfig:
+    """How a console runs.
+
+    Attributes:
+        clusters: How to reach each cluster that is shown, by the name it has in the console.
+        host, port: Where to listen; port 0 takes a free one.
+        database: URL for SQLAlchemy of what the console remembers.
+        public_url: What browsers call the console if a proxy is between; "": what they ask for.
+        open: On loopback, let everybody act who reaches it, until there is an account.
+        session_hours: A session ends after so many hours, and after a quarter of it unused.
+        oidc: A provider of identities; None: passwords only.
+    """
+
+    clusters: Mapping[str, MessageFactoryConfig]
+    host: str = "127.0.0.1"
+    port: int = PORT
+    database: str = f"sqlite:///{DATABASE_FILE}"
+    public_url: str = ""
+    open: bool = False
+    session_hours: int = 12
+    oidc: OidcConfig | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.clusters:
+            if not is_valid_name(name):
+                raise InvalidArgument(
+                    f"{shown(name)} is no name for a cluster in the console: use letters, digits, "
+                    "'.', '_' and '-'"
+                )
+        if not self.clusters:
+            raise InvalidArgument("the console has no cluster to show; name one")
+        if self.public_url:
+            parts = urlsplit(self.public_url)
+            if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+                raise InvalidArgument(
+                    f"public URL {shown(self.public_url)} is not like https://vq.example.org: "
+                    "scheme, host and port only"
+                )
+        if self.open and not is_loopback(self.host):
+            raise InvalidArgument(
+                f"--open lets everybody act who reaches {self.host}: it is for loopback addresses; "
+                "make an account with `vq console account add`"
+            )
+        if not 1 <= self.session_hours <= 720:
+            raise InvalidArgument(f"session_hours = {self.session_hours} is outside [1, 720]")
+
+    @property
+    def database_file(self) -> Path | None:
+        """The file of an SQLite database; None: another one."""
+        prefix = "sqlite:///"
+        return Path(self.database[len(prefix) :]) if self.database.startswith(prefix) else None

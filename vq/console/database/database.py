@@ -1,0 +1,164 @@
+"""A database of the console: opened, brought to the newest schema, and worked with by threads."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, event, make_url
+
+from vq.errors import InvalidArgument, VqError
+from vq.shown import shown
+
+T = TypeVar("T")
+#: Connections, and threads that wait for the database.
+_THREADS: Final = 4
+_TIMEOUT_S: Final = 10
+_KINDS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mysql+pymysql",
+}
+_MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+
+class DatabaseFailed(VqError):
+    """The console's database does not do what it is asked."""
+
+    hint = "the console needs its database for accounts and for the audit; see its log"
+
+
+class Database:
+    """What the console remembers. Methods are for the loop; the work itself runs on threads.
+
+    Args:
+        url: For SQLAlchemy: ``sqlite:///FILE``, ``postgresql://…``, ``mariadb://…``, ``mysql://…``.
+
+    Raises:
+        InvalidArgument: The URL is of none of these.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = _engine(url)
+        self._threads = ThreadPoolExecutor(_THREADS, "vq-console-db")
+
+    @property
+    def name(self) -> str:
+        """The URL without a password, for people."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def upgrade(self) -> None:
+        """Bring the tables to the newest schema; for a thread of its own, or before the loop runs.
+
+        Raises:
+            DatabaseFailed: It cannot be reached, or its schema is of a newer vq.
+        """
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
+        try:
+            with self._engine.begin() as connection:
+                present = _revision(connection)
+                if present is not None and present not in known:
+                    raise DatabaseFailed(
+                        f"{self.name} has schema {shown(present)}, which is of a newer vq: start "
+                        "that one, or give another database"
+                    )
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise DatabaseFailed(f"{self.name} cannot be opened: {_cause(error)}") from error
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Run work in one transaction on a thread; return its result.
+
+        Raises:
+            DatabaseFailed: The database failed; the transaction did not happen, or nobody knows.
+        """
+
+        def on_thread() -> T:
+            try:
+                with self._engine.begin() as connection:
+                    return work(connection)
+            except sqlalchemy.exc.IntegrityError:
+                raise
+            except sqlalchemy.exc.SQLAlchemyError as error:
+                raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, on_thread)
+
+    def run_here(self, work: Callable[[Connection], T]) -> T:
+        """Run work on this thread, as commands do that have no loop.
+
+        Raises:
+            DatabaseFailed: As ``run``.
+        """
+        try:
+            with self._engine.begin() as connection:
+                return work(connection)
+        except sqlalchemy.exc.IntegrityError:
+            raise
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
+
+    def close(self) -> None:
+        """Close all connections once their work has ended."""
+        self._threads.shutdown()
+        self._engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        driver = _KINDS[parsed.get_backend_name()]
+    except (sqlalchemy.exc.ArgumentError, KeyError):
+        raise InvalidArgument(
+            f"database {shown(_without_password(url))} is not one of sqlite:///FILE, "
+            "postgresql://USER:PASSWORD@HOST/NAME, mariadb://… or mysql://…"
+        ) from None
+    parsed = parsed.set(drivername=driver)
+    if driver.startswith("sqlite"):
+        engine = sqlalchemy.create_engine(
+            parsed, connect_args={"timeout": _TIMEOUT_S}, pool_size=_THREADS
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        return engine
+    return sqlalchemy.create_engine(
+        parsed,
+        pool_size=_THREADS,
+        pool_timeout=_TIMEOUT_S,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": _TIMEOUT_S},
+    )
+
+
+def _prepare_sqlite(connection: object, _record: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _revision(connection: Connection) -> str | None:
+    if not sqlalchemy.inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(sqlalchemy.text("SELECT version_num FROM alembic_version")).scalar()
+    return None if found is None else str(found)
+
+
+def _cause(error: sqlalchemy.exc.SQLAlchemyError) -> str:
+    """Return what the driver says, without the statement and what was in it."""
+    cause = getattr(error, "orig", None) or error
+    return str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

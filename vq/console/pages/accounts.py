@@ -1,0 +1,151 @@
+"""Accounts of the console: made, changed, removed; and one's own password."""
+
+from starlette.responses import RedirectResponse, Response
+
+from vq.console.accounts.accounts import (
+    Account,
+    Role,
+    add_account,
+    change_account,
+    list_accounts,
+    remove_account,
+    verified,
+)
+from vq.console.pages.page import Page
+from vq.console.web.context import Context
+from vq.console.web.forms import confirm
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.errors import InvalidArgument, VqError
+
+
+async def accounts(context: Context) -> Response:
+    """List accounts, and make one."""
+    problem = ""
+    if context.posted:
+        sent = context.form
+        name, role = sent.get("name", "").strip(), _role(sent.get("role", ""))
+        password = sent.get("password", "")
+        try:
+            await context.console.database.run(
+                lambda connection: add_account(connection, name, role, password)
+            )
+        except VqError as error:
+            problem = str(error)
+        else:
+            await context.console.door.note(
+                context.visitor.person, "add_account", name, {"role": str(role)}
+            )
+            context.say(N_("Created: %(what)s"), what=name)
+            return RedirectResponse("/accounts", 303)
+    columns: list[Column[Account]] = [
+        Column(
+            "name", N_("Name"), lambda each: each.name, link=lambda each: f"/accounts/{each.name}"
+        ),
+        Column("role", N_("Role"), lambda each: str(each.role)),
+        Column(
+            "state",
+            N_("State"),
+            lambda each: (
+                State(N_("disabled"), "warn") if each.disabled else State(N_("good"), "ok")
+            ),
+            Kind.STATE,
+        ),
+        Column("created", N_("Created"), lambda each: each.created_ms, Kind.MOMENT),
+        Column("changed", N_("Changed"), lambda each: each.changed_ms, Kind.MOMENT),
+    ]
+    found = table(
+        columns,
+        await context.console.database.run(list_accounts),
+        Asked.of(context.query),
+        empty=N_("There is no account: everybody on this machine may look. Make the first one."),
+        searched=lambda each: each.name,
+    )
+    return context.page(
+        "accounts.html",
+        400 if problem else 200,
+        found=found,
+        problem=problem,
+        roles=[(str(each), str(each)) for each in Role],
+        sent=context.form,
+        command="vq console account list",
+    )
+
+
+def _role(text: str) -> Role:
+    if text not in list(Role):
+        raise InvalidArgument(f"{text[:40]!r} is no role; take one of {', '.join(Role)}")
+    return Role(text)
+
+
+async def account(context: Context) -> Response:
+    """Change or remove an account."""
+    name, sent, problem = context.param("name"), context.form, ""
+    all_of = await context.console.database.run(list_accounts)
+    found = next((each for each in all_of if each.name == name), None)
+    if found is None:
+        raise InvalidArgument(f"there is no account {name[:100]!r}")
+    if context.posted:
+        act = sent.get("act", "")
+        try:
+            if act == "remove":
+                confirm(sent, name)
+                await context.console.database.run(
+                    lambda connection: remove_account(connection, name)
+                )
+            elif act == "change":
+                role, disabled = _role(sent.get("role", "")), sent.get("disabled") == "on"
+                password = sent.get("password") or None
+                await context.console.database.run(
+                    lambda connection: change_account(
+                        connection, name, role=role, password=password, disabled=disabled
+                    )
+                )
+            else:
+                raise InvalidArgument(f"{act[:40]!r} is no act on an account")
+        except InvalidArgument as error:
+            problem = str(error)
+        else:
+            told = {"role": sent.get("role", ""), "disabled": sent.get("disabled", "")}
+            await context.console.door.note(
+                context.visitor.person, f"{act}_account", name, told if act == "change" else {}
+            )
+            context.say(N_("Done: %(act)s %(what)s"), act=act, what=name)
+            return RedirectResponse("/accounts", 303)
+    return context.page(
+        "account_change.html",
+        400 if problem else 200,
+        account=found,
+        problem=problem,
+        roles=[(str(each), str(each)) for each in Role],
+        command=f"vq console account change {name} --role {found.role}",
+    )
+
+
+async def own_account(context: Context) -> Response:
+    """Change one's own password."""
+    name, sent, problem = context.visitor.person.name, context.form, ""
+    if context.posted and name:
+        old, new = sent.get("old", ""), sent.get("password", "")
+        try:
+            if new != sent.get("again", ""):
+                raise InvalidArgument("the two new passwords differ")
+            known = await context.console.database.run(
+                lambda connection: verified(connection, name, old)
+            )
+            if known is None:
+                raise InvalidArgument("the old password is wrong")
+            await context.console.database.run(
+                lambda connection: change_account(connection, name, password=new)
+            )
+        except InvalidArgument as error:
+            problem = str(error)
+        else:
+            await context.console.door.note(context.visitor.person, "change_password", name, {})
+            return RedirectResponse("/login", 303)
+    return context.page("account.html", 400 if problem else 200, problem=problem)
+
+
+ACCOUNTS = Page("/accounts", accounts, ("GET", "POST"), Role.ADMIN)
+ACCOUNT = Page("/accounts/{name}", account, ("GET", "POST"), Role.ADMIN)
+OWN_ACCOUNT = Page("/account", own_account, ("GET", "POST"))

@@ -1,0 +1,88 @@
+"""Who did what through this console, to what, with which outcome."""
+
+import json
+from typing import Any, Final
+
+import sqlalchemy
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from vq.console.database.schema import audit
+from vq.console.pages.page import page
+from vq.console.web.context import Context
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, State, TablePage, table
+from vq.errors import InvalidArgument
+
+_TONES: Final = {"done": "ok", "failed": "bad", "unknown": "warn", "begun": "warn"}
+
+
+@page("/c/{cluster}/audit")
+async def AUDIT(context: Context) -> Response:
+    """List acts, the newest first; ``?q=`` searches person, act and subject."""
+    asked = Asked.of(context.query)
+    size = 10_000 if asked.export else asked.size
+    name = context.site.name
+
+    def read(connection: Connection) -> tuple[list[Any], int]:
+        of: sqlalchemy.ColumnElement[bool] = audit.c.cluster.in_((name, ""))
+        if asked.search:
+            part = f"%{asked.search.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
+            columns = (audit.c.person, audit.c.act, audit.c.subject, audit.c.outcome)
+            of &= sqlalchemy.or_(*(each.ilike(part, escape="!") for each in columns))
+        count = sqlalchemy.select(sqlalchemy.func.count()).select_from(audit).where(of)
+        total = int(connection.execute(count).scalar() or 0)
+        begin = 0 if asked.export else (asked.page - 1) * size
+        query = sqlalchemy.select(audit).where(of).order_by(audit.c.id.desc())
+        return list(connection.execute(query.offset(begin).limit(size))), total
+
+    rows, total = await context.console.database.run(read)
+    columns: list[Column[Any]] = [
+        Column("time", N_("Time"), lambda each: each.time_ms, Kind.MOMENT, sorts=False),
+        Column("person", N_("Person"), lambda each: each.person, sorts=False),
+        Column("address", N_("From"), lambda each: each.address, Kind.CODE, sorts=False),
+        Column(
+            "act",
+            N_("Act"),
+            lambda each: each.act,
+            Kind.CODE,
+            link=lambda each: context.path("audit", str(each.id)),
+            sorts=False,
+        ),
+        Column("subject", N_("To what"), lambda each: each.subject, sorts=False),
+        Column(
+            "outcome",
+            N_("Outcome"),
+            lambda each: State(each.outcome, _TONES.get(each.outcome, "quiet"), each.error[:200]),
+            Kind.STATE,
+            sorts=False,
+        ),
+    ]
+    page_of_rows = table(columns, rows, Asked(size=max(1, len(rows))))
+    found = TablePage(
+        columns, page_of_rows.rows, total, asked, N_("Nobody has done anything yet."), "", True
+    )
+    return context.exported(found, "audit") or context.page("audit.html", found=found)
+
+
+@page("/c/{cluster}/audit/{number}")
+async def ENTRY(context: Context) -> Response:
+    """Show one act: before, arguments, after."""
+    number = context.param("number")
+    if not (number.isascii() and number.isdigit() and len(number) < 19):
+        raise InvalidArgument(f"{number[:40]!r} is no number of an act")
+    of = sqlalchemy.select(audit).where(
+        audit.c.id == int(number), audit.c.cluster.in_((context.site.name, ""))
+    )
+    row = await context.console.database.run(lambda connection: connection.execute(of).first())
+    if row is None:
+        raise InvalidArgument(f"there is no act {number} of this cluster")
+    texts = {name: _laid_out(getattr(row, name)) for name in ("arguments", "before", "after")}
+    return context.page("audit_entry.html", row=row, texts=texts, tone=_TONES.get(row.outcome, ""))
+
+
+def _laid_out(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False) if text else ""
+    except ValueError:
+        return text  # it was cut

@@ -1,0 +1,151 @@
+"""Dead letters of consumer groups: looked at, sent again, deleted."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from vq.console.acts.contents import decoded
+from vq.console.pages.messages import is_masked
+from vq.console.pages.page import form, page
+from vq.console.web.context import Context
+from vq.console.web.forms import confirm, number_of
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, table
+from vq.errors import InvalidArgument
+from vq.operations.messages.dead_letters import DeadLetters
+from vq.operations.messages.settling import LetterState
+
+_SHOWN_MAX: Final = 100
+
+
+@page("/c/{cluster}/dead-letters")
+async def DEAD_LETTERS(context: Context) -> Response:
+    """List the groups that have some."""
+    columns: list[Column[DeadLetters]] = [
+        Column(
+            "group",
+            N_("Group"),
+            lambda each: each.group,
+            link=lambda each: context.path("dead-letters", each.group),
+        ),
+        Column("open", N_("Open"), lambda each: each.letters.get(LetterState.OPEN, 0), Kind.COUNT),
+        Column(
+            "resending",
+            N_("Being sent again"),
+            lambda each: each.letters.get(LetterState.RESENDING, 0),
+            Kind.COUNT,
+        ),
+        Column(
+            "resent",
+            N_("Sent again"),
+            lambda each: each.letters.get(LetterState.RESENT, 0),
+            Kind.COUNT,
+        ),
+        Column(
+            "deleted",
+            N_("Deleted"),
+            lambda each: each.letters.get(LetterState.DELETED, 0),
+            Kind.COUNT,
+        ),
+        Column("oldest", N_("Oldest open"), lambda each: each.oldest_ms, Kind.MOMENT),
+    ]
+    found = table(
+        columns,
+        await context.run("list_dead_letters"),
+        Asked.of(context.query),
+        empty=N_("No group has given a message up."),
+        searched=lambda each: each.group,
+    )
+    return context.exported(found, "dead-letters") or context.page(
+        "dead_letters.html", found=found, command="vq dlq list"
+    )
+
+
+@page("/c/{cluster}/dead-letters/{group}")
+async def LETTERS(context: Context) -> Response:
+    """Show the dead letters of a group, the first ones that are not settled."""
+    group, reason = context.param("group"), context.query.get("reason") or None
+    settled = context.query.get("settled") == "1"
+    letters: list[Any] = []
+    more = False
+    problem = ""
+    try:
+        found = context.console.door.each(
+            context.visitor.person,
+            context.site,
+            "read_dead_letters",
+            group,
+            reason=reason,
+            settled=settled,
+        )
+        async for each in found:
+            if len(letters) == _SHOWN_MAX:
+                more = True
+                break
+            letters.append(each)
+        await found.aclose()
+    except InvalidArgument as error:
+        problem = str(error)
+    hidden = {topic for topic in _topics_of(letters) if await is_masked(context, topic)}
+    return context.page(
+        "letters.html",
+        group=group,
+        problem=problem,
+        letters=[
+            (each, None if _topic_of(each) in hidden else decoded(each.message.content))
+            for each in letters
+        ],
+        more=more,
+        reason=reason or "",
+        settled=settled,
+        command=f"vq dlq read {group}",
+    )
+
+
+def _topic_of(letter: Any) -> str:
+    origin = letter.message.origin
+    return str(letter.message.topic if origin is None else origin.topic)
+
+
+def _topics_of(letters: list[Any]) -> set[str]:
+    return {_topic_of(each) for each in letters}
+
+
+@form("/c/{cluster}/dead-letters/{group}/resend")
+async def RESEND(context: Context) -> Response:
+    """Send the open dead letters of a group again."""
+    group, sent = context.param("group"), context.form
+    if context.posted:
+        job = await context.start(
+            "resend_dead_letters",
+            group,
+            reason=sent.get("reason") or None,
+            to=sent.get("to") or None,
+            rate=number_of(sent, "rate") or 100.0,
+        )
+        return context.go("jobs", str(job.number))
+    return context.page(
+        "letters_resend.html",
+        group=group,
+        reason=context.query.get("reason", ""),
+        command=f"vq dlq resend {group} --yes",
+    )
+
+
+@form("/c/{cluster}/dead-letters/{group}/delete")
+async def DELETE(context: Context) -> Response:
+    """Settle the open dead letters of a group as deleted."""
+    group = context.param("group")
+    if context.posted:
+        confirm(context.form, group)
+        count = await context.run(
+            "delete_dead_letters", group, reason=context.form.get("reason") or None
+        )
+        context.say(N_("Deleted: %(count)s dead letters of %(group)s"), count=count, group=group)
+        return context.go("dead-letters", group)
+    return context.page(
+        "letters_delete.html",
+        group=group,
+        reason=context.query.get("reason", ""),
+        command=f"vq dlq delete {group} --yes",
+    )

@@ -1,0 +1,60 @@
+"""Messages that are delivered later: listed, cancelled."""
+
+from starlette.responses import Response
+
+from vq.console.pages.page import form, page
+from vq.console.web.context import Context
+from vq.console.web.forms import whole_of
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, table
+from vq.errors import InvalidArgument
+from vq.model import SendResult
+from vq.operations.messages.delayed import DelayedMessage
+
+
+@page("/c/{cluster}/delayed")
+async def DELAYED(context: Context) -> Response:
+    """List those that are due first."""
+    topic = context.query.get("topic") or None
+    found = await context.run("list_delayed", topic)
+    columns: list[Column[DelayedMessage]] = [
+        Column("due", N_("Due"), lambda each: each.due_ms, Kind.MOMENT),
+        Column(
+            "topic",
+            N_("Topic"),
+            lambda each: each.topic,
+            link=lambda each: context.path("topics", each.topic),
+        ),
+        Column("partition", N_("Partition"), lambda each: each.partition, Kind.COUNT),
+        Column("id", N_("Id"), lambda each: str(each.waits.id), Kind.CODE),
+        Column("key", N_("Key"), lambda each: "" if each.key is None else str(each.key)),
+        Column("tag", N_("Tag"), lambda each: each.tag or ""),
+        Column("size", N_("Size"), lambda each: each.record_bytes, Kind.BYTES),
+    ]
+    listed = table(
+        columns,
+        found.first,
+        Asked.of(context.query),
+        empty=N_("No message waits for its time."),
+        searched=lambda each: f"{each.topic} {each.key} {each.tag} {each.waits.id}",
+    )
+    return context.exported(listed, "delayed") or context.page(
+        "delayed.html",
+        found=listed,
+        waiting=found.waiting,
+        unreadable=found.unreadable,
+        topic=topic or "",
+        command="vq delayed list",
+    )
+
+
+@form("/c/{cluster}/delayed/cancel")
+async def CANCEL(context: Context) -> Response:
+    """Have one delivered to nobody."""
+    values = [whole_of(context.form, each) for each in ("partition", "offset", "id")]
+    if None in values:
+        raise InvalidArgument("partition, offset and id of the message are needed")
+    partition, offset, number = (each or 0 for each in values)
+    outcome = await context.run("cancel_delayed", SendResult(partition, offset, number))
+    context.say(N_("Message %(id)s: %(outcome)s"), id=number, outcome=outcome)
+    return context.go("delayed")

@@ -1,0 +1,81 @@
+"""Logging in and out, the language, and the way to the first cluster."""
+
+import asyncio
+
+from starlette.responses import RedirectResponse, Response
+
+from vq.console.accounts.accounts import verified
+from vq.console.accounts.attempts import Attempts
+from vq.console.accounts.sessions import begin_session, end_session
+from vq.console.pages.page import Page
+from vq.console.web.addresses import own_path
+from vq.console.web.context import Context
+from vq.console.web.languages import LANGUAGES
+from vq.console.web.security import COOKIE, LANGUAGE_COOKIE
+
+_YEAR_S = 366 * 86_400
+_HASHES_AT_ONCE = asyncio.Semaphore(2)  # each takes 64 MiB of memory
+
+
+async def home(context: Context) -> Response:
+    """Go to the first cluster."""
+    first = next(iter(context.console.sites))
+    return RedirectResponse(f"/c/{first}", 303)
+
+
+async def login(context: Context) -> Response:
+    """Show the form, or begin a session."""
+    wanted = own_path(context.form.get("next") or context.query.get("next", "/"))
+    if not context.posted:
+        return context.page("login.html", wanted=wanted, problem="", wait_s=0)
+    name, password = context.form.get("name", "")[:200], context.form.get("password", "")[:1000]
+    address = context.visitor.person.address
+    attempts: Attempts = context.request.app.state.attempts
+    keys = (f"{name.casefold()}@{address}", address)
+    wait_s = attempts.wait_s(*keys)
+    if wait_s > 0:
+        return context.page(
+            "login.html", 429, wanted=wanted, problem="too many", wait_s=int(wait_s) + 1
+        )
+    attempts.failed(*keys)  # before the password is looked at: many tries at once count, too
+    database = context.console.database
+    async with _HASHES_AT_ONCE:
+        account = await database.run(lambda connection: verified(connection, name, password))
+    if account is None:
+        return context.page("login.html", 401, wanted=wanted, problem="wrong", wait_s=0)
+    attempts.succeeded(*keys)
+    token = await database.run(lambda connection: begin_session(connection, account.name, address))
+    response = RedirectResponse(wanted, 303)
+    response.set_cookie(
+        COOKIE,
+        token,
+        httponly=True,
+        samesite="lax",
+        secure=context.console.config.public_url.startswith("https:"),
+        path="/",
+    )
+    return response
+
+
+async def logout(context: Context) -> Response:
+    """End the session."""
+    token = context.request.cookies.get(COOKIE, "")
+    await context.console.database.run(lambda connection: end_session(connection, token))
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+async def language(context: Context) -> Response:
+    """Remember the language of a browser."""
+    response = RedirectResponse(own_path(context.form.get("next", "/")), 303)
+    chosen = context.form.get("language", "")
+    if chosen in LANGUAGES:
+        response.set_cookie(LANGUAGE_COOKIE, chosen, max_age=_YEAR_S, samesite="lax", path="/")
+    return response
+
+
+HOME = Page("/", home)
+LOGIN = Page("/login", login, ("GET", "POST"), public=True)
+LOGOUT = Page("/logout", logout, ("POST",))
+LANGUAGE = Page("/language", language, ("POST",))

@@ -1,0 +1,317 @@
+"""Consumer groups: lag with a verdict, members, owners; reset, delete, another strategy."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from vq.console.clusters.measured import LAG_BYTES, LAG_S
+from vq.console.clusters.site import Facts
+from vq.console.pages.messages import moment_of
+from vq.console.pages.overview import THRESHOLDS
+from vq.console.pages.page import form, page
+from vq.console.web.context import Context
+from vq.console.web.forms import checked_of, confirm, whole_of
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.errors import InvalidArgument
+from vq.operations.cluster.bulk import GroupContract
+from vq.operations.groups.groups import GroupDescription, GroupMember, GroupProgress
+from vq.operations.groups.lag_rules import LagVerdict
+from vq.operations.groups.resets import Goal, Target
+
+_TONES: Final = {
+    "ok": "ok",
+    "unknown": "quiet",
+    "warning": "warn",
+    "stalled": "warn",
+    "stopped": "bad",
+}
+#: What the causes of verdicts mean, and what to do.
+CAUSES: Final = {
+    "needs_reset": N_("The group was stopped here; only a reset lets it go on."),
+    "other_topic": N_("The offset was committed for another topic of this name: reset it."),
+    "beyond_end": N_("The committed offset lies beyond the end: messages were lost. Reset it."),
+    "owner_error": N_("The member that has it reports an error and does not go on."),
+    "placement": N_("Where the partition lives cannot be read."),
+    "broker_silent": N_("A broker does not answer, so the lag is not known."),
+    "no_members": N_("There are messages, and the group has no member. Start one."),
+    "unmoved": N_("There are messages, and nothing was committed for a while."),
+    "overtaken": N_("Messages were deleted before the group read them."),
+    "no_owner": N_("No member has the partition, although the group has members."),
+    "old": N_("The oldest message that is not handled is old. Add members, or make them faster."),
+    "many_bytes": N_("Much is not handled."),
+    "many_messages": N_("Many messages are not handled."),
+    "not_measured": N_("A broker did not tell all that is asked for."),
+    "not_readable": N_("The topic is closed for reading."),
+    "not_subscribed": N_("No member of the group subscribes to the topic."),
+    "broadcasting": N_("Each member reads all; their places are their own."),
+    "topic_deleted": N_("A topic of the group is deleted."),
+    "no_topics": N_("The group has read nothing yet."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A group in the list; ``lag`` is what the last look found, None: it was not in it."""
+
+    contract: GroupContract
+    lag: GroupDescription | None
+    now_s: float
+
+    @property
+    def verdict(self) -> LagVerdict | None:
+        """What is to be thought of it."""
+        if self.lag is None:
+            return None
+        return self.lag.worst_verdict(THRESHOLDS, now_s=self.now_s)
+
+    @property
+    def state(self) -> State:
+        """The verdict for the list."""
+        if self.contract.error:
+            return State(N_("unreadable"), "bad", self.contract.error)
+        return state_of(self.verdict)
+
+
+def state_of(verdict: LagVerdict | None) -> State:
+    """Return a verdict as a state."""
+    if verdict is None:
+        return State(N_("not looked at yet"), "quiet")
+    return State(verdict.verdict, _TONES[verdict.verdict], CAUSES.get(verdict.cause or "", ""))
+
+
+def rows_of(facts: Facts) -> list[Row]:
+    """Return all groups."""
+    now_s = facts.lags.time_ms / 1000
+    return [Row(each, facts.lags.groups.get(each.group), now_s) for each in facts.contracts]
+
+
+@page("/c/{cluster}/groups")
+async def GROUPS(context: Context) -> Response:
+    """List groups with their lag."""
+    columns: list[Column[Row]] = [
+        Column(
+            "group",
+            N_("Group"),
+            lambda each: each.contract.group,
+            link=lambda each: context.path("groups", each.contract.group),
+        ),
+        Column("verdict", N_("Verdict"), lambda each: each.state, Kind.STATE),
+        Column("members", N_("Members"), lambda each: each.contract.members, Kind.COUNT),
+        Column("lag_bytes", N_("Lag"), lambda each: each.lag and each.lag.lag_bytes, Kind.BYTES),
+        Column(
+            "lag_messages",
+            N_("Messages behind"),
+            lambda each: each.lag and each.lag.lag_messages,
+            Kind.COUNT,
+        ),
+        Column(
+            "lag_s", N_("Oldest unread"), lambda each: each.lag and each.lag.lag_s, Kind.DURATION
+        ),
+        Column(
+            "topics",
+            N_("Topics"),
+            lambda each: list(each.contract.topics)[:5],
+            Kind.LIST,
+            sorts=False,
+        ),
+        Column("model", N_("Model"), lambda each: each.contract.model),
+    ]
+    found = table(
+        columns,
+        rows_of(context.site.facts),
+        Asked.of(context.query),
+        empty=N_("There is no consumer group yet. One is made when its first consumer starts."),
+        searched=lambda each: f"{each.contract.group} {' '.join(each.contract.topics)}",
+    )
+    return context.exported(found, "groups") or context.page(
+        "groups.html",
+        found=found,
+        look=context.site.facts.lags_look,
+        left_out=sum(context.site.facts.lags.left_out.values()),
+        live=True,
+        command="vq group list",
+    )
+
+
+def _progress_columns(context: Context, group: GroupDescription) -> list[Column[GroupProgress]]:
+    now_s = context.site.facts.lags.time_ms / 1000
+
+    def state(each: GroupProgress) -> State:
+        return state_of(group.verdict_on(each, THRESHOLDS, now_s=now_s))
+
+    return [
+        Column(
+            "topic",
+            N_("Topic"),
+            lambda each: each.topic,
+            link=lambda each: context.path("topics", each.topic),
+        ),
+        Column("partition", N_("Partition"), lambda each: each.partition, Kind.COUNT),
+        Column("verdict", N_("Verdict"), state, Kind.STATE),
+        Column("owner", N_("Member"), lambda each: each.owner or ""),
+        Column("lag_bytes", N_("Lag"), lambda each: each.lag_bytes, Kind.BYTES),
+        Column("lag_messages", N_("Messages behind"), lambda each: each.lag_messages, Kind.COUNT),
+        Column("lag_s", N_("Oldest unread"), lambda each: each.lag_s, Kind.DURATION),
+        Column("committed", N_("Committed"), lambda each: each.committed, Kind.COUNT),
+        Column("end", N_("End offset"), lambda each: each.end, Kind.COUNT),
+        Column("committed_at", N_("Committed at"), lambda each: each.committed_ms, Kind.MOMENT),
+        Column("stopped", N_("What stops it"), lambda each: each.stopped or ""),
+    ]
+
+
+_MEMBERS: Final[list[Column[GroupMember]]] = [
+    Column("member", N_("Member"), lambda each: each.member, Kind.CODE),
+    Column("host", N_("Host"), lambda each: each.host),
+    Column("pid", N_("Process"), lambda each: str(each.pid)),
+    Column("partitions", N_("Partitions"), lambda each: each.partitions, Kind.COUNT),
+    Column("topics", N_("Topics"), lambda each: list(each.topics), Kind.LIST, sorts=False),
+    Column("since", N_("Since"), lambda each: each.since_ms, Kind.MOMENT),
+]
+
+
+@page("/c/{cluster}/groups/{group}")
+async def GROUP(context: Context) -> Response:
+    """Show a group."""
+    name = context.param("group")
+    group: GroupDescription = await context.run("describe_group", name)
+    progress = table(
+        _progress_columns(context, group),
+        group.partitions,
+        Asked.of(context.query, "p."),
+        empty=N_("The group has read nothing yet."),
+        searched=lambda each: f"{each.topic}/{each.partition} {each.owner or ''}",
+        prefix="p.",
+    )
+    history = await context.run("group_history", name)
+    verdict = group.worst_verdict(THRESHOLDS, now_s=context.site.cluster.clock.wall_ms() / 1000)
+    return context.exported(progress, f"{name}-lag") or context.page(
+        "group.html",
+        group=group,
+        progress=progress,
+        members=table(
+            _MEMBERS, group.members, Asked(), empty=N_("No member is alive. Start a consumer.")
+        ),
+        verdict=state_of(verdict),
+        history=history[-50:][::-1],
+        lag_series=[f"{LAG_BYTES} {name}"],
+        age_series=[f"{LAG_S} {name}"],
+        live=True,
+        command=f"vq group describe {name}",
+    )
+
+
+_GOALS: Final = (
+    (Goal.EARLIEST.value, N_("the oldest message that is kept")),
+    (Goal.LATEST.value, N_("the end: skip all that is there")),
+    (Goal.TIME.value, N_("the first message stored at a time or later")),
+    (Goal.SHIFT.value, N_("so many messages on, or back with a minus")),
+    (Goal.OFFSET.value, N_("an offset")),
+    (Goal.COMMITTED.value, N_("where it is; lets a stopped group go on")),
+    (Goal.PAST_DAMAGE.value, N_("behind the damage at which it stands")),
+)
+
+
+@form("/c/{cluster}/groups/{group}/reset")
+async def RESET(context: Context) -> Response:
+    """Plan where a group goes on, show it, and do it."""
+    name, sent = context.param("group"), context.form
+    plan: list[Any] | None = None
+    problem = ""
+    group: GroupDescription = await context.run("describe_group", name, count=False)
+    if context.posted:
+        try:
+            target = _target(sent.get("goal", ""), sent.get("value", ""))
+            topics = [each for each in sent.get("topics", "").split("\n") if each]
+            partition = whole_of(sent, "partition")
+            plan = await context.run(
+                "plan_reset",
+                name,
+                target,
+                only_topics=topics,
+                only_partitions=() if partition is None else (partition,),
+                only_stopped=checked_of(sent, "only_stopped"),
+            )
+            if sent.get("step") == "do" and plan is not None:
+                confirm(sent, name)
+                await context.run("reset", name, plan, fence=checked_of(sent, "fence"), before=plan)
+                context.say(
+                    N_("Reset: %(group)s goes on elsewhere in %(count)s partitions"),
+                    group=name,
+                    count=len(plan),
+                )
+                return context.go("groups", name)
+        except InvalidArgument as error:
+            problem = str(error)
+    return context.page(
+        "group_reset.html",
+        400 if problem else 200,
+        name=name,
+        group=group,
+        goals=_GOALS,
+        sent=sent,
+        plan=plan,
+        problem=problem,
+        command=f"vq group reset {name} --to {sent.get('goal') or 'earliest'}",
+    )
+
+
+def _target(goal: str, value: str) -> Target:
+    if goal == Goal.TIME:
+        return Target(goal=Goal.TIME, value=moment_of(value))
+    if goal in (Goal.OFFSET, Goal.SHIFT):
+        number = whole_of({goal: value}, goal)
+        if number is None:
+            raise InvalidArgument(f"{goal} needs a number")
+        return Target(goal=Goal(goal), value=number)
+    if goal not in list(Goal):
+        raise InvalidArgument(f"{goal[:40]!r} is no place to go on; take one of {list(Goal)}")
+    return Target(goal=Goal(goal))
+
+
+@form("/c/{cluster}/groups/{group}/delete")
+async def DELETE(context: Context) -> Response:
+    """Show what deleting a group takes away, and do it; or make it forget a topic."""
+    name = context.param("group")
+    topic = context.form.get("topic") or context.query.get("topic", "")
+    what = topic or name
+    operation = "forget_topic" if topic else "delete_group"
+    arguments = (name, topic) if topic else (name,)
+    plan = await context.run(f"plan_{operation}", *arguments)
+    if context.posted:
+        confirm(context.form, what)
+        await context.run(operation, *arguments, before=plan)
+        context.say(N_("Deleted: %(what)s"), what=what)
+        return context.go("groups", name) if topic else context.go("groups")
+    return context.page(
+        "group_delete.html",
+        plan=plan,
+        name=name,
+        topic=topic,
+        what=what,
+        command=f"vq group forget {name} {topic}" if topic else f"vq group delete {name}",
+    )
+
+
+@page("/c/{cluster}/groups/{group}/plan")
+async def PLAN(context: Context) -> Response:
+    """Show how another strategy, or other members, would share out the partitions."""
+    name = context.param("group")
+    strategy = context.query.get("strategy") or None
+    members = whole_of(context.query, "members")
+    problem, plan = "", None
+    try:
+        plan = await context.run("plan_balance", name, strategy=strategy, members=members)
+    except InvalidArgument as error:
+        problem = str(error)
+    return context.page(
+        "group_plan.html",
+        400 if problem else 200,
+        name=name,
+        plan=plan,
+        problem=problem,
+        strategy=strategy or "",
+        members_asked="" if members is None else members,
+        command=f"vq group plan {name}" + (f" --strategy {strategy}" if strategy else ""),
+    )

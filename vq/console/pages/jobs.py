@@ -1,0 +1,68 @@
+"""Acts that go on: how far they are, and what came of them."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from vq.console.acts.door import Job, text_of
+from vq.console.pages.page import page
+from vq.console.web.context import Context
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.errors import InvalidArgument
+
+
+def _state(job: Job) -> State:
+    if job.ended_ms is None:
+        return State(N_("goes on"), "warn")
+    return State(N_("failed"), "bad", job.error) if job.error else State(N_("done"), "ok")
+
+
+@page("/c/{cluster}/jobs")
+async def JOBS(context: Context) -> Response:
+    """List the long acts of this console since its start."""
+    columns: list[Column[Job]] = [
+        Column(
+            "number",
+            N_("Number"),
+            lambda each: str(each.number),
+            link=lambda each: context.path("jobs", str(each.number)),
+        ),
+        Column("act", N_("Act"), lambda each: each.act, Kind.CODE),
+        Column("subject", N_("To what"), lambda each: each.subject),
+        Column("state", N_("State"), _state, Kind.STATE),
+        Column("person", N_("Person"), lambda each: each.person),
+        Column("begun", N_("Begun"), lambda each: each.begun_ms, Kind.MOMENT),
+        Column("ended", N_("Ended"), lambda each: each.ended_ms or "", Kind.TEXT),
+    ]
+    own = [each for each in context.console.door.jobs.values() if each.cluster == context.site.name]
+    found = table(columns[:-1], own[::-1], Asked.of(context.query), empty=N_("There was none yet."))
+    return context.page("jobs.html", found=found, live=True)
+
+
+@page("/c/{cluster}/jobs/{number}")
+async def JOB(context: Context) -> Response:
+    """Show one."""
+    number = context.param("number")
+    job = (
+        context.console.door.jobs.get(int(number))
+        if number.isdigit() and number.isascii()
+        else None
+    )
+    if job is None or job.cluster != context.site.name:
+        raise InvalidArgument(
+            f"this console knows no act {number[:40]!r}: it remembers those since its start, "
+            "the audit has all"
+        )
+    return context.page(
+        "job.html",
+        job=job,
+        state=_state(job),
+        progress=_told(job.progress),
+        result=_told(job.result),
+        live=True,
+    )
+
+
+def _told(value: Any) -> str:
+    return "" if value is None else text_of(value)

@@ -1,0 +1,259 @@
+"""Messages of a topic: browsed, found, decoded; one is sent."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy
+from starlette.responses import Response
+
+from vq.console.acts.contents import Format, decoded
+from vq.console.acts.messages import BrowsedMessages, Start
+from vq.console.database.schema import masks
+from vq.console.pages.page import form, page
+from vq.console.web.context import Context
+from vq.console.web.forms import Field, number_of, text_of, whole_of
+from vq.console.web.languages import N_
+from vq.errors import InvalidArgument
+from vq.model import Message
+
+_STARTS: Final = (
+    (Start.NEWEST.value, N_("newest first")),
+    (Start.OLDEST.value, N_("oldest first")),
+    (Start.TIME.value, N_("from a time on")),
+    (Start.OFFSET.value, N_("from an offset on")),
+    (Start.NUMBER.value, N_("from a message number on")),
+)
+_FORMATS: Final = tuple((each.value, each.value) for each in Format)
+
+
+async def is_masked(context: Context, topic: str) -> bool:
+    """Return whether contents of a topic are not shown in this console."""
+    query = sqlalchemy.select(masks.c.topic).where(
+        masks.c.cluster == context.site.name, masks.c.topic == topic
+    )
+    row = await context.console.database.run(lambda connection: connection.execute(query).first())
+    return row is not None
+
+
+def moment_of(text: str) -> int:
+    """Return a time of a form in milliseconds since 1970; it is UTC if it says nothing else.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidArgument(f"{text[:60]!r} is not a time such as 2026-11-28T13:45") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
+
+
+@page("/c/{cluster}/topics/{topic}/messages")
+async def MESSAGES(context: Context) -> Response:
+    """Browse messages, or find some by id, key, tag and time."""
+    topic, query = context.param("topic"), context.query
+    finds = any(query.get(each, "").strip() for each in ("id", "key", "tag", "where"))
+    as_format = query.get("as", "auto")
+    if as_format not in list(Format):
+        raise InvalidArgument(f"{as_format[:40]!r} is no format; take one of {list(Format)}")
+    problem = ""
+    messages: list[Message] = []
+    following: dict[int, int] = {}
+    remarks: list[str] = []
+    try:
+        if finds:
+            messages, remarks = await _find(context, topic)
+        else:
+            browsed = await _browse(context, topic)
+            messages, following = browsed.messages, browsed.following
+            remarks = [f"{topic}/{each}: {why}" for each, why in sorted(browsed.silent.items())]
+    except InvalidArgument as error:
+        problem = str(error)
+    masked = await is_masked(context, topic)
+    one = next(iter(following)) if len(following) == 1 else None
+    return context.page(
+        "messages.html",
+        400 if problem else 200,
+        topic=topic,
+        problem=problem,
+        messages=[
+            (each, None if masked else decoded(each.content, Format(as_format)))
+            for each in messages
+        ],
+        masked=masked,
+        remarks=remarks,
+        finds=finds,
+        next_query=None if one is None or finds else {"partition": one, "at": following[one]},
+        browse=_browse_fields(query),
+        find=_find_fields(query),
+        as_format=as_format,
+        command=f"vq consume {topic} --max 10 …" if not finds else f"vq message find {topic} …",
+    )
+
+
+async def _browse(context: Context, topic: str) -> BrowsedMessages:
+    query = context.query
+    start = query.get("start", Start.NEWEST.value)
+    if start not in list(Start):
+        raise InvalidArgument(f"{start[:40]!r} is no start; take one of {list(Start)}")
+    at = query.get("at", "").strip()
+    where = 0
+    where = 0
+    if start == Start.TIME:
+        where = moment_of(at)
+    elif at and start in (Start.OFFSET, Start.NUMBER):
+        where = whole_of({"at": at}, "at") or 0
+    found: BrowsedMessages = await context.run(
+        "browse_messages",
+        topic,
+        partition=whole_of(query, "partition"),
+        start=Start(start),
+        at=where,
+        limit=whole_of(query, "limit") or 50,
+    )
+    return found
+
+
+async def _find(context: Context, topic: str) -> tuple[list[Message], list[str]]:
+    query = context.query
+    asked: dict[str, Any] = {"limit": whole_of(query, "limit") or 50}
+    if query.get("id", "").strip():
+        asked["id"] = whole_of(query, "id")
+    if query.get("key", ""):
+        key = query["key"]
+        asked["key"] = int(key) if query.get("key_is") == "number" and _is_whole(key) else key
+    for name in ("tag", "where"):
+        if query.get(name, "").strip():
+            asked[name] = query[name].strip()
+    for name in ("since", "until"):
+        if query.get(name, "").strip():
+            asked[f"{name}_ms"] = moment_of(query[name])
+    found = await context.run("find_messages", topic, **asked)
+    remarks = [] if found.stopped is None else [f"the search stopped early: {found.stopped}"]
+    remarks += [str(each) for each in getattr(found, "gaps", ())]
+    return list(found.messages), remarks
+
+
+def _is_whole(text: str) -> bool:
+    return text.lstrip("-").isdigit() and len(text) < 20
+
+
+def _browse_fields(query: Any) -> list[Field]:
+    return [
+        Field("start", N_("Show"), "select", query.get("start", "newest"), _STARTS),
+        Field("at", N_("Time, offset or number"), value=query.get("at", "")),
+        Field("partition", N_("Partition"), "number", query.get("partition", "")),
+        Field("limit", N_("At most"), "number", query.get("limit", "50"), least=1, most=200),
+        Field("as", N_("Contents as"), "select", query.get("as", "auto"), _FORMATS),
+    ]
+
+
+def _find_fields(query: Any) -> list[Field]:
+    return [
+        Field("id", N_("Id"), value=query.get("id", "")),
+        Field("key", N_("Key"), value=query.get("key", "")),
+        Field(
+            "key_is",
+            N_("The key is"),
+            "select",
+            query.get("key_is", "text"),
+            (("text", N_("text")), ("number", N_("a number"))),
+        ),
+        Field("tag", N_("Tag"), value=query.get("tag", "")),
+        Field("where", N_("Headers match"), value=query.get("where", "")),
+        Field("since", N_("Since"), "moment", query.get("since", "")),
+        Field("until", N_("Until"), "moment", query.get("until", "")),
+        Field("as", N_("Contents as"), "select", query.get("as", "auto"), _FORMATS),
+    ]
+
+
+@page("/c/{cluster}/topics/{topic}/content")
+async def CONTENT(context: Context) -> Response:
+    """Return the bytes of one message as a file."""
+    topic = context.param("topic")
+    if await is_masked(context, topic):
+        raise InvalidArgument(f"contents of {topic} are masked in this console")
+    partition, offset = whole_of(context.query, "partition"), whole_of(context.query, "offset")
+    found = await context.run(
+        "browse_messages", topic, partition=partition, start=Start.OFFSET, at=offset or 0, limit=1
+    )
+    if not found.messages or found.messages[0].offset != offset:
+        raise InvalidArgument(f"no message of {topic}/{partition} begins at offset {offset}")
+    return Response(
+        found.messages[0].content,
+        media_type="application/octet-stream",
+        headers={
+            "Content-Disposition": f'attachment; filename="message-{found.messages[0].id}.bin"',
+            "Content-Security-Policy": "sandbox",
+        },
+    )
+
+
+@form("/c/{cluster}/topics/{topic}/send")
+async def SEND(context: Context) -> Response:
+    """Send one message."""
+    topic, problem = context.param("topic"), ""
+    if context.posted:
+        try:
+            sent = await context.run(
+                "send_message",
+                topic,
+                text_of(context.form, "content", most=1_000_000),
+                key=context.form.get("key") or None,
+                tag=context.form.get("tag") or None,
+                headers=headers_of(text_of(context.form, "headers", most=32_768)),
+                delay_s=number_of(context.form, "delay_s"),
+            )
+        except InvalidArgument as error:
+            problem = str(error)
+        else:
+            context.say(
+                N_("Sent: partition %(partition)s, offset %(offset)s, id %(id)s"),
+                partition=sent.partition,
+                offset=sent.offset,
+                id=sent.id,
+            )
+            return context.go("topics", topic, "messages")
+    return context.page(
+        "send.html",
+        400 if problem else 200,
+        topic=topic,
+        problem=problem,
+        fields=[
+            Field("content", N_("Content"), "area", context.form.get("content", "")),
+            Field("key", N_("Key"), value=context.form.get("key", "")),
+            Field("tag", N_("Tag"), value=context.form.get("tag", "")),
+            Field(
+                "headers",
+                N_("Headers"),
+                "area",
+                context.form.get("headers", ""),
+                help=N_("One in a line: name: value"),
+            ),
+            Field(
+                "delay_s",
+                N_("Deliver after so many seconds"),
+                "number",
+                context.form.get("delay_s", ""),
+            ),
+        ],
+        command=f"echo CONTENT | vq produce {topic}",
+    )
+
+
+def headers_of(text: str) -> dict[str, str]:
+    """Return headers that are written one in a line.
+
+    Raises:
+        InvalidArgument: A line is not ``name: value``.
+    """
+    found = {}
+    for line in text.split("\n"):
+        if line.strip():
+            name, colon, value = line.partition(":")
+            if not colon or not name.strip():
+                raise InvalidArgument(f"header line {line[:80]!r} is not like `name: value`")
+            found[name.strip()] = value.strip()
+    return found

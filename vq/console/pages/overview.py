@@ -1,0 +1,86 @@
+"""The overview: whether the cluster is well, what is unsafe and what to do, rates, disks."""
+
+from starlette.responses import Response
+
+from vq.console.clusters.measured import BYTES_IN, DISK_USED, MESSAGES_IN
+from vq.console.clusters.site import Facts
+from vq.console.pages.page import page
+from vq.console.pages.remedies import troubles
+from vq.console.web.context import Context
+from vq.operations.groups.lag_rules import VERDICTS, LagThresholds
+from vq.reserved import is_reserved
+
+THRESHOLDS = LagThresholds()
+
+
+@page("/c/{cluster}")
+async def OVERVIEW(context: Context) -> Response:
+    """Show the cluster at a glance."""
+    facts = context.site.facts
+    found = troubles(facts)
+    groups = sorted({each.group.group for each in facts.status.brokers})
+    verdicts = verdict_counts(facts)
+    return context.page(
+        "overview.html",
+        facts=facts,
+        troubles=[each for each in found if each.tone != "quiet"],
+        remarks=[each for each in found if each.tone == "quiet"],
+        nodes=[each for each in facts.status.brokers if each.name],
+        up=[each for each in facts.status.brokers if each.name and not each.error],
+        groups=groups,
+        topics=[each for each in facts.topics if not is_reserved(each.topic)],
+        verdicts=verdicts,
+        rates=rates(facts),
+        fullest=fullest(facts),
+        soonest=soonest(facts),
+        byte_series=[f"{BYTES_IN} {each}" for each in groups[:12]],
+        message_series=[f"{MESSAGES_IN} {each}" for each in groups[:12]],
+        disk_series=[
+            f"{DISK_USED} {each.group.group}/{each.name}"
+            for each in facts.status.brokers[:12]
+            if each.name
+        ],
+        live=True,
+        command="vq cluster status; vq doctor",
+    )
+
+
+def verdict_counts(facts: Facts) -> dict[str, int]:
+    """Return how many groups have which verdict, from the worst on."""
+    now_s = facts.lags.time_ms / 1000
+    counts = dict.fromkeys(VERDICTS, 0)
+    for each in facts.lags.groups.values():
+        counts[each.worst_verdict(THRESHOLDS, now_s=now_s).verdict] += 1
+    return counts
+
+
+def rates(facts: Facts) -> tuple[float | None, float | None]:
+    """Return bytes and messages per second of all masters; None: one does not tell."""
+    masters = [each for each in facts.status.brokers if each.role == "master"]
+    loads = [facts.loads.get((each.group.group, each.name)) for each in masters]
+    known = [each for each in loads if each is not None]
+    if not masters or len(known) < len(masters):
+        return None, None
+    return sum(each.bytes_per_s for each in known), sum(each.messages_per_s for each in known)
+
+
+def fullest(facts: Facts) -> float | None:
+    """Return the share that is used of the fullest disk."""
+    shares = [
+        1 - disk.bytes_free / disk.bytes_total
+        for each in facts.status.brokers
+        for disk in each.disks
+        if disk.bytes_total and disk.bytes_free is not None
+    ]
+    return max(shares, default=None)
+
+
+def soonest(facts: Facts) -> float | None:
+    """Return in how many seconds the first disk is full, at its growth of now; None: none fills."""
+    hours = [
+        disk.full_in_hours
+        for each in facts.status.brokers
+        for disk in each.disks
+        if disk.full_in_hours is not None
+    ]
+    return min(hours) * 3600 if hours else None

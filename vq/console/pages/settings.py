@@ -1,0 +1,64 @@
+"""Settings of a cluster, and which topics this console masks."""
+
+from dataclasses import fields
+
+import sqlalchemy
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from vq.console.accounts.accounts import Role
+from vq.console.database.schema import masks
+from vq.console.pages.page import form, page
+from vq.console.web.context import Context
+from vq.console.web.languages import N_
+from vq.errors import InvalidArgument
+from vq.limits import is_valid_name
+from vq.model import TopicSettings
+from vq.shown import shown
+
+
+@page("/c/{cluster}/settings")
+async def SETTINGS(context: Context) -> Response:
+    """Show them."""
+    settings = await context.run("cluster_settings")
+    name = context.site.name
+    query = sqlalchemy.select(masks.c.topic).where(masks.c.cluster == name).order_by(masks.c.topic)
+    masked = await context.console.database.run(
+        lambda connection: [each.topic for each in connection.execute(query)]
+    )
+    return context.page(
+        "settings.html",
+        settings=settings,
+        new_topics=[
+            (each.name, getattr(settings.new_topics, each.name)) for each in fields(TopicSettings)
+        ],
+        masked=masked,
+        database=context.console.database.name,
+        is_admin=context.visitor.person.role is Role.ADMIN,
+        zookeeper=context.site.config.zookeeper,
+        command="vq cluster settings",
+    )
+
+
+@form("/c/{cluster}/settings/mask", Role.ADMIN)
+async def MASK(context: Context) -> Response:
+    """Mask a topic, or unmask it."""
+    topic, act = context.form.get("topic", "").strip(), context.form.get("act", "")
+    if not is_valid_name(topic):
+        raise InvalidArgument(f"{shown(topic)} is no name of a topic")
+    name = context.site.name
+    of = (masks.c.cluster == name) & (masks.c.topic == topic)
+
+    def change(connection: Connection) -> None:
+        connection.execute(masks.delete().where(of))
+        if act == "mask":
+            connection.execute(masks.insert().values(cluster=name, topic=topic))
+
+    await context.console.door.note(
+        context.visitor.person, f"{act}_topic" if act == "mask" else "unmask_topic", topic, {}
+    )
+    await context.console.database.run(change)
+    context.say(
+        N_("Masked: %(topic)s") if act == "mask" else N_("Shown again: %(topic)s"), topic=topic
+    )
+    return context.go("settings")

@@ -1,0 +1,390 @@
+"""Topics: listed, made, changed, closed, deleted, brought back."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from vq.console.clusters.site import Facts
+from vq.console.pages.page import form, page
+from vq.console.web.context import Context
+from vq.console.web.forms import Field, checked_of, confirm, text_of, whole_of
+from vq.console.web.languages import N_
+from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.errors import InvalidArgument
+from vq.model import Compression, FlushMode, Replication, RetentionPolicy, TopicSettings
+from vq.operations.cluster.bulk import TopicState
+from vq.operations.groups.groups import GroupDescription
+from vq.operations.topics.deletion import DeletedTopic
+from vq.operations.topics.topics import PartitionDescription, Topic
+from vq.reserved import is_reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A topic in the list, with what the last look found of its groups."""
+
+    state: TopicState
+    groups: tuple[str, ...]
+    lag_bytes: int | None
+    lag_s: float | None
+
+    @property
+    def shown_state(self) -> State:
+        """How it is."""
+        if self.state.error:
+            return State(N_("unreadable"), "bad", self.state.error)
+        if self.state.phase != "ready":
+            return State(self.state.phase, "warn")
+        if not self.state.writable:
+            return State(N_("closed"), "quiet")
+        if not self.state.readable:
+            return State(N_("not readable"), "warn")
+        return State(N_("open"), "ok")
+
+
+def rows_of(facts: Facts, *, reserved: bool) -> list[Row]:
+    """Return the topics with their groups and the largest lag of these."""
+    readers: dict[str, list[str]] = {}
+    for contract in facts.contracts:
+        for topic in contract.topics:
+            readers.setdefault(topic, []).append(contract.group)
+    lags: dict[str, tuple[int | None, float | None]] = {}
+    for group in facts.lags.groups.values():
+        for topic, lag in lags_by_topic(group).items():
+            before = lags.get(topic, (0, 0.0))
+            lags[topic] = (_most(before[0], lag[0]), _most(before[1], lag[1]))
+    found = []
+    for each in facts.topics:
+        if reserved or not is_reserved(each.topic):
+            names = tuple(sorted(readers.get(each.topic, ())))
+            lag_bytes, lag_s = lags.get(each.topic, (None, None))
+            found.append(Row(each, names, lag_bytes, lag_s))
+    return found
+
+
+def _most(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else max(one, other)
+
+
+def lags_by_topic(group: GroupDescription) -> dict[str, tuple[int | None, float | None]]:
+    """Return the lag of a group by topic, in bytes and seconds; None: not known."""
+    found: dict[str, tuple[int | None, float | None]] = {}
+    for each in group.partitions:
+        total, age = found.get(each.topic, (0, 0.0))
+        found[each.topic] = (
+            None if total is None or each.lag_bytes is None else total + each.lag_bytes,
+            _most(age, each.lag_s),
+        )
+    return found
+
+
+@page("/c/{cluster}/topics")
+async def TOPICS(context: Context) -> Response:
+    """List topics."""
+    facts = context.site.facts
+    columns: list[Column[Row]] = [
+        Column(
+            "topic",
+            N_("Topic"),
+            lambda each: each.state.topic,
+            link=lambda each: context.path("topics", each.state.topic),
+        ),
+        Column("state", N_("State"), lambda each: each.shown_state, Kind.STATE),
+        Column("partitions", N_("Partitions"), lambda each: each.state.partitions, Kind.COUNT),
+        Column("groups", N_("Groups"), lambda each: len(each.groups), Kind.COUNT),
+        Column("lag_bytes", N_("Largest lag"), lambda each: each.lag_bytes, Kind.BYTES),
+        Column("lag_s", N_("Oldest unread"), lambda each: each.lag_s, Kind.DURATION),
+        Column("readers", N_("Read by"), lambda each: each.groups[:5], Kind.LIST, sorts=False),
+    ]
+    reserved = context.query.get("reserved") == "1"
+    found = table(
+        columns,
+        rows_of(facts, reserved=reserved),
+        Asked.of(context.query),
+        empty=N_("There is no topic yet. Create the first one."),
+        searched=lambda each: each.state.topic,
+    )
+    deleted: list[DeletedTopic] = []
+    if any(each.phase == "deleted" for each in facts.topics):
+        deleted = await context.run("deleted_topics")
+    return context.exported(found, "topics") or context.page(
+        "topics.html",
+        found=found,
+        reserved=reserved,
+        deleted=deleted,
+        look=facts.names_look,
+        live=True,
+        command="vq topic list",
+    )
+
+
+_CHOICES: Final[dict[str, Any]] = {
+    "flush": FlushMode,
+    "retention_policy": RetentionPolicy,
+    "replication": Replication,
+    "compression": Compression,
+}
+_HELP: Final[dict[str, str]] = {
+    "partitions": N_("So many logs share its messages, and so many consumers of a group at most."),
+    "flush": N_("sync: a message is on disk before it is acknowledged."),
+    "flush_interval_messages": N_("With async: to disk after so many messages …"),
+    "flush_interval_ms": N_("… or after so many milliseconds."),
+    "max_message_bytes": N_("The largest message, before compression."),
+    "compression": N_("How producers compress if they do not say it themselves."),
+    "compression_threshold": N_("The least size in bytes that is compressed; empty: 128 KiB."),
+    "retention_hours": N_("Older messages are deleted; empty: never."),
+    "retention_bytes": N_("So much of each partition is kept; empty: all."),
+    "retention_early_hours": N_("Deleted before its time after so long if a disk is full."),
+    "retention_policy": N_("delete, archive before that, or keep until every group has read it."),
+    "archive_after_hours": N_("Blocks become archives after so long; empty: the default."),
+    "archive_to": N_("URL of a directory for archives; empty: beside the log."),
+    "pool": N_("Only broker groups of this pool hold it; empty: the common pool."),
+    "replication": N_("sync: acknowledged when every copy in sync has it."),
+    "min_insync": N_("So many nodes must be in sync, or messages are refused."),
+    "readable": N_("Consumers may read."),
+    "writable": N_("Producers may write."),
+}
+
+
+def setting_fields(settings: TopicSettings) -> list[Field]:
+    """Return the settings of a topic as fields of a form."""
+    found = []
+    for each in fields(TopicSettings):
+        value = getattr(settings, each.name)
+        kind, options = "text", []
+        if each.name in _CHOICES:
+            kind = "select"
+            options = [(str(choice), str(choice)) for choice in _CHOICES[each.name]]
+            if each.name == "compression":
+                options.insert(0, ("", "–"))
+        elif isinstance(value, bool):
+            kind = "check"
+        elif each.name not in ("archive_to", "pool"):
+            kind = "number"
+        shown = "" if value is None else value if isinstance(value, bool) else str(value)
+        found.append(Field(each.name, each.name, kind, shown, options, _HELP[each.name], code=True))
+    return found
+
+
+def settings_from(sent: dict[str, str], present: TopicSettings) -> TopicSettings:
+    """Return the settings that a form has.
+
+    Raises:
+        InvalidArgument: One is not valid.
+    """
+    changes: dict[str, Any] = {}
+    for each in fields(TopicSettings):
+        if isinstance(getattr(present, each.name), bool):
+            changes[each.name] = checked_of(sent, each.name)
+        elif each.name in _CHOICES or each.name in ("archive_to", "pool"):
+            changes[each.name] = sent.get(each.name, "").strip() or None
+        else:
+            changes[each.name] = whole_of(sent, each.name)
+    for name in ("partitions", "max_message_bytes", "min_insync", "flush_interval_messages"):
+        if changes[name] is None:
+            raise InvalidArgument(f"{name} is empty; give a number")
+    return replace(present, **changes)
+
+
+@form("/c/{cluster}/topics/create")
+async def CREATE(context: Context) -> Response:
+    """Create a topic; ``?from=TOPIC`` begins with the settings of another one."""
+    source = context.query.get("from", "")
+    settings = (await context.run("cluster_settings")).new_topics
+    if source:
+        settings = (await context.run("get_topic", source)).settings
+    problem = ""
+    name = context.form.get("topic", "")
+    if context.posted:
+        try:
+            settings = settings_from(dict(context.form), settings)
+            await context.run("create_topic", text_of(context.form, "topic", most=300), settings)
+        except InvalidArgument as error:
+            problem = str(error)
+        else:
+            context.say(N_("Created: %(what)s"), what=name)
+            return context.go("topics", name)
+    views = [each.group for each in context.site.facts.status.brokers]
+    pools = sorted({each.pool for each in views if each.pool is not None})
+    return context.page(
+        "topic_form.html",
+        400 if problem else 200,
+        title=N_("Create a topic"),
+        name=name,
+        named=True,
+        fields=setting_fields(settings),
+        pools=pools,
+        problem=problem,
+        button=N_("Create"),
+        command="vq topic create NAME --partitions 4",
+    )
+
+
+@form("/c/{cluster}/topics/{topic}/settings")
+async def SETTINGS(context: Context) -> Response:
+    """Change the settings of a topic; partitions may be added."""
+    name = context.param("topic")
+    present: Topic = await context.run("get_topic", name)
+    settings, problem = present.settings, ""
+    if context.posted:
+        try:
+            settings = settings_from(dict(context.form), settings)
+            changed = {
+                each.name: getattr(settings, each.name)
+                for each in fields(TopicSettings)
+                if getattr(settings, each.name) != getattr(present.settings, each.name)
+            }
+            if changed:
+                await context.run("alter_topic", name, before=present.settings, **changed)
+        except InvalidArgument as error:
+            problem = str(error)
+        else:
+            if changed:
+                context.say(N_("Changed: %(what)s"), what=", ".join(changed))
+            else:
+                context.say(N_("Nothing was changed."))
+            return context.go("topics", name)
+    return context.page(
+        "topic_form.html",
+        400 if problem else 200,
+        title=name,
+        name=name,
+        named=False,
+        fields=setting_fields(settings),
+        pools=[],
+        problem=problem,
+        button=N_("Change"),
+        command=f"vq topic alter {name} …",
+    )
+
+
+def _partition_columns(context: Context) -> list[Column[PartitionDescription]]:
+    def ends(each: PartitionDescription, name: str) -> Any:
+        return None if each.ends is None else getattr(each.ends, name)
+
+    return [
+        Column("partition", N_("Partition"), lambda each: each.placement.partition, Kind.COUNT),
+        Column(
+            "state",
+            N_("State"),
+            lambda each: State(
+                each.state or N_("silent"),
+                "ok" if each.state == "rw" else "bad" if not each.state or each.damaged else "warn",
+                "; ".join(each.reasons),
+            ),
+            Kind.STATE,
+        ),
+        Column(
+            "group",
+            N_("Broker group"),
+            lambda each: each.placement.writer_group or None,
+            link=lambda each: (
+                context.path("brokers", each.placement.writer_group)
+                if each.placement.writer_group
+                else None
+            ),
+        ),
+        Column("earliest", N_("First offset"), lambda each: ends(each, "earliest"), Kind.COUNT),
+        Column("latest", N_("End offset"), lambda each: ends(each, "latest"), Kind.COUNT),
+        Column(
+            "kept",
+            N_("Kept"),
+            lambda each: None if each.ends is None else each.ends.latest - each.ends.earliest,
+            Kind.BYTES,
+        ),
+        Column(
+            "messages",
+            N_("Messages ever"),
+            lambda each: ends(each, "latest_number"),
+            Kind.COUNT,
+        ),
+        Column("damaged", N_("Damaged ranges"), lambda each: each.damaged, Kind.COUNT),
+    ]
+
+
+@page("/c/{cluster}/topics/{topic}")
+async def TOPIC(context: Context) -> Response:
+    """Show a topic."""
+    name = context.param("topic")
+    description = await context.run("describe_topic", name)
+    facts = context.site.facts
+    lags = [
+        (each.group, *lags_by_topic(each).get(name, (None, None)), len(each.members))
+        for each in facts.lags.groups.values()
+        if name in each.topics
+    ]
+    groups: list[Column[tuple[str, int | None, float | None, int]]] = [
+        Column(
+            "group",
+            N_("Group"),
+            lambda each: each[0],
+            link=lambda each: context.path("groups", each[0]),
+        ),
+        Column("members", N_("Members"), lambda each: each[3], Kind.COUNT),
+        Column("lag_bytes", N_("Lag"), lambda each: each[1], Kind.BYTES),
+        Column("lag_s", N_("Oldest unread"), lambda each: each[2], Kind.DURATION),
+    ]
+    partitions = table(
+        _partition_columns(context),
+        description.partitions,
+        Asked.of(context.query, "p."),
+        prefix="p.",
+    )
+    return context.exported(partitions, f"{name}-partitions") or context.page(
+        "topic.html",
+        topic=description.topic,
+        settings=[
+            (each.name, getattr(description.topic.settings, each.name))
+            for each in fields(TopicSettings)
+        ],
+        partitions=partitions,
+        groups=table(
+            groups,
+            lags,
+            Asked.of(context.query, "g."),
+            empty=N_("No consumer group reads it."),
+            prefix="g.",
+        ),
+        reserved=is_reserved(name),
+        look=facts.lags_look,
+        live=True,
+        command=f"vq topic describe {name}",
+    )
+
+
+@form("/c/{cluster}/topics/{topic}/act")
+async def ACT(context: Context) -> Response:
+    """Close, open, or bring back a deleted topic."""
+    name = context.param("topic")
+    acts = {"close": "close_topic", "open": "open_topic", "undelete": "undelete_topic"}
+    act = context.form.get("act", "")
+    if act == "drain":
+        job = await context.start("drain_topic", name)
+        return context.go("jobs", str(job.number))
+    if act not in acts:
+        raise InvalidArgument(f"{act[:40]!r} is no act on a topic")
+    await context.run(acts[act], name)
+    context.say(N_("Done: %(act)s %(what)s"), act=act, what=name)
+    return context.go("topics", name)
+
+
+@form("/c/{cluster}/topics/{topic}/delete")
+async def DELETE(context: Context) -> Response:
+    """Show what deleting a topic takes away, and do it."""
+    name = context.param("topic")
+    now = checked_of(context.form, "now")
+    plan = await context.run("plan_delete", name, now=now)
+    if context.posted:
+        confirm(context.form, name)
+        await context.run("delete_topic", name, now=now, before=plan)
+        context.say(N_("Deleted: %(what)s"), what=name)
+        return context.go("topics")
+    readers = [each.group for each in context.site.facts.contracts if name in each.topics]
+    return context.page(
+        "topic_delete.html",
+        plan=plan,
+        name=name,
+        readers=readers,
+        command=f"vq topic delete {name}",
+    )

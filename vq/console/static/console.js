@@ -1,0 +1,130 @@
+// What a page does by itself: theme, copying, charts, and news of the cluster.
+// Nothing here is needed to read a page or to send a form.
+"use strict";
+
+// Theme: the system's, until somebody chooses.
+const root = document.documentElement;
+const chosen = localStorage.getItem("vq-theme");
+if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
+
+function isDark() {
+  if (root.dataset.theme) return root.dataset.theme === "dark";
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target instanceof Element ? event.target.closest("button") : null;
+  if (!target) return;
+  if (target.hasAttribute("data-theme-switch")) {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    localStorage.setItem("vq-theme", root.dataset.theme);
+    drawCharts();
+  } else if (target.hasAttribute("data-copy")) {
+    copy(target, target.dataset.copy);
+  } else if (target.hasAttribute("data-copy-table")) {
+    const table = target.closest(".tabled").querySelector("table");
+    const lines = [...table.rows].map((row) =>
+      [...row.cells].map((cell) => cell.innerText.trim().replace(/\s+/g, " ")).join("\t"));
+    copy(target, lines.join("\n"));
+  }
+});
+
+async function copy(button, text) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "✓";
+  } catch {
+    button.textContent = "✗";
+  }
+  setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+// News: one stream a tab, closed while the tab is hidden.
+let stream = null;
+
+function listen() {
+  const address = document.body.dataset.events;
+  if (!address || stream || document.hidden) return;
+  stream = new EventSource(address);
+  stream.addEventListener("look", () => {
+    if (document.activeElement && document.activeElement.matches("#live input, #live select")) return;
+    document.body.dispatchEvent(new CustomEvent("vq-look"));
+  });
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && stream) {
+    stream.close();
+    stream = null;
+  } else {
+    listen();
+  }
+});
+addEventListener("pagehide", () => stream && stream.close());
+
+// Charts.
+const UNITS = ["", "Ki", "Mi", "Gi", "Ti"];
+const FORMATS = {
+  bytes: (value) => scaled(value, 1024, "B"),
+  rate: (value) => scaled(value, 1024, "B/s"),
+  percent: (value) => `${Math.round(value * 100)} %`,
+  duration: (value) => (value < 120 ? `${+value.toFixed(1)} s` : `${Math.round(value / 60)} min`),
+  count: (value) => value.toLocaleString("en"),
+  per_s: (value) => `${value.toLocaleString("en")}/s`,
+};
+
+function scaled(value, base, unit) {
+  let place = 0;
+  while (Math.abs(value) >= base && place < UNITS.length - 1) { value /= base; place += 1; }
+  return `${+value.toPrecision(3)} ${UNITS[place]}${unit}`;
+}
+
+const COLOURS = { light: ["#1455c0", "#b34700", "#1a6b3c", "#7a3db8", "#9c1c4f", "#00697a"],
+                  dark: ["#7db0ff", "#ffab66", "#6fd39b", "#c79bff", "#ff8fb8", "#5fd1e3"] };
+
+async function drawChart(figure) {
+  const plot = figure.querySelector(".plot");
+  const answer = await fetch(figure.dataset.chart, { headers: { accept: "application/json" } });
+  if (!answer.ok) return;
+  const found = await answer.json();
+  const format = FORMATS[figure.dataset.kind] || FORMATS.count;
+  const known = found.series.some((each) => each.values.some((value) => value !== null));
+  figure.querySelector(".nodata").hidden = known;
+  plot.hidden = !known;
+  plot.replaceChildren();
+  if (!known) return;
+  const theme = isDark() ? "dark" : "light";
+  const style = getComputedStyle(root);
+  const soft = style.getPropertyValue("--plot-soft") || (theme === "dark" ? "#a6b0be" : "#4f5b6b");
+  const grid = { stroke: theme === "dark" ? "#363d49" : "#d5dae1", width: 1 };
+  const options = {
+    width: plot.clientWidth || 400, height: 180, tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
+    series: [{}, ...found.series.map((each, place) => ({
+      label: each.name, stroke: COLOURS[theme][place % 6], width: 2, dash: place > 5 ? [6, 4] : undefined,
+      value: (_, value) => (value === null ? "–" : format(value)), points: { size: 4 } }))],
+    axes: [{ stroke: soft, grid }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format) }],
+    scales: { y: { range: (_, low, high) => [Math.min(0, low || 0), high > 0 ? high * 1.1 : 1] } },
+  };
+  new uPlot(options, [found.times, ...found.series.map((each) => each.values)], plot);
+}
+
+function drawCharts() {
+  document.querySelectorAll("[data-chart]").forEach((each) => drawChart(each).catch(() => {}));
+}
+
+let resized = 0;
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawCharts, 200); });
+drawCharts();
+setInterval(() => { if (!document.hidden) drawCharts(); }, 60_000);
+listen();
+
+// A choice that stands for several fields.
+document.addEventListener("change", (event) => {
+  const select = event.target;
+  if (!(select instanceof HTMLSelectElement) || !select.dataset.splits) return;
+  const values = select.value.split(",");
+  select.dataset.splits.split(",").forEach((name, place) => {
+    select.form.elements[name].value = values[place];
+  });
+});

@@ -1,0 +1,4 @@
+"""What every page is made of: who asks, security, languages, tables, rendering.
+
+Not here: the pages themselves, and what they show.
+"""

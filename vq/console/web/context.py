@@ -1,0 +1,180 @@
+"""One request: who asks, for which cluster, in which language, and how it is answered."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from vq.console.acts.door import Door, Job, may
+from vq.console.acts.table import OPERATIONS
+from vq.console.clusters.site import Site
+from vq.console.config import ConsoleConfig
+from vq.console.database.database import Database
+from vq.console.web.languages import LANGUAGES, translator
+from vq.console.web.rendering import render
+from vq.console.web.security import Visitor
+from vq.console.web.tables import TablePage, as_csv, as_json
+
+if TYPE_CHECKING:
+    from vq.console.web.flashes import Flashes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the menu: where it leads below the cluster, and its English text."""
+
+    path: str
+    title: str
+
+
+@dataclass(slots=True)
+class Console:
+    """What all requests share.
+
+    Attributes:
+        config: Of the console.
+        database: What it remembers.
+        door: To operations.
+        sites: The clusters by name.
+        flashes: What is to be said on the next page.
+        menu: The pages of a cluster.
+    """
+
+    config: ConsoleConfig
+    database: Database
+    door: Door
+    sites: Mapping[str, Site]
+    flashes: "Flashes"
+    menu: Sequence[Entry] = ()
+
+
+@dataclass(slots=True)
+class Context:
+    """A request as a page's function gets it.
+
+    Attributes:
+        request: The request.
+        console: What all requests share.
+        visitor: Who asks.
+        language: In which the answer is.
+        nonce: By which the browser knows what is the console's own.
+        form: What was sent.
+        site_or_none: The cluster that the address names.
+        needs_account: Nobody can log in yet, and the console is not for this machine only.
+    """
+
+    request: Request
+    console: Console
+    visitor: Visitor
+    language: str
+    nonce: str
+    form: Mapping[str, str] = field(default_factory=dict)
+    site_or_none: Site | None = None
+    needs_account: bool = False
+
+    @property
+    def site(self) -> Site:
+        """The cluster of the page."""
+        assert self.site_or_none is not None
+        return self.site_or_none
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """What the address asks for."""
+        return self.request.query_params
+
+    @property
+    def posted(self) -> bool:
+        """Whether a form was sent."""
+        return self.request.method == "POST"
+
+    def text(self, english: str) -> str:
+        """Return a text in the language of the visitor."""
+        return translator(self.language)(english)
+
+    def path(self, *parts: str) -> str:
+        """Return the address of a page of this cluster."""
+        return "/".join((f"/c/{self.site.name}", *(quote(each, safe="") for each in parts)))
+
+    def param(self, name: str) -> str:
+        """Return a part of the address."""
+        found: str = self.request.path_params[name]
+        return found
+
+    async def run(self, name: str, *arguments: Any, before: Any = None, **named: Any) -> Any:
+        """Run an operation for the visitor; see ``Door.run``."""
+        return await self.console.door.run(
+            self.visitor.person, self.site, name, *arguments, before=before, **named
+        )
+
+    async def start(self, name: str, *arguments: Any, before: Any = None, **named: Any) -> Job:
+        """Begin a long act for the visitor; see ``Door.start``."""
+        return await self.console.door.start(
+            self.visitor.person, self.site, name, *arguments, before=before, **named
+        )
+
+    def may(self, name: str) -> bool:
+        """Whether the visitor may ask for an operation: a page shows no button that is refused."""
+        return may(self.visitor.person.role, OPERATIONS[name])
+
+    # Answers ---------------------------------------------------------------------------------
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        return HTMLResponse(self.rendered(template, **values), status)
+
+    def rendered(self, template: str, **values: Any) -> str:
+        """Return a page as text."""
+        common = {
+            "here": self.request.url.path,
+            "address": f"{self.request.url.path}?{self.request.url.query}".rstrip("?"),
+            "visitor": self.visitor,
+            "person": self.visitor.person,
+            "csrf": self.visitor.csrf,
+            "site": self.site_or_none,
+            "sites": self.console.sites,
+            "menu": self.console.menu,
+            "nonce": self.nonce,
+            "may": self.may,
+            "flashes": self.console.flashes.take(self.visitor.csrf),
+            "command": "",
+            "live": False,
+            "path": self.path if self.site_or_none is not None else None,
+            "quoted": lambda each: quote(str(each), safe=""),
+        }
+        return render(template, self.language, {**common, **values})
+
+    def exported(self, found: TablePage[Any], name: str) -> Response | None:
+        """Return a table as a file if that is asked for; None: it is not."""
+        if found.asked.export == "csv":
+            return Response(
+                as_csv(found),
+                media_type="text/csv; charset=utf-8",
+                headers={"Content-Disposition": f'attachment; filename="{name}.csv"'},
+            )
+        if found.asked.export == "json":
+            return Response(
+                json.dumps(as_json(found), ensure_ascii=False, default=str),
+                media_type="application/json",
+            )
+        return None
+
+    def say(self, english: str, **values: Any) -> None:
+        """Have something said on the next page."""
+        text = self.text(english)
+        self.console.flashes.add(self.visitor.csrf, text % values if values else text)
+
+    def go(self, *parts: str, query: str = "") -> Response:
+        """Send the browser to a page of this cluster."""
+        return RedirectResponse(self.path(*parts) + query, 303)
+
+
+def known_language(chosen: str) -> str:
+    """Return a language's tag; "": it is not known."""
+    return chosen if chosen in LANGUAGES else ""
+
+
+PageFunction = Callable[[Context], Awaitable[Response]]

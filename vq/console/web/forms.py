@@ -1,0 +1,98 @@
+"""The one form of the console: fields as a template shows them, and what was typed, checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vq.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form.
+
+    Attributes:
+        name: Of the value that is sent.
+        label: In English; the page translates it. Names of settings are shown as they are.
+        kind: text, number, area, select, check, password, hidden, moment.
+        value: What is in it.
+        options: Of a select: value and text.
+        help: What it means, in English.
+        required: It must not be empty.
+        least, most: Of a number.
+        code: The label is a name of vq, not a text.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    value: Any = ""
+    options: Sequence[tuple[str, str]] = ()
+    help: str = ""
+    required: bool = False
+    least: float | None = None
+    most: float | None = None
+    code: bool = False
+
+
+def text_of(form: Mapping[str, str], name: str, *, most: int = 100_000) -> str:
+    """Return a text of a form; "" if it is not there.
+
+    Raises:
+        InvalidArgument: It is too long.
+    """
+    found = form.get(name, "").replace("\r\n", "\n")
+    if len(found) > most:
+        raise InvalidArgument(f"{name} has {len(found)} characters; at most {most} are taken")
+    return found
+
+
+def whole_of(form: Mapping[str, str], name: str) -> int | None:
+    """Return a whole number of a form; None if the field is empty.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        if len(text) > 30:
+            raise ValueError
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"{name} = {text[:60]!r} is not a whole number") from None
+
+
+def number_of(form: Mapping[str, str], name: str) -> float | None:
+    """Return a number of a form; None if the field is empty.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        found = float(text)
+        if len(text) > 30 or found != found or found in (float("inf"), float("-inf")):
+            raise ValueError
+        return found
+    except ValueError:
+        raise InvalidArgument(f"{name} = {text[:60]!r} is not a number") from None
+
+
+def checked_of(form: Mapping[str, str], name: str) -> bool:
+    """Return whether a box of a form is checked."""
+    return form.get(name) == "on"
+
+
+def confirm(form: Mapping[str, str], wanted: str) -> None:
+    """Return if the name of what is to be taken away was typed.
+
+    Raises:
+        InvalidArgument: Something else was.
+    """
+    given = form.get("confirm", "").strip()
+    if given != wanted:
+        raise InvalidArgument(f"type {wanted!r} to confirm; {given[:100]!r} was typed")
