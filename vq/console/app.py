@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vq.console.accounts.accounts import Role, has_accounts
 from vq.console.accounts.attempts import Attempts
@@ -25,6 +26,7 @@ from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database, DatabaseFailed
+from vq.console.json_api import json_api
 from vq.console.pages.page import Page
 from vq.console.pages.table import MENU, PAGES
 from vq.console.web.context import Console, Context
@@ -42,7 +44,8 @@ from vq.console.web.security import (
     Visitor,
     protect,
 )
-from vq.errors import CoordinationError, InvalidArgument, VqError
+from vq.console.web.statuses import NotLoggedIn, UnknownToConsole, status_of
+from vq.errors import InvalidArgument, VqError
 from vq.log_lines import get_logger
 from vq.shown import shown_raised
 
@@ -72,6 +75,7 @@ class ConsoleApp:
         routes: list[BaseRoute] = [
             Route("/health", self._health),
             Mount("/static", StaticFiles(directory=STATIC)),
+            Mount("/api", _Protected(self._json_api(), secure=self._gate.secure)),
             *(self._route(each) for each in PAGES),
         ]
         return Starlette(
@@ -158,12 +162,36 @@ class ConsoleApp:
                 raise NotAllowed(f"this page is for {page.role}s of the console")
             return await page.function(context)
         except VqError as error:
-            return _problem(context, _status(error), _title(error), str(error), error.hint)
+            return _problem(
+                context, status_of(error), type(error).__name__, str(error), error.hint or ""
+            )
         except asyncio.CancelledError:
             raise
         except Exception as error:
             logger.error("page failed", page=page.path, exc_info=error)
             return _problem(context, 500, "The console failed", shown_raised(error))
+
+    def _json_api(self) -> ASGIApp:
+        door = self.console.door
+
+        async def enter(request: Request) -> tuple[Person, Site]:
+            wrong = self._gate.why_wrong_host(request)
+            if wrong:
+                raise NotAllowed(wrong)
+            visitor, _ = await self._visitor(request)
+            if visitor is None:
+                raise NotLoggedIn("nobody is logged in")
+            given = request.headers.get(CSRF_HEADER, "")
+            forged = self._gate.why_forged(request, visitor.csrf, given)
+            if forged:
+                raise NotAllowed(forged)
+            name = request.path_params["cluster"]
+            site = self.console.sites.get(name)
+            if site is None:
+                raise UnknownToConsole(f"the console shows no cluster {name[:100]!r}")
+            return visitor.person, site
+
+        return json_api(enter, door.run, door.each)
 
     async def _visitor(self, request: Request) -> tuple[Visitor | None, bool]:
         token = request.cookies.get(COOKIE, "")[:200]
@@ -185,6 +213,39 @@ class ConsoleApp:
         if request.url.query:
             wanted += f"?{request.url.query}"
         return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
+
+
+class _Protected:
+    """Adds the headers of every answer to those of an application, and bounds what it reads."""
+
+    def __init__(self, app: ASGIApp, *, secure: bool) -> None:
+        self._app = app
+        self._secure = secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = 0
+
+        async def bounded() -> Any:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > BODY_BYTES_MAX:
+                raise HTTPException(413, f"a request has {BODY_BYTES_MAX} bytes at most")
+            return message
+
+        async def protected(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answer = Response()
+                protect(answer, "", secure=self._secure)
+                present = {name for name, _ in message["headers"]}
+                message["headers"] += [
+                    each
+                    for each in answer.raw_headers
+                    if each[0] not in present | {b"content-length"}
+                ]
+            await send(message)
+
+        await self._app(scope, bounded, protected)
 
 
 def _address(request: Request) -> str:
@@ -221,23 +282,3 @@ async def _form(request: Request) -> Mapping[str, str]:
 
 def _problem(context: Context, status: int, title: str, text: str, hint: str = "") -> Response:
     return context.page("problem.html", status, title=title, text=text, hint=hint)
-
-
-#: The status for browsers by the kind of error; the first that fits.
-_STATUSES: Final = (
-    (NotAllowed, 403),
-    (InvalidArgument, 400),
-    (CoordinationError, 503),
-    (DatabaseFailed, 503),
-)
-
-
-def _status(error: VqError) -> int:
-    name = type(error).__name__
-    if name.startswith("Unknown"):
-        return 404
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 409)
-
-
-def _title(error: VqError) -> str:
-    return type(error).__name__

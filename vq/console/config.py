@@ -1,6 +1,5 @@
 """Settings of the console."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +9,12 @@ from urllib.parse import urlsplit
 from vq.client.config import MessageFactoryConfig
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
+from vq.remoting.ports import is_loopback
 from vq.shown import shown
 
 PORT: Final = 8120
 #: The file of the default database, in the working directory.
 DATABASE_FILE: Final = "vq-console.db"
-_LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    return _LOOPBACK.fullmatch(host) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
-"""Broker processes as children of this one, for ``vq standalone`` and the tests.
+"""Processes of vq as children of this one, for ``vq standalone`` and the tests.
 
-A child is the real ``vq broker`` command with its own log file. It ends when its parent ends, even
-when that is killed: the kernel sends it SIGTERM (Linux).
+A child is the real ``vq broker`` or ``vq console`` command with its own log file. It ends when its
+parent ends, even when that is killed: the kernel sends it SIGTERM (Linux).
 """
 
 import asyncio
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,12 +89,18 @@ class BrokerSpec:
         return [sys.executable, "-m", "vq.cli.main", "broker", *flags, *self.more]
 
 
-class BrokerChild:
-    """One broker process. Start it from the main thread: the kernel watches the starting thread."""
+class ChildProcess:
+    """A process that this one runs. Start it from the main thread: the kernel watches that thread.
 
-    def __init__(self, spec: BrokerSpec) -> None:
-        self.spec = spec
+    Args:
+        command: Its command line.
+        log: Where its output goes.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.log = log
         self.process: subprocess.Popen[bytes] | None = None
+        self._command = command
 
     @property
     def running(self) -> bool:
@@ -112,42 +119,15 @@ class BrokerChild:
 
     def start(self) -> None:
         """Start the process; ``wait_ready`` tells when it serves."""
-        RealDisk().mkdir(self.spec.data.parent)
-        with open_log(self.spec.log) as log:
+        RealDisk().mkdir(self.log.parent)
+        with open_log(self.log) as log:
             self.process = subprocess.Popen(
-                self.spec.command(),
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # ctrl-C reaches the parent only, which stops us in order
             )
-
-    def wait_ready(self, timeout_s: float = 30.0) -> StatusResponse:
-        """Wait until the broker leads its group, or follows its master; return its status.
-
-        Raises:
-            ChildEnded: It ended instead.
-            ChildSilent: It did not in time.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = asyncio.run(ask_status(self.spec.address, cluster=self.spec.cluster))
-            stands = status is not None and (status.master or status.follows)
-            if status is not None and stands and status.group == self.spec.group:
-                return status
-            if not self.running:
-                raise ChildEnded(
-                    f"broker {self.spec.group}/{self.spec.node} ended with code "
-                    f"{self.exit_code}; the end of "
-                    f"{self.spec.log}:\n{self.log_tail()}"
-                )
-            if time.monotonic() >= deadline:
-                raise ChildSilent(
-                    f"broker {self.spec.group}/{self.spec.node} does not serve at "
-                    f"{self.spec.address} after {timeout_s:g} s; the end of {self.spec.log}:\n"
-                    f"{self.log_tail()}"
-                )
-            time.sleep(_POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         """Ask the process to end, kill it when it does not, return its exit code."""
@@ -177,10 +157,80 @@ class BrokerChild:
     def log_tail(self) -> str:
         """Return the last lines of the log."""
         try:
-            lines = self.spec.log.read_text(errors="replace").splitlines()
+            lines = self.log.read_text(errors="replace").splitlines()
         except OSError as error:
             return f"(cannot be read: {error})"
         return "\n".join(f"  | {line}" for line in lines[-_LOG_LINES:]) or "  | (empty)"
+
+
+class BrokerChild(ChildProcess):
+    """One broker process."""
+
+    def __init__(self, spec: BrokerSpec) -> None:
+        super().__init__(spec.command(), spec.log)
+        self.spec = spec
+
+    def wait_ready(self, timeout_s: float = 30.0) -> StatusResponse:
+        """Wait until the broker leads its group, or follows its master; return its status.
+
+        Raises:
+            ChildEnded: It ended instead.
+            ChildSilent: It did not in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = asyncio.run(ask_status(self.spec.address, cluster=self.spec.cluster))
+            stands = status is not None and (status.master or status.follows)
+            if status is not None and stands and status.group == self.spec.group:
+                return status
+            if not self.running:
+                raise ChildEnded(
+                    f"broker {self.spec.group}/{self.spec.node} ended with code "
+                    f"{self.exit_code}; the end of "
+                    f"{self.spec.log}:\n{self.log_tail()}"
+                )
+            if time.monotonic() >= deadline:
+                raise ChildSilent(
+                    f"broker {self.spec.group}/{self.spec.node} does not serve at "
+                    f"{self.spec.address} after {timeout_s:g} s; the end of {self.spec.log}:\n"
+                    f"{self.log_tail()}"
+                )
+            time.sleep(_POLL_S)
+
+
+class ConsoleChild(ChildProcess):
+    """The console, open to everybody who reaches an address of this machine.
+
+    Args:
+        data: Directory for its database and its log.
+        address: Where it listens.
+        zookeeper, cluster: What it shows.
+    """
+
+    def __init__(self, data: Path, address: Address, zookeeper: str, cluster: str) -> None:
+        values = {
+            "host": address.host,
+            "port": address.port,
+            "database": f"sqlite:///{data.absolute() / 'console.db'}",
+            "zookeeper": zookeeper,
+            "cluster": cluster,
+            "die-with": os.getpid(),
+        }
+        flags = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "vq.cli.main", "console", *flags, "--open"]
+        super().__init__(command, data / "console.log")
+        self.address = address
+
+    def wait_ready(self, timeout_s: float = 30.0) -> bool:
+        """Wait until it answers; return whether it does."""
+        deadline = time.monotonic() + timeout_s
+        while self.running and time.monotonic() < deadline:
+            try:
+                socket.create_connection((self.address.host, self.address.port), 1.0).close()
+                return True
+            except OSError:
+                time.sleep(_POLL_S)
+        return False
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -227,4 +277,4 @@ def die_with(parent: int) -> None:
     except (OSError, AttributeError):
         pass  # not Linux: the parent's own tidying up has to do
     if os.getppid() != parent:
-        raise CoordinationError(f"the process {parent} that started this broker has ended")
+        raise CoordinationError(f"the process {parent} that started this one has ended")

@@ -1,5 +1,6 @@
 """Ports of this machine: one that is free, and why one cannot be listened on. Blocking."""
 
+import re
 import socket
 from typing import Final
 
@@ -7,6 +8,12 @@ from vq.model import Address
 
 #: What listens here is reached from this machine alone.
 LOOPBACK: Final = "127.0.0.1"
+_LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address; ``host`` as somebody has written it."""
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 def free_port(host: str = LOOPBACK) -> int:

@@ -20,16 +20,18 @@ import click
 
 from vq.backoff import Backoff
 from vq.broker.base.config import is_every_address
-from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
+from vq.cli.base.console import missing_package
+from vq.cli.base.json_schema import TEXT, WHOLE, maybe, record, shows, some
 from vq.cli.base.options import Invocation, WholeNumber, command_options, directory
-from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.processes import BrokerChild, BrokerSpec, ConsoleChild
 from vq.devtools.zookeeper import EmbeddedZooKeeper, find_parts, full_text
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address, check_host
-from vq.remoting.ports import LOOPBACK, free_port, port_error
+from vq.remoting.ports import LOOPBACK, free_port, is_loopback, port_error
 from vq.store.directory.directory import unusable
 from vq.store.disk.real_disk import RealDisk
 
+CONSOLE_PORT = 8120
 _TICK_S = 0.2
 _LOCK = "standalone.lock"
 BROKERS_MAX = 64
@@ -139,16 +141,23 @@ def _end_text(code: int | None) -> str:
 
 
 class StandaloneCluster:
-    """ZooKeeper and brokers on this machine. Use from the main thread.
+    """ZooKeeper, brokers and the console on this machine. Use from the main thread.
 
     Args:
         zookeeper: A server that runs.
         brokers: Not started; the first nodes of all groups come first.
+        console: Not started; None: there is none.
     """
 
-    def __init__(self, zookeeper: EmbeddedZooKeeper, brokers: list[BrokerChild]) -> None:
+    def __init__(
+        self,
+        zookeeper: EmbeddedZooKeeper,
+        brokers: list[BrokerChild],
+        console: ConsoleChild | None = None,
+    ) -> None:
         self.zookeeper = zookeeper
         self.brokers = brokers
+        self.console = console
 
     def start(self, stop: threading.Event) -> None:
         """Start the brokers and wait until each one leads or follows, or ``stop`` is set.
@@ -158,6 +167,8 @@ class StandaloneCluster:
         Raises:
             ChildEnded, ChildSilent: One does not; shows its log.
         """
+        if self.console is not None:
+            self.console.start()
         first = [each for each in self.brokers if each.spec.node == _node(1)]
         for brokers in (first, [each for each in self.brokers if each not in first]):
             for each in brokers:
@@ -165,12 +176,15 @@ class StandaloneCluster:
             for each in brokers:
                 if not stop.is_set():
                     each.wait_ready()
+        if self.console is not None and not stop.is_set():
+            self.console.wait_ready()
 
     def stop(self) -> None:
         """Stop brokers gracefully, all at once, then ZooKeeper."""
-        for each in self.brokers:
+        children = [*self.brokers, *([] if self.console is None else [self.console])]
+        for each in children:
             each.signal(signal.SIGTERM)
-        for each in self.brokers:
+        for each in children:
             each.stop()
         self.zookeeper.stop()
 
@@ -222,10 +236,20 @@ class StandaloneCluster:
     show_default=True,
     help="Port of ZooKeeper; 0 takes a free one.",
 )
+@click.option(
+    "--console-port",
+    type=WholeNumber(0, 65535),
+    metavar="N",
+    default=CONSOLE_PORT,
+    show_default=True,
+    help="Port of the web console; 0 takes a free one.",
+)
+@click.option("--no-console", is_flag=True, help="Run no web console.")
 @shows(
     record(
         zookeeper=TEXT,
         data=TEXT,
+        console=maybe(TEXT),
         brokers=some(
             record(group=TEXT, node=TEXT, address=TEXT, pid=WHOLE, log=TEXT, metrics=TEXT)
         ),
@@ -240,8 +264,10 @@ def standalone(
     host: str,
     port: int,
     zookeeper_port: int,
+    console_port: int,
+    no_console: bool,
 ) -> None:
-    """Run ZooKeeper and brokers here, for development.
+    """Run ZooKeeper, brokers and a web console here, for development.
 
     Runs until ctrl-C and takes everything down with it. A broker that ends by itself, or
     ZooKeeper, is started again. Everything listens on 127.0.0.1, unless --host names another
@@ -266,6 +292,7 @@ def standalone(
         _check_free(Address(host, each), "a broker", "--port")
     if zookeeper_port:
         _check_free(Address(host, zookeeper_port), "ZooKeeper", "--zookeeper-port")
+    console_at = None if no_console else _console_address(invocation, host, console_port, ports)
     with _stop_signals() as stop, exclusive(data):
         invocation.output.remark(f"starting ZooKeeper and {len(names)} broker(s) in {data} ...")
         zookeeper = EmbeddedZooKeeper(
@@ -282,6 +309,9 @@ def standalone(
                     names, ports, _metrics_ports(host, ports), strict=True
                 )
             ],
+            None
+            if console_at is None
+            else ConsoleChild(data, console_at, zookeeper.hosts, cluster_name),
         )
         try:
             cluster.start(stop)
@@ -292,6 +322,30 @@ def standalone(
         finally:
             invocation.output.remark("stopping ...")
             cluster.stop()
+
+
+def _console_address(
+    invocation: Invocation, host: str, port: int, taken: list[int]
+) -> Address | None:
+    """Return where the console listens; None, with a remark: there can be none.
+
+    It is a help, and no reason for the cluster not to run.
+    """
+    missing = missing_package()
+    if missing:
+        invocation.output.remark(f"no web console: {missing}")
+        return None
+    if is_loopback(host):
+        if port and port not in taken and _is_free(Address(host, port)):
+            return Address(host, port)
+        if not port or port == CONSOLE_PORT:
+            return Address(host, free_port(host))
+        _check_free(Address(host, port), "the console", "--console-port")
+        raise InvalidArgument(f"--console-port {port} is also the port of a broker")
+    invocation.output.remark(
+        f"no web console: {host} is reached by others; start `vq console` with an account"
+    )
+    return None
 
 
 def _node(number: int) -> str:
@@ -334,8 +388,16 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     ]
     has_copies = any(child["node"] != _node(1) for child in children)
     hosts = cluster.zookeeper.hosts
+    console = None if cluster.console is None else f"http://{cluster.console.address}/"
     if output.as_json:
-        output.document({"zookeeper": hosts, "data": str(data.absolute()), "brokers": children})
+        output.document(
+            {
+                "zookeeper": hosts,
+                "data": str(data.absolute()),
+                "console": console,
+                "brokers": children,
+            }
+        )
         return
     output.line(f"ZooKeeper  {hosts}")
     for child in children:
@@ -343,6 +405,8 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
         output.line(f"broker {name}  {child['address']}  (log {child['log']})")
     for child in children:
         output.line(f"metrics {child['group']}/{child['node']}  {child['metrics']}")
+    if console is not None:
+        output.line(f"console  {console}  (log {cluster.console.log})")  # type: ignore[union-attr]
     flag = "" if hosts == "127.0.0.1:2181" else f" --zookeeper {hosts}"
     output.line("")
     output.line("Try, in another terminal:")
@@ -364,10 +428,13 @@ def watch_over(invocation: Invocation, cluster: StandaloneCluster, stop: threadi
     brokers = [
         Supervised(each, f"broker {each.spec.name}", each.spec.log) for each in cluster.brokers
     ]
+    console = [
+        Supervised(each, "the console", each.log) for each in (cluster.console,) if each is not None
+    ]
     while not (zookeeper.given_up or all(each.given_up for each in brokers)):
         if stop.wait(_TICK_S):
             break
-        for each in (zookeeper, *brokers):
+        for each in (zookeeper, *brokers, *console):
             told = each.look(time.monotonic())
             if told:
                 invocation.output.remark(told)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from vq.cli.base.console import missing_package
 from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.devtools import processes
 from vq.errors import InvalidArgument, VqError
-from vq.extras import install_command
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -25,18 +26,9 @@ class NoConsole(VqError):
 
 
 def _needs_packages() -> None:
-    try:
-        import argon2
-        import babel
-        import jinja2
-        import sqlalchemy
-        import starlette
-        import uvicorn
-    except ImportError as error:
-        raise NoConsole(
-            f"the console needs a package that is missing ({error.name}): {install_command('web')}"
-        ) from None
-    del argon2, babel, jinja2, sqlalchemy, starlette, uvicorn
+    missing = missing_package()
+    if missing:
+        raise NoConsole(missing)
 
 
 _database = click.option(
@@ -81,6 +73,7 @@ _database = click.option(
     metavar="NAME=HOST:PORT[,…][/CLUSTER]",
     help="Show another cluster, too; may be given several times.",
 )
+@click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
 @command_options
 @click.pass_context
 def console(
@@ -92,6 +85,7 @@ def console(
     public_url: str,
     is_open: bool,
     others: Sequence[str],
+    die_with: int | None,
 ) -> None:
     """Serve the web console; make and change its accounts.
 
@@ -100,6 +94,8 @@ def console(
     if context.invoked_subcommand is not None:
         return
     _needs_packages()
+    if die_with is not None:
+        processes.die_with(die_with)
     from vq.console.config import ConsoleConfig
     from vq.console.server import serve
 

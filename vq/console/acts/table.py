@@ -21,3 +21,28 @@ class OwnOperations:
 OPERATIONS: Final[Mapping[str, Row]] = {
     each.name: each for each in (*rows_of(Operations), *rows_of(OwnOperations))
 }
+
+#: Operations that browsers and programs cannot ask for over HTTP, each with the reason.
+NOT_OVER_HTTP: Final[Mapping[str, str]] = {
+    "broker_status": "it connects to an address of the caller's choice",
+    "blocks_of": "it connects to an address of the caller's choice",
+    "read_bytes": "it connects to an address of the caller's choice",
+    "list_branches": "it connects to a database of the caller's choice",
+    "recover_branches": "it connects to a database of the caller's choice",
+    "read_columns": "it yields buffers of many megabytes, for programs beside the cluster",
+    "read_range": "it returns stored bytes, for programs beside the cluster",
+    "begin_write": "a step of a repeatable write of Spark",
+    "begin_attempt": "a step of a repeatable write of Spark",
+    "tasks_begun": "a step of a repeatable write of Spark",
+    "enter_topic": "a step of a repeatable write of Spark",
+    "read_written": "a step of a repeatable write of Spark",
+    "commit_progress": "a stream writes its own progress",
+    "readable_topics": "list_topics says the same, without errors as objects",
+    "readable_groups": "list_groups says the same, without errors as objects",
+    "plan_moves": "its result holds what a move rests on, and does not go to a browser and back",
+    "plan_emptying": "its result holds what a move rests on, and does not go to a browser and back",
+    "move": "it takes the result of plan_moves",
+    "wait_for_archive_run": "it waits for long; archive_history tells how far a run is",
+    "plan_balance": "a strategy may be code; the page of a group shows it",
+    "read_cut": "it returns stored bytes, for programs beside the cluster",
+}

@@ -80,6 +80,12 @@ function scaled(value, base, unit) {
   return `${+value.toPrecision(3)} ${UNITS[place]}${unit}`;
 }
 
+function clock(moment, span) {
+  const text = new Date(moment * 1000).toISOString();
+  if (span === Infinity) return `${text.slice(0, 10)} ${text.slice(11, 16)}`;
+  return span > 2 * 86400 ? text.slice(5, 10) : text.slice(11, 16);
+}
+
 const COLOURS = { light: ["#1455c0", "#b34700", "#1a6b3c", "#7a3db8", "#9c1c4f", "#00697a"],
                   dark: ["#7db0ff", "#ffab66", "#6fd39b", "#c79bff", "#ff8fb8", "#5fd1e3"] };
 
@@ -97,13 +103,15 @@ async function drawChart(figure) {
   const theme = isDark() ? "dark" : "light";
   const style = getComputedStyle(root);
   const soft = style.getPropertyValue("--plot-soft") || (theme === "dark" ? "#a6b0be" : "#4f5b6b");
+  const span = found.times[found.times.length - 1] - found.times[0];
+  const few = Math.max(...found.series.map((each) => each.values.filter((value) => value !== null).length)) < 40;
   const grid = { stroke: theme === "dark" ? "#363d49" : "#d5dae1", width: 1 };
   const options = {
     width: plot.clientWidth || 400, height: 180, tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
-    series: [{}, ...found.series.map((each, place) => ({
+    series: [{ label: "UTC", value: (_, value) => (value === null ? "–" : clock(value, Infinity)) }, ...found.series.map((each, place) => ({
       label: each.name, stroke: COLOURS[theme][place % 6], width: 2, dash: place > 5 ? [6, 4] : undefined,
-      value: (_, value) => (value === null ? "–" : format(value)), points: { size: 4 } }))],
-    axes: [{ stroke: soft, grid }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format) }],
+      value: (_, value) => (value === null ? "–" : format(value)), points: { show: few, size: 5 } }))],
+    axes: [{ stroke: soft, grid, values: (_, ticks) => ticks.map((each) => clock(each, span)) }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format) }],
     scales: { y: { range: (_, low, high) => [Math.min(0, low || 0), high > 0 ? high * 1.1 : 1] } },
   };
   new uPlot(options, [found.times, ...found.series.map((each) => each.values)], plot);

@@ -18,7 +18,8 @@ from starlette.responses import Response
 from vq.console.accounts.accounts import Role
 from vq.console.accounts.sessions import Session
 from vq.console.acts.door import Person
-from vq.console.config import ConsoleConfig, is_loopback
+from vq.console.config import ConsoleConfig
+from vq.remoting.ports import is_loopback
 
 COOKIE: Final = "vq_session"
 LANGUAGE_COOKIE: Final = "vq_language"

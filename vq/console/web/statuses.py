@@ -1,0 +1,38 @@
+"""The status of HTTP for each kind of error."""
+
+from typing import Final
+
+from vq.console.accounts.accounts import AccountExists
+from vq.console.acts.door import NotAllowed
+from vq.console.database.database import DatabaseFailed
+from vq.errors import CoordinationError, InvalidArgument, VqError
+
+
+class NotLoggedIn(VqError):
+    """Nobody is logged in."""
+
+    hint = "log in first"
+
+
+class UnknownToConsole(VqError):
+    """The console shows no such cluster."""
+
+    hint = "the console shows those that it was started with; see --also"
+
+
+#: The first kind that fits.
+_STATUSES: Final = (
+    (NotLoggedIn, 401),
+    (NotAllowed, 403),
+    (InvalidArgument, 400),
+    (AccountExists, 409),
+    (CoordinationError, 503),
+    (DatabaseFailed, 503),
+)
+
+
+def status_of(error: VqError) -> int:
+    """Return the status: 404 for what is unknown, 409 if the cluster refuses what is asked."""
+    if type(error).__name__.startswith("Unknown"):
+        return 404
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 409)
