@@ -3,8 +3,9 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from vq.console.accounts.sessions import find_session
 from vq.console.acts.door import Door, NotAllowed, Person
 from vq.console.clusters.history import Meter, store_minute
 from vq.console.clusters.measured import measured
-from vq.console.clusters.site import Site
+from vq.console.clusters.site import Open, Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database, DatabaseFailed
 from vq.console.json_api import json_api
@@ -59,11 +60,15 @@ class ConsoleApp:
     Args:
         config: Of the console.
         database: At the newest schema.
+        opened: Opens a session with a cluster; None: over ZooKeeper.
     """
 
-    def __init__(self, config: ConsoleConfig, database: Database) -> None:
+    def __init__(
+        self, config: ConsoleConfig, database: Database, opened: Open | None = None
+    ) -> None:
         sites = {
-            name: Site(name, each, self._measure) for name, each in sorted(config.clusters.items())
+            name: Site(name, each, self._measure, opened)
+            for name, each in sorted(config.clusters.items())
         }
         self.console = Console(config, database, Door(database), sites, Flashes(), MENU)
         self.attempts = Attempts(time.monotonic)
@@ -75,7 +80,7 @@ class ConsoleApp:
         routes: list[BaseRoute] = [
             Route("/health", self._health),
             Mount("/static", StaticFiles(directory=STATIC)),
-            Mount("/api", _Protected(self._json_api(), secure=self._gate.secure)),
+            Mount("/api", _Protected(self._json_api, secure=self._gate.secure)),
             *(self._route(each) for each in PAGES),
         ]
         return Starlette(
@@ -86,7 +91,6 @@ class ConsoleApp:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        app.state.console = self.console
         app.state.attempts = self.attempts
         for each in self.console.sites.values():
             each.start()
@@ -216,10 +220,15 @@ class ConsoleApp:
 
 
 class _Protected:
-    """Adds the headers of every answer to those of an application, and bounds what it reads."""
+    """Adds the headers of every answer to those of an application, and bounds what it reads.
 
-    def __init__(self, app: ASGIApp, *, secure: bool) -> None:
-        self._app = app
+    Args:
+        make: Makes the application, when it is asked for first: that takes a second.
+        secure: Browsers reach it over TLS only.
+    """
+
+    def __init__(self, make: Callable[[], ASGIApp], *, secure: bool) -> None:
+        self._app = cache(make)
         self._secure = secure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,7 +254,7 @@ class _Protected:
                 ]
             await send(message)
 
-        await self._app(scope, bounded, protected)
+        await self._app()(scope, bounded, protected)
 
 
 def _address(request: Request) -> str:

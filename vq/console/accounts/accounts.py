@@ -20,9 +20,9 @@ from vq.shown import shown
 PASSWORD_CHARS_MIN: Final = 10
 PASSWORD_CHARS_MAX: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
-_HASHER: Final = PasswordHasher()  # argon2id with the parameters of RFC 9106, low memory
+HASHER = PasswordHasher()  # argon2id with the parameters of RFC 9106, low memory
 #: Verified where there is no account, so that an unknown name takes as long as a wrong password.
-_NOBODY: Final = _HASHER.hash("the password of nobody")
+_NOBODY: Final = HASHER.hash("the password of nobody")
 
 
 class Role(StrEnum):
@@ -105,7 +105,7 @@ def add_account(connection: Connection, name: str, role: Role, password: str | N
             f"account name {shown(name)} is not 1 to 100 letters, digits and . _ @ + -, and "
             "begins with a letter or digit"
         )
-    hashed = None if password is None else _HASHER.hash(checked_password(password))
+    hashed = None if password is None else HASHER.hash(checked_password(password))
     lowered = sqlalchemy.func.lower(accounts.c.name) == name.lower()
     if connection.execute(sqlalchemy.select(accounts.c.name).where(lowered)).first() is not None:
         raise AccountExists(f"there is an account {shown(name)}")
@@ -141,7 +141,7 @@ def change_account(
     if role is not None:
         changes["role"] = role.value
     if password is not None:
-        changes["password_hash"] = _HASHER.hash(checked_password(password))
+        changes["password_hash"] = HASHER.hash(checked_password(password))
     if disabled is not None:
         changes["disabled"] = disabled
     keeps_admin = changes.get("role", present.role) == Role.ADMIN and not changes.get(
@@ -174,13 +174,13 @@ def verified(connection: Connection, name: str, password: str) -> Account | None
     known = row is not None and row.name == name and row.password_hash is not None
     hashed = row.password_hash if known and row is not None else _NOBODY
     try:
-        _HASHER.verify(hashed, password[:PASSWORD_CHARS_MAX])
+        HASHER.verify(hashed, password[:PASSWORD_CHARS_MAX])
     except (VerificationError, InvalidHashError):
         return None
     if not known or row is None or row.disabled:
         return None
-    if _HASHER.check_needs_rehash(hashed):
-        renewed = _HASHER.hash(password)
+    if HASHER.check_needs_rehash(hashed):
+        renewed = HASHER.hash(password)
         connection.execute(
             accounts.update().where(accounts.c.name == name).values(password_hash=renewed)
         )

@@ -1,8 +1,9 @@
 """The door: whoever asks for an operation comes through here."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,10 +12,11 @@ from pydantic_core import to_jsonable_python
 from sqlalchemy import Connection
 
 from vq.console.accounts.accounts import Role, now_ms
+from vq.console.acts.masking import masked
 from vq.console.acts.table import OPERATIONS, Row
 from vq.console.clusters.site import Site
 from vq.console.database.database import Database
-from vq.console.database.schema import audit
+from vq.console.database.schema import audit, masks
 from vq.errors import VqError
 from vq.operations.operation import Effect, Right
 from vq.shown import shown_raised
@@ -144,12 +146,15 @@ class Door:
         """
         row = self.check(person, name)
         if row.effect is not Effect.ACT:
-            return await row.function(site.cluster, *arguments, **named)
+            found = await row.function(site.cluster, *arguments, **named)
+            if row.right is not Right.READ:
+                return found
+            return masked(found, await self.masks(site.name))
         bound = row.signature.bind(*arguments, **named).arguments
         entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
         return await self._carry_out(entry, row, site, arguments, named)
 
-    def each(
+    async def each(
         self, person: Person, site: Site, name: str, *arguments: Any, **named: Any
     ) -> AsyncGenerator[Any, None]:
         """Run an operation that yields its results, and changes nothing.
@@ -159,8 +164,18 @@ class Door:
         """
         row = self.check(person, name)
         assert row.effect is not Effect.ACT
+        topics = await self.masks(site.name)
         found: AsyncGenerator[Any, None] = row.function(site.cluster, *arguments, **named)
-        return found
+        async with contextlib.aclosing(found):
+            async for one in found:
+                yield masked(one, topics)
+
+    async def masks(self, cluster: str) -> Set[str]:
+        """Return the topics of a cluster whose contents are shown to nobody."""
+        query = sqlalchemy.select(masks.c.topic).where(masks.c.cluster == cluster)
+        return await self._database.run(
+            lambda connection: {each.topic for each in connection.execute(query)}
+        )
 
     async def start(
         self,

@@ -69,6 +69,13 @@ class Facts:
     lags: GroupLags = field(default_factory=GroupLags)
 
 
+Open = Callable[[MessageFactoryConfig], Awaitable[MessageFactory]]
+
+
+async def _open(config: MessageFactoryConfig) -> MessageFactory:
+    return await MessageFactory(config).open()
+
+
 class Site:
     """A cluster that the console shows. Loop-bound.
 
@@ -78,6 +85,7 @@ class Site:
         name: What the console calls it.
         config: How to reach it.
         on_look: Called after each look.
+        opened: Opens a session with the cluster.
     """
 
     def __init__(
@@ -85,12 +93,14 @@ class Site:
         name: str,
         config: MessageFactoryConfig,
         on_look: Callable[["Site"], Awaitable[None]] | None = None,
+        opened: Open | None = None,
     ) -> None:
         self.name = name
         self.config = config
         self.facts = Facts()
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
+        self._opened = opened or _open
         self._factory: MessageFactory | None = None
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -125,7 +135,7 @@ class Site:
     async def _run(self) -> None:
         while True:
             try:
-                self._factory = await MessageFactory(self.config).open()
+                self._factory = await self._opened(self.config)
                 break
             except VqError as error:
                 self._failed(str(error))

@@ -5,7 +5,6 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from vq.console.acts.contents import decoded
-from vq.console.pages.messages import is_masked
 from vq.console.pages.page import form, page
 from vq.console.web.context import Context
 from vq.console.web.forms import confirm, number_of
@@ -86,7 +85,7 @@ async def LETTERS(context: Context) -> Response:
         await found.aclose()
     except InvalidArgument as error:
         problem = str(error)
-    hidden = {topic for topic in _topics_of(letters) if await is_masked(context, topic)}
+    hidden = await context.console.door.masks(context.site.name)
     return context.page(
         "letters.html",
         group=group,
@@ -105,10 +104,6 @@ async def LETTERS(context: Context) -> Response:
 def _topic_of(letter: Any) -> str:
     origin = letter.message.origin
     return str(letter.message.topic if origin is None else origin.topic)
-
-
-def _topics_of(letters: list[Any]) -> set[str]:
-    return {_topic_of(each) for each in letters}
 
 
 @form("/c/{cluster}/dead-letters/{group}/resend")

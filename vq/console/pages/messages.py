@@ -3,12 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import sqlalchemy
 from starlette.responses import Response
 
 from vq.console.acts.contents import Format, decoded
 from vq.console.acts.messages import BrowsedMessages, Start
-from vq.console.database.schema import masks
 from vq.console.pages.page import form, page
 from vq.console.web.context import Context
 from vq.console.web.forms import Field, number_of, text_of, whole_of
@@ -24,15 +22,6 @@ _STARTS: Final = (
     (Start.NUMBER.value, N_("from a message number on")),
 )
 _FORMATS: Final = tuple((each.value, each.value) for each in Format)
-
-
-async def is_masked(context: Context, topic: str) -> bool:
-    """Return whether contents of a topic are not shown in this console."""
-    query = sqlalchemy.select(masks.c.topic).where(
-        masks.c.cluster == context.site.name, masks.c.topic == topic
-    )
-    row = await context.console.database.run(lambda connection: connection.execute(query).first())
-    return row is not None
 
 
 def moment_of(text: str) -> int:
@@ -71,7 +60,7 @@ async def MESSAGES(context: Context) -> Response:
             remarks = [f"{topic}/{each}: {why}" for each, why in sorted(browsed.silent.items())]
     except InvalidArgument as error:
         problem = str(error)
-    masked = await is_masked(context, topic)
+    masked = topic in await context.console.door.masks(context.site.name)
     one = next(iter(following)) if len(following) == 1 else None
     return context.page(
         "messages.html",
@@ -173,7 +162,7 @@ def _find_fields(query: Any) -> list[Field]:
 async def CONTENT(context: Context) -> Response:
     """Return the bytes of one message as a file."""
     topic = context.param("topic")
-    if await is_masked(context, topic):
+    if topic in await context.console.door.masks(context.site.name):
         raise InvalidArgument(f"contents of {topic} are masked in this console")
     partition, offset = whole_of(context.query, "partition"), whole_of(context.query, "offset")
     found = await context.run(

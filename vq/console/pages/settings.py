@@ -2,7 +2,6 @@
 
 from dataclasses import fields
 
-import sqlalchemy
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -21,11 +20,7 @@ from vq.shown import shown
 async def SETTINGS(context: Context) -> Response:
     """Show them."""
     settings = await context.run("cluster_settings")
-    name = context.site.name
-    query = sqlalchemy.select(masks.c.topic).where(masks.c.cluster == name).order_by(masks.c.topic)
-    masked = await context.console.database.run(
-        lambda connection: [each.topic for each in connection.execute(query)]
-    )
+    masked = sorted(await context.console.door.masks(context.site.name))
     return context.page(
         "settings.html",
         settings=settings,

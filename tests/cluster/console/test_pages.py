@@ -1,0 +1,191 @@
+"""The pages of the console, over a cluster in memory."""
+
+import html
+import re
+
+import pytest
+from support.waiting import until
+
+from vq import aio
+from vq.client.config import ConsumerConfig
+from vq.console.pages.table import PAGES
+from vq.errors import UnknownTopic
+from vq.model import Message
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{ 7 * 7 }}{% raise %}",
+    "javascript:alert(1)",
+    "' OR 1=1 --",
+    "=HYPERLINK(1)",
+    "\u202eabc\u2066",
+    "<div hx-get='/logout' hx-trigger='load'>",
+)
+PARAMETERS = {
+    "cluster": "test",
+    "topic": "t",
+    "group": "g",
+    "number": "1",
+    "name": "nobody",
+}
+
+
+@pytest.fixture
+async def used(console, factory: aio.MessageFactory):
+    """A console of a cluster with messages and a group that has read some."""
+    async with await factory.create_producer() as producer:
+        for number in range(5):
+            await producer.send(Message("t", b'{"n": %d}' % number, key=f"k{number}"))
+    config = ConsumerConfig(group="g", max_wait_s=0.2)
+    async with await factory.create_consumer(config) as consumer:
+        async for _ in consumer.subscribe("t"):
+            break
+    return console
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+async def test_every_page_is_there(used, language) -> None:
+    """Each page answers, or says in its own words what there is not; none fails."""
+    browser = used.browser()
+    browser.http.cookies.set("vq_language", language)
+    for each in PAGES:
+        path = each.path
+        for name, value in PARAMETERS.items():
+            path = path.replace(f"{{{name}}}", value)
+        if "GET" not in each.methods or path.endswith("/events"):
+            continue
+        if path == "/c/test/brokers/g":
+            path = "/c/test/brokers/b1"
+        answer = await browser.get(path)
+        assert answer.status_code in (200, 303, 400, 404, 409), (path, answer.text)
+        if answer.status_code == 200 and "html" in answer.headers["content-type"]:
+            assert f'<html lang="{language}"' in answer.text, path
+        policy = answer.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "default-src 'none'" in policy
+
+
+async def test_a_topic_is_made_changed_filled_read_closed_and_deleted(console) -> None:
+    """A day of an operator, by forms only; each act is in the audit with its outcome."""
+    browser = console.browser()
+    await browser.get("/c/test/topics/create")
+    settings = await browser.get("/c/test/topics/t/settings")
+    form = fields_of(settings.text) | {"topic": "made", "partitions": "2"}
+    assert (await browser.post("/c/test/topics/create", form)).headers["location"].endswith("/made")
+    form["retention_hours"] = "7"
+    await browser.post("/c/test/topics/made/settings", form)
+    assert "<td>7</td>" in (await browser.get("/c/test/topics/made")).text
+    await browser.post("/c/test/topics/made/send", {"content": "hello", "headers": "a: b"})
+    shown = await browser.get("/c/test/topics/made/messages")
+    assert "hello" in shown.text
+    assert "a: b" in shown.text
+    await browser.post("/c/test/topics/made/act", {"act": "close"})
+    refused = await browser.post("/c/test/topics/made/send", {"content": "more"})
+    assert refused.status_code == 409
+    wrong = await browser.post("/c/test/topics/made/delete", {"confirm": "other"})
+    assert wrong.status_code == 400
+    await browser.post("/c/test/topics/made/delete", {"confirm": "made", "now": "on"})
+    with pytest.raises(UnknownTopic):
+        await aio.MessageFactory.on_cluster(console.site.cluster).admin.get_topic("made")
+    rows = (await browser.get("/c/test/audit?export=json")).json()
+    acts = [(each["act"], each["outcome"]) for each in rows][::-1]
+    assert acts == [
+        ("create_topic", "done"),
+        ("alter_topic", "done"),
+        ("send_message", "done"),
+        ("close_topic", "done"),
+        ("send_message", "failed"),
+        ("delete_topic", "done"),
+    ]
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """Return what a form of a page would send."""
+    found = {}
+    for name, value in re.findall(r'<input id="f-[^"]*" name="([^"]+)"[^>]* value="([^"]*)"', page):
+        found[name] = html.unescape(value)
+    for name, options in re.findall(r'<select id="f-[^"]*" name="([^"]+)">(.*?)</select>', page):
+        chosen = re.search(r'<option value="([^"]*)" selected', options)
+        found[name] = chosen[1] if chosen else ""
+    for name in re.findall(r'<input type="checkbox" name="([^"]+)" checked', page):
+        found[name] = "on"
+    return found
+
+
+async def test_hostile_texts_are_shown_as_texts(console, factory) -> None:
+    """Nothing that came in a message becomes markup, in no field."""
+    async with await factory.create_producer() as producer:
+        for text in HOSTILE:
+            message = Message("t", text.encode(), key=text, tag=text[:50], headers={text: text})
+            await producer.send(message)
+    browser = console.browser()
+    paths = ["/c/test/topics/t/messages"]
+    paths += [f"/c/test/topics/t/messages?key={text}&as=text" for text in HOSTILE[:3]]
+    paths += [f"/c/test/groups/{text.replace('/', '')}" for text in HOSTILE[:4]]
+    paths += [f"/c/test/topics?q={text}" for text in HOSTILE]
+    for path in paths:
+        text = (await browser.get(path)).text
+        assert "<script>alert" not in text
+        assert "<img src=x" not in text
+        assert "<div hx-get='/logout'" not in text
+        assert "49" not in re.findall(r"\{\{.*?\}\}|\b49\{%", text)
+    await browser.get("/c/test/topics/t")
+    for text in HOSTILE:
+        answer = await browser.post("/c/test/topics/t/act", {"act": text})
+        assert answer.status_code == 400
+        assert "<script>alert" not in answer.text
+
+
+async def test_a_masked_topic_shows_no_content(console, factory) -> None:
+    """Neither on pages nor as a file; keys and times are shown."""
+    async with await factory.create_producer() as producer:
+        sent = await producer.send(Message("t", b"a secret", key="k"))
+    browser = console.browser()
+    await browser.get("/c/test/settings")
+    await browser.post("/c/test/settings/mask", {"topic": "t", "act": "mask"})
+    shown = await browser.get("/c/test/topics/t/messages")
+    assert "secret" not in shown.text
+    assert ">k<" in shown.text
+    where = f"partition={sent.partition}&offset={sent.offset}"
+    assert (await browser.get(f"/c/test/topics/t/content?{where}")).status_code == 400
+    asked = await browser.ask("browse_messages", topic="t")
+    assert "YSBzZWNyZXQ=" not in asked.text
+    await browser.post("/c/test/settings/mask", {"topic": "t", "act": "unmask"})
+    assert "a secret" in (await browser.get("/c/test/topics/t/messages")).text
+    content = await browser.get(f"/c/test/topics/t/content?{where}")
+    assert content.content == b"a secret"
+    assert "attachment" in content.headers["content-disposition"]
+    assert content.headers["content-security-policy"] == "sandbox"
+
+
+async def test_a_group_is_reset_by_a_plan_that_is_shown_first(used) -> None:
+    """The plan says what is repeated; only the typed name carries it out."""
+    browser = used.browser()
+    await browser.get("/c/test/groups/g/reset")
+    plan = await browser.post("/c/test/groups/g/reset", {"goal": "latest", "step": "plan"})
+    assert 'name="confirm"' in plan.text
+    refused = await browser.post("/c/test/groups/g/reset", {"goal": "latest", "step": "do"})
+    assert refused.status_code == 400
+    done = await browser.post(
+        "/c/test/groups/g/reset", {"goal": "latest", "step": "do", "confirm": "g"}
+    )
+    assert done.status_code == 303
+    described = await aio.MessageFactory.on_cluster(used.site.cluster).admin.describe_group("g")
+    assert described.lag_messages == 0
+
+
+async def test_a_table_is_sorted_cut_searched_and_exported(console) -> None:
+    """By its address: what somebody sees can be sent to another one."""
+    admin = aio.MessageFactory.on_cluster(console.site.cluster).admin
+    for number in range(7):
+        await admin.create_topic(f"topic-{number}")
+    await until(lambda: len(console.site.facts.topics) == 8)
+    browser = console.browser()
+    address = "/c/test/topics?q=TOPIC&sort=topic&desc=1&size=3&page=2"
+    rows = (await browser.get(f"{address}&export=json")).json()
+    assert [each["topic"] for each in rows] == [f"topic-{number}" for number in range(6, -1, -1)]
+    page = (await browser.get(address)).text
+    assert re.findall(r">(topic-\d)</a>", page) == ["topic-3", "topic-2", "topic-1"]
+    text = (await browser.get(f"{address}&export=csv")).text
+    assert text.splitlines()[0].startswith("topic,state,partitions")
