@@ -1,0 +1,214 @@
+"""The console in a real browser, over real brokers: what an operator does, what pages look like.
+
+Pictures of all pages stay in ``.test-artifacts/console``: they are there to be looked at.
+"""
+
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+from support.browser import chromium, console_process
+
+import vq
+
+PICTURES = Path(".test-artifacts/console")
+#: Milliseconds after which a page that does not come to what is expected has failed.
+WAIT_MS = 30_000
+VARIANTS = {
+    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light", "locale": "en"},
+    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark", "locale": "en"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "locale": "en"},
+    "chinese": {
+        "viewport": {"width": 1280, "height": 800},
+        "color_scheme": "light",
+        "locale": "zh-CN",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def console(cluster, tmp_path_factory):
+    with console_process(cluster, tmp_path_factory.mktemp("console"), "--open") as address:
+        yield f"{address}/c/{cluster.name}"
+
+
+@pytest.fixture(scope="module")
+def browser(console):
+    """After the cluster: Playwright's loop runs in this thread from now on."""
+    del console
+    with chromium() as found:
+        yield found
+
+
+class Tab:
+    """A page, and what the browser complains about."""
+
+    def __init__(self, browser, **options) -> None:
+        self.context = browser.new_context(**options)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(WAIT_MS)
+        self.complaints: list[str] = []
+        self.page.on("console", self._complained)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _complained(self, message) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.complaints.append(message.text)
+
+    def __enter__(self) -> Page:
+        return self.page
+
+    def __exit__(self, kind, *_) -> None:
+        self.context.close()
+        if kind is None:
+            assert self.complaints == []
+
+
+@pytest.mark.slow
+def test_an_operator_goes_from_the_first_topic_to_a_moved_lag(browser, console, cluster) -> None:
+    """Makes a topic, sends, sees the lag of a group grow by itself, resets it, and it is gone."""
+    with Tab(browser) as page:
+        page.goto(console)
+        page.get_by_role("link", name="Create the first one").click()
+        page.get_by_label("Name").fill("orders")
+        page.get_by_label("partitions", exact=True).fill("2")
+        page.get_by_role("button", name="Create").click()
+        page.get_by_role("link", name="Send a message").click()
+        page.get_by_label("Content").fill('{"order": 1}')
+        page.get_by_label("Key").fill("<b>k</b>")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("status").first).to_contain_text("Sent: partition")
+        expect(page.locator(".messages")).to_contain_text('"order": 1')
+        expect(page.locator(".messages .chip").first).to_have_text("<b>k</b>")
+
+        ended = cluster.vq("consume", "orders", "--group", "billing", "--max", "1")
+        assert ended.returncode == 0, ended.stderr
+        page.goto(f"{console}/groups/billing")
+        fact = page.locator(".fact", has_text="Messages behind").locator(".value")
+        expect(fact).to_have_text("0")
+        cluster.vq("produce", "orders", stdin=b"".join(b"%d\n" % each for each in range(40)))
+        expect(fact).to_have_text("40", timeout=WAIT_MS)  # without a click: the page is live
+        page.get_by_role("link", name="Reset…").click()
+        page.get_by_label("Go on at").select_option("latest")
+        page.get_by_role("button", name="Show the plan").click()
+        page.get_by_label("Type billing to confirm").fill("billing")
+        page.get_by_role("button", name="Reset", exact=True).click()
+        expect(fact).to_have_text("0", timeout=WAIT_MS)
+        page.goto(f"{console}/audit")
+        expect(page.locator("table")).to_contain_text("create_topic")
+
+
+@pytest.mark.slow
+def test_a_dead_letter_is_sent_again(browser, console, cluster) -> None:
+    """The page shows why a group gave a message up; sent again, the group handles it."""
+    cluster.vq("topic", "create", "charges", "--partitions", "1")
+    handled = []
+    broken = [True]
+
+    def handle(message: vq.Message) -> None:
+        if broken[0]:
+            raise ValueError("no such account")
+        handled.append(message.content)
+
+    config = vq.MessageFactoryConfig(zookeeper=cluster.zookeeper, cluster=cluster.name)
+    settings = vq.ConsumerConfig(group="desk", max_attempts=1, on_failure="dead-letter")
+    stop, gone = threading.Event(), threading.Event()
+
+    def consume() -> None:
+        with (
+            vq.MessageFactory(config) as factory,
+            factory.create_producer() as producer,
+            factory.create_consumer(settings) as consumer,
+        ):
+            consumer.subscribe("charges", 64 * 1024, handle).start()
+            producer.send(vq.Message("charges", b"<script>7</script>"))
+            stop.wait(60)
+        gone.set()
+
+    threading.Thread(target=consume).start()
+    try:
+        with Tab(browser) as page:
+            page.goto(f"{console}/dead-letters")
+            link = page.get_by_role("link", name="desk")
+            while not link.is_visible():
+                page.reload()
+            link.click()
+            expect(page.locator(".messages")).to_contain_text("<script>7</script>")
+            broken[0] = False
+            page.get_by_role("link", name="Send again…").click()
+            page.get_by_role("button", name="Send again").click()
+            expect(page.locator("dl")).to_contain_text("done")
+            while not handled:
+                page.wait_for_timeout(50)
+            assert handled == [b"<script>7</script>"]
+    finally:
+        stop.set()
+        assert gone.wait(30)
+
+
+@pytest.mark.slow
+def test_every_page_in_four_variants(browser, console, cluster) -> None:
+    """Each is readable for a screen reader, fits a phone, and the browser has no complaint."""
+    cluster.vq("topic", "create", "looked-at", "--partitions", "3")
+    cluster.vq("produce", "looked-at", stdin=b"a\nb\n")
+    cluster.vq("consume", "looked-at", "--group", "readers", "--max", "1")
+    paths = {
+        "overview": "",
+        "brokers": "/brokers",
+        "broker-group": "/brokers/b1",
+        "remove": "/brokers/b1/remove",
+        "topics": "/topics",
+        "create": "/topics/create",
+        "topic": "/topics/looked-at",
+        "messages": "/topics/looked-at/messages",
+        "send": "/topics/looked-at/send",
+        "settings-of-topic": "/topics/looked-at/settings",
+        "delete": "/topics/looked-at/delete",
+        "groups": "/groups",
+        "group": "/groups/readers",
+        "reset": "/groups/readers/reset",
+        "dead-letters": "/dead-letters",
+        "delayed": "/delayed",
+        "transactions": "/transactions",
+        "archive": "/archive",
+        "audit": "/audit",
+        "settings": "/settings",
+        "unknown": "/groups/nobody",
+    }
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    found = []
+    for variant, options in VARIANTS.items():
+        with Tab(browser, **options) as page:
+            for name, path in paths.items():
+                page.goto(console + path)
+                page.locator("h1").wait_for()
+                page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
+                wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, (name, variant, wide)
+                if variant == "chinese":
+                    assert page.locator("html").get_attribute("lang") == "zh-CN"
+                for each in Axe().run(page).response["violations"] if variant != "chinese" else ():
+                    if each["impact"] in ("serious", "critical"):
+                        nodes = [node["html"][:120] for node in each["nodes"][:3]]
+                        found.append((name, variant, each["id"], nodes))
+    assert not found, "\n".join(map(str, found))
+
+
+@pytest.mark.slow
+def test_a_killed_broker_is_on_the_overview(browser, console, cluster) -> None:
+    """Nobody loads the page again; it says which broker, and what to do."""
+    with Tab(browser) as page:
+        page.goto(console)
+        expect(page.locator(".fact", has_text="Brokers that answer")).to_contain_text("2 / 2")
+        cluster.brokers["b2"].signal(signal.SIGKILL)
+        try:
+            expect(page.locator(".todo")).to_contain_text("b2", timeout=WAIT_MS)
+            expect(page.locator(".todo")).to_contain_text("vq doctor")
+        finally:
+            cluster.brokers["b2"].wait(10)
+            cluster.brokers["b2"].start()
+        expect(page.locator(".fact", has_text="Brokers that answer")).to_contain_text("2 / 2")

@@ -1,0 +1,36 @@
+"""What the bytes of a message say."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vq.console.acts.contents import SHOWN_BYTES_MAX, Format, decoded
+from vq.hessian.encoding import encode
+
+
+def test_the_first_format_that_fits_is_taken() -> None:
+    assert decoded(b'{"a": [1, "\xe4\xb8\xad"]}').format is Format.JSON
+    assert decoded("grüße 42".encode()).format is Format.TEXT
+    assert decoded(encode({"a": 1.5})).format is Format.HESSIAN
+    assert decoded(b"\xff\xfe\x00\x01").format is Format.HEX
+    assert decoded(b"").text == ""
+    assert decoded(b"17").format is Format.TEXT
+
+
+def test_what_is_not_what_was_asked_for_is_hex_with_the_reason() -> None:
+    found = decoded(b"\xff{", Format.JSON)
+    assert (found.format, bool(found.problem)) == (Format.HEX, True)
+    assert "[" * 10 in decoded(b"[" * 60_000, Format.TEXT).text
+    assert decoded(b"[" * 60_000, Format.JSON).problem
+    assert decoded(b"[" * 60_000).format is Format.TEXT
+
+
+def test_only_the_beginning_of_long_contents_is_shown() -> None:
+    found = decoded("中".encode() * SHOWN_BYTES_MAX)
+    assert found.cut
+    assert set(found.text) == {"中"}
+    assert decoded(b"\x00" * 100_000).cut
+
+
+@given(st.binary(max_size=400), st.sampled_from(Format))
+def test_no_bytes_fail(data: bytes, wanted: Format) -> None:
+    assert isinstance(decoded(data, wanted).text, str)

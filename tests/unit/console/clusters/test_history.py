@@ -1,0 +1,63 @@
+"""Measurements over time: minutes become wider intervals, and go when they are too old."""
+
+import time
+
+import pytest
+
+from vq.console.clusters import history
+from vq.console.clusters.history import STEPS, Meter, read_series, store_minute
+from vq.console.database.database import Database
+
+
+@pytest.fixture
+def database(tmp_path):
+    made = Database(f"sqlite:///{tmp_path / 'c.db'}")
+    made.upgrade()
+    yield made
+    made.close()
+
+
+def test_a_minute_is_told_when_the_next_one_begins() -> None:
+    meter = Meter()
+    meter.add({"a": 1.0}, 60.0)
+    assert meter.add({"a": 3.0}, 119.0)[1] == {}
+    assert meter.add({"a": 9.0}, 120.0) == (60, {"a": [1.0, 3.0]})
+
+
+def test_series_beyond_the_bound_are_left_out_and_counted(monkeypatch) -> None:
+    monkeypatch.setattr(history, "SERIES_MAX", 2)
+    meter = Meter()
+    meter.add({"a": 1, "b": 1, "c": 1}, 60.0)
+    assert meter.left_out == 1
+
+
+def test_old_minutes_are_kept_as_means_and_peaks_of_wider_intervals(database, monkeypatch) -> None:
+    """Of two days, the last one is there by minutes and the one before by quarters of an hour."""
+    now = int(time.time()) // 86_400 * 86_400 + 43_200
+    clock = [now]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    begin = now - 2 * 86_400
+
+    def fill(connection):
+        for minute in range(begin, now, 60):
+            clock[0] = minute + 60
+            store_minute(connection, "c", minute, {"a": [minute % 3_600 / 60, 59.0]})
+
+    database.run_here(fill)
+    times, found = database.run_here(
+        lambda each: read_series(each, "c", ["a", "b"], now - 7_200, now - 60)
+    )
+    assert times[1] - times[0] == 60
+    assert None not in found["a"]
+    assert set(found["b"]) == {None}
+    times, found = database.run_here(
+        lambda each: read_series(each, "c", ["a"], begin + 900, now - 90_000)
+    )
+    assert times[1] - times[0] == 900
+    known = [each for each in found["a"] if each is not None]
+    assert len(known) >= len(times) - 1
+    assert min(known) == pytest.approx((7 + 59) / 2)
+    rows = database.run_here(lambda each: each.execute(history.samples.select()).all())
+    assert {each.step_s for each in rows} <= set(STEPS)
+    assert sum(each.step_s == 60 for each in rows) <= 24 * 60 + 60
+    assert max(each.most for each in rows) == 59.0
