@@ -1,0 +1,53 @@
+"""The large tree of ``support.large_tree`` is one that vq reads, with brokers that vq asks."""
+
+from support.broker import MemoryCluster
+from support.client import cluster_client
+from support.large_tree import TreeSize, answer, grow
+
+from vq.coordination.topics.topics import describe_topic
+from vq.model import TopicPartition
+from vq.operations.cluster.bulk import bounds_on, list_broker_groups, read_contracts
+from vq.operations.cluster.cluster import cluster_status
+from vq.operations.groups.groups import describe_group
+from vq.operations.partitions.offsets import PartitionEnds
+
+SIZE = TreeSize(
+    groups=6, nodes=2, topics=9, partitions=31, consumer_groups=20, readers_of_first=5, pools=2
+)
+
+
+async def test_vq_reads_the_tree_and_asks_its_brokers() -> None:
+    cluster = MemoryCluster()
+    owner = cluster.ensemble.coordinator("test", session_timeout_s=60.0)
+    await owner.start()
+    made = await grow(owner, SIZE)
+    brokers = await answer(cluster.network, made, cluster.ensemble.clock)
+    client = cluster_client(cluster)
+    await client.start()
+    try:
+        found = await list_broker_groups(client)
+        assert [each.group for each in found] == made.groups
+        assert {each.pool for each in found} == {None, "pool-1"}
+        assert sum(each.partitions for each in found) == SIZE.partitions == len(made.partitions)
+        view = await describe_topic(client.coordinator, "topic-0000")
+        assert len(view.partitions) == made.topics["topic-0000"] == 4
+        ends: dict[TopicPartition, PartitionEnds | None] = {}
+        for group in made.groups:
+            ends |= await bounds_on(client, group)
+        assert ends.keys() == made.partitions.keys()
+        key = TopicPartition("topic-0003", 1)
+        found_ends = ends[key]
+        assert found_ends is not None
+        assert found_ends.latest >= made.partitions[key].stored_bytes > 0
+        status = await cluster_status(client)
+        assert len(status.brokers) == SIZE.groups * SIZE.nodes
+        assert not status.silent
+        contracts = await read_contracts(client)
+        assert sum("topic-0000" in each.topics for each in contracts) == SIZE.readers_of_first
+        assert [each.members for each in contracts] == [1, 0, 0, 0] * 5
+        progress = await describe_group(client, "readers-00000")
+        assert len(progress.partitions) == 4
+    finally:
+        await client.close()
+        await brokers.close()
+        await owner.close()
