@@ -72,6 +72,11 @@ def render() -> str:
     return f"{PREFACE}\n{BROKER}\n{rows(broker)}\n{GROUPS}\n{rows(groups)}"
 
 
+def all_families() -> list[Metric]:
+    """Return every family of the page."""
+    return [*asyncio.run(broker_families()), *lag_families(GroupLags())]
+
+
 async def broker_families() -> list[Metric]:
     """Return the families of a broker in memory."""
     clock = SystemClock()

@@ -35,10 +35,14 @@ class LagExporter:
     Args:
         look: Reads all groups.
         interval_s: The pause between two looks; they never overlap.
+        cluster: Name of the cluster.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[GroupLags]], *, interval_s: float) -> None:
+    def __init__(
+        self, look: Callable[[], Awaitable[GroupLags]], *, interval_s: float, cluster: str = ""
+    ) -> None:
         self._look = look
+        self._cluster = cluster
         self._interval_s = interval_s
         self._found = GroupLags()
         self._failed_looks = 0
@@ -88,7 +92,7 @@ class LagExporter:
 
     def families(self) -> Iterator[Metric]:
         """Return what is known now."""
-        return lag_families(self._found, failed_looks=self._failed_looks)
+        return lag_families(self._found, cluster=self._cluster, failed_looks=self._failed_looks)
 
     async def metrics(self) -> Page:
         """Return the page for Prometheus; it is made once for each look, in a second or so."""
@@ -142,15 +146,17 @@ def lag_exporter(
     brokers once in each interval, whoever scrapes. What is not known is absent, never 0.
     """
     check_host(host)
+    config = invocation.client_config()
 
     async def work() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with cluster_client(invocation.client_config()) as cluster:
+        async with cluster_client(config) as cluster:
             exporter = LagExporter(
                 lambda: look_at_groups(cluster, count=not no_count, partitions_max=PARTITIONS_MAX),
                 interval_s=interval,
+                cluster=config.cluster,
             )
             address = await exporter.serve(TcpNetwork(), Address(host, port))
             invocation.output.remark(f"serving http://{address}/metrics")
