@@ -200,6 +200,51 @@ OVERVIEW = Dashboard(
                     (quantile(0.99, "vq_acknowledgement_seconds"), _NODE),
                 ),
                 lines(
+                    "From send to read, p99",
+                    "The probe: from the begin of a send until the message is read back, by broker "
+                    "group. No line: no exporter runs with --probe.",
+                    "s",
+                    (
+                        "histogram_quantile(0.99, sum by (cluster, broker_group, le) ("
+                        + exported(rate("vq_probe_latency_seconds_bucket"))
+                        + "))",
+                        "{{broker_group}}",
+                    ),
+                ),
+                lines(
+                    "Messages of the probe that are late, lost or failed",
+                    "Late: read back after more than 5 s. Lost: acknowledged and not there. "
+                    "Failed: refused, or without an answer.",
+                    "short",
+                    (
+                        "sum by (cluster, broker_group) ("
+                        + exported("increase(vq_probe_late_total[5m])")
+                        + ") > 0",
+                        "{{broker_group}} late",
+                    ),
+                    (
+                        "sum by (cluster, broker_group) ("
+                        + exported("increase(vq_probe_lost_total[5m])")
+                        + ") > 0",
+                        "{{broker_group}} lost",
+                    ),
+                    (
+                        "sum by (cluster, broker_group) ("
+                        + exported("increase(vq_probe_failed_total[5m])")
+                        + ") > 0",
+                        "{{broker_group}} failed",
+                    ),
+                ),
+                lines(
+                    "Age of the last message that was read back",
+                    "The probe: a broker group is well while this stays below a few seconds.",
+                    "s",
+                    (
+                        exported("time() - vq_probe_success_timestamp_seconds"),
+                        "{{broker_group}}",
+                    ),
+                ),
+                lines(
                     "Fullest disk",
                     "How much of the disk with a data directory is used; the fullest of each "
                     "broker group.",
