@@ -105,6 +105,7 @@ docs:
 	$(RUN) tools/api_reference.py
 	$(RUN) tools/states.py
 	$(RUN) tools/broker_metrics.py
+	$(RUN) tools/dashboards.py
 	$(RUN) tools/json_schemas.py
 
 setup:

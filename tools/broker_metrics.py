@@ -17,6 +17,7 @@ from vq.broker.base.runner import InlineRunner
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.memory import MemoryEnsemble
+from vq.operations.cluster.probe_metrics import probe_families
 from vq.operations.groups.group_lags import GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.memory import MemoryNetwork
@@ -54,6 +55,13 @@ All numbers are as old as `vq_lag_exporter_look_timestamp_seconds` says. The fir
 of groups have numbers of their own; the exporter says how many it left out.
 """
 
+PROBE = """\
+## Broker groups from end to end: `vq lag-exporter --probe`
+
+By broker group, counted since the exporter began to probe it. A group that is removed, or that an
+operator drains, has no numbers.
+"""
+
 
 def rows(families: Iterable[Metric]) -> str:
     """Return the table of some families."""
@@ -69,7 +77,14 @@ def render() -> str:
     """Return the page."""
     broker = asyncio.run(broker_families())
     groups = lag_families(GroupLags())
-    return f"{PREFACE}\n{BROKER}\n{rows(broker)}\n{GROUPS}\n{rows(groups)}"
+    probe = probe_families(())
+    return f"{PREFACE}\n{BROKER}\n{rows(broker)}\n{GROUPS}\n{rows(groups)}\n{PROBE}\n{rows(probe)}"
+
+
+def all_families() -> list[Metric]:
+    """Return every family of the page."""
+    exported = [*lag_families(GroupLags()), *probe_families(())]
+    return [*asyncio.run(broker_families()), *exported]
 
 
 async def broker_families() -> list[Metric]:

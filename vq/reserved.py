@@ -4,6 +4,7 @@
     _vq.transactions    messages of transactions, and what was decided of them
     _vq.retry.<group>   messages that a group is to try again later
     _vq.dlq.<group>     dead letters: messages that a group has given up
+    _vq.probe.<group>   messages of `vq lag-exporter --probe` to a group of brokers
 
 Only this module knows how they are written. Everything that begins so is reserved, also for what
 later versions need. Pure.
@@ -72,6 +73,21 @@ def topic_of(purpose: Purpose, group: str) -> str:
             f"group {shown(group)} ({len(group)} characters) can have no topic {PREFIX}{purpose}."
             f"<group>: names of topics have at most {NAME_CHARS_MAX} characters; give it a name of "
             f"at most {GROUP_CHARS_MAX}"
+        )
+    return name
+
+
+def probe_topic(group: str) -> str:
+    """Return the name of the topic with which a broker group is probed.
+
+    Raises:
+        InvalidArgument: It would be longer than a name may be.
+    """
+    name = f"{PREFIX}probe.{group}"
+    if len(name) > NAME_CHARS_MAX:
+        raise InvalidArgument(
+            f"broker group {shown(group)} ({len(group)} characters) can have no topic "
+            f"{PREFIX}probe.<group>: names of topics have at most {NAME_CHARS_MAX} characters"
         )
     return name
 

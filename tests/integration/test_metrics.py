@@ -5,6 +5,8 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from support.cluster import ProcessCluster
@@ -60,6 +62,34 @@ def test_scrapes_leave_no_thread_behind(processes: ProcessCluster) -> None:
     assert threads() <= before
 
 
+@contextmanager
+def exporting(
+    processes: ProcessCluster, *options: str
+) -> Iterator[tuple[int, Callable[[], dict[str, float]]]]:
+    """Run an exporter; yield its port, and what reads its metrics, none while it starts.
+
+    It ends with 0 at SIGTERM.
+    """
+    port = processes.hold_port()
+    exporter = subprocess.Popen(
+        processes.command("lag-exporter", "--port", str(port), *options),
+        env=processes.environ,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def found() -> dict[str, float]:
+        try:
+            return samples(fetch(port, "/metrics")[1])
+        except OSError:
+            return {}
+
+    try:
+        yield port, found
+    finally:
+        exporter.send_signal(signal.SIGTERM)
+        assert exporter.wait(PROCESSES_WAIT_S) == 0
+
+
 def test_the_exporter_tells_the_lag_of_groups(processes: ProcessCluster) -> None:
     """It ends with 0 at SIGTERM."""
     processes.add("b1")
@@ -67,26 +97,31 @@ def test_the_exporter_tells_the_lag_of_groups(processes: ProcessCluster) -> None
     assert processes.vq("produce", "t", stdin=b"one\ntwo\nthree\n").returncode == 0
     read = processes.vq("consume", "t", "--group", "g", "--max", "1")
     assert read.returncode == 0
-    port = processes.hold_port()
-    exporter = subprocess.Popen(
-        processes.command("lag-exporter", "--port", str(port), "--interval", "1"),
-        env=processes.environ,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-
-        def found() -> dict[str, float]:
-            try:
-                return samples(fetch(port, "/metrics")[1])
-            except OSError:
-                return {}
-
+    with exporting(processes, "--interval", "1") as (port, found):
         labels = '{group="g",partition="0",topic="t"}'
         block_until(lambda: found().get(f"vq_group_lag_messages{labels}") == 2, found)
         assert found()[f"vq_group_lag_bytes{labels}"] > 0
         assert found()[f"vq_group_lag_seconds{labels}"] > 0
         assert found()['vq_group_members{group="g"}'] == 0
         assert fetch(port, "/readyz") == (200, "ready\n")
-    finally:
-        exporter.send_signal(signal.SIGTERM)
-        assert exporter.wait(PROCESSES_WAIT_S) == 0
+
+
+def test_the_probe_outlives_a_broker_that_is_killed(processes: ProcessCluster) -> None:
+    """Sends to it fail, those to the other group do not, and nothing is lost."""
+    processes.add_all("b1", "b2")
+
+    with exporting(processes, "--probe") as (_, found):
+
+        def told(what: str, group: str) -> float:
+            return found().get(f'vq_probe_{what}{{broker_group="{group}"}}', -1)
+
+        for group in ("b1", "b2"):
+            block_until(lambda group=group: told("received_total", group) > 0, found)  # type: ignore[misc]
+        processes.brokers["b2"].kill()
+        block_until(lambda: told("failed_total", "b2") > 0, found)
+        before = told("received_total", "b2")
+        assert before > 0
+        processes.restart("b2")
+        block_until(lambda: told("received_total", "b2") > before, found)
+        assert told("lost_total", "b2") == told("lost_total", "b1") == 0
+        assert told("failed_total", "b1") == 0

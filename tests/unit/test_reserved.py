@@ -21,8 +21,17 @@ from vq.reserved import (
     is_reserved,
     origin_in,
     own_headers,
+    probe_topic,
     topic_of,
 )
+
+
+def test_a_broker_group_has_a_topic_for_the_probe_if_its_name_leaves_room() -> None:
+    assert probe_topic("b1") == "_vq.probe.b1"
+    longest = "b" * (NAME_CHARS_MAX - len(probe_topic("")))
+    assert is_reserved(check_name("topic", probe_topic(longest)))
+    with pytest.raises(InvalidArgument, match=r"can have no topic _vq\.probe\.<group>"):
+        probe_topic(f"{longest}b")
 
 
 def test_a_group_has_a_topic_for_each_purpose_and_the_name_tells_the_group() -> None:

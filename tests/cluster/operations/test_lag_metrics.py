@@ -21,6 +21,7 @@ from vq.operations.groups.groups import GroupDescription, GroupProgress
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.memory import MemoryNetwork
+from vq.version import __version__
 
 HERE = Address("exporter", 8122)
 KNOWN = GroupProgress(
@@ -41,7 +42,7 @@ def of(*partitions: GroupProgress) -> GroupDescription:
 
 
 async def told(found: GroupLags) -> dict[str, float]:
-    return samples((await metrics_page(lag_families(found))).body.decode())
+    return samples((await metrics_page(lag_families(found, cluster="c"))).body.decode())
 
 
 async def test_a_lag_that_is_not_known_is_absent() -> None:
@@ -69,7 +70,10 @@ async def test_a_group_beyond_the_end_is_stopped_before_a_member_finds_out() -> 
 
 
 async def test_before_the_first_look_nothing_is_told_of_groups() -> None:
-    assert await told(GroupLags()) == {"vq_lag_exporter_failed_looks": 0}
+    assert await told(GroupLags()) == {
+        f'vq_lag_exporter_info{{cluster="c",version="{__version__}"}}': 1,
+        "vq_lag_exporter_failed_looks": 0,
+    }
 
 
 class Groups:

@@ -10,11 +10,11 @@ def test_the_reference_is_fresh() -> None:
     assert module.TARGET.read_text() == module.render(), "run `make docs`"
 
 
-def test_alerts_and_queries_name_metrics_that_there_are() -> None:
+def test_the_page_names_metrics_that_there_are() -> None:
     page = (load_tool("broker_metrics").ROOT / "docs/howto/monitor-brokers.md").read_text()
     reference = load_tool("broker_metrics").render()
     named = {re.sub(r"_bucket$", "", name) for name in re.findall(r"\bvq_\w+", page)}
-    assert len(named) > 20
+    assert len(named) > 10
     assert [name for name in sorted(named) if f"| `{name}` |" not in reference] == []
 
 

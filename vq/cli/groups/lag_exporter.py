@@ -6,6 +6,7 @@ One process asks ZooKeeper and the brokers for all groups, at a bounded rate, ho
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import click
 from prometheus_client.metrics_core import Metric
@@ -15,6 +16,8 @@ from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address, check_host
 from vq.operations.base.connect import cluster_client
+from vq.operations.cluster.probe import ClusterProbe
+from vq.operations.cluster.probe_metrics import probe_families
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
@@ -35,10 +38,21 @@ class LagExporter:
     Args:
         look: Reads all groups.
         interval_s: The pause between two looks; they never overlap.
+        cluster: Name of the cluster.
+        probe: What it tells of broker groups, too; None: nothing.
     """
 
-    def __init__(self, look: Callable[[], Awaitable[GroupLags]], *, interval_s: float) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[GroupLags]],
+        *,
+        interval_s: float,
+        cluster: str = "",
+        probe: ClusterProbe | None = None,
+    ) -> None:
         self._look = look
+        self._probe = probe
+        self._cluster = cluster
         self._interval_s = interval_s
         self._found = GroupLags()
         self._failed_looks = 0
@@ -88,17 +102,24 @@ class LagExporter:
 
     def families(self) -> Iterator[Metric]:
         """Return what is known now."""
-        return lag_families(self._found, failed_looks=self._failed_looks)
+        return lag_families(self._found, cluster=self._cluster, failed_looks=self._failed_looks)
 
     async def metrics(self) -> Page:
-        """Return the page for Prometheus; it is made once for each look, in a second or so."""
+        """Return the page for Prometheus.
+
+        The part about groups is made once for each look, in a second or so; that of the probe each
+        time.
+        """
         async with self._making:
             while (page := self._page) is None:
                 found = self._found
                 page = await metrics_page(self.families())
                 if found is self._found:  # no look has ended meanwhile
                     self._page = page
+        if self._probe is None:
             return page
+        probed = await metrics_page(probe_families(self._probe.results()))
+        return replace(page, body=page.body + probed.body)
 
     async def health(self) -> Page:
         """Return that the loop runs."""
@@ -132,34 +153,50 @@ class LagExporter:
     help="Pause between two looks at the groups.",
 )
 @click.option("--no-count", is_flag=True, help="Leave out the lag in messages: less work.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Send a message a second to each broker group, and read it back.",
+)
 @command_options
 def lag_exporter(
-    invocation: Invocation, host: str, port: int, interval: float, no_count: bool
+    invocation: Invocation, host: str, port: int, interval: float, no_count: bool, probe: bool
 ) -> None:
     """Serve the lag of all consumer groups as metrics for Prometheus.
 
     Runs until ctrl-C or SIGTERM. One exporter for a cluster is enough: it asks ZooKeeper and the
     brokers once in each interval, whoever scrapes. What is not known is absent, never 0.
+
+    With --probe it makes a topic of one partition on each broker group, _vq.probe.GROUP, and tells
+    how long messages take from end to end, and whether any is late or lost.
     """
     check_host(host)
+    config = invocation.client_config()
 
     async def work() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with cluster_client(invocation.client_config()) as cluster:
+        async with cluster_client(config) as cluster:
+            probing = ClusterProbe(cluster) if probe else None
             exporter = LagExporter(
                 lambda: look_at_groups(cluster, count=not no_count, partitions_max=PARTITIONS_MAX),
                 interval_s=interval,
+                cluster=config.cluster,
+                probe=probing,
             )
             address = await exporter.serve(TcpNetwork(), Address(host, port))
             invocation.output.remark(f"serving http://{address}/metrics")
-            looking = asyncio.ensure_future(exporter.run())
-            stopping = asyncio.ensure_future(stop.wait())
-            await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            tasks = {
+                asyncio.ensure_future(exporter.run()),
+                asyncio.ensure_future(stop.wait()),
+            }
+            if probing is not None:
+                tasks.add(asyncio.ensure_future(probing.run()))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await exporter.close()
-            for task in (looking, stopping):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait({looking, stopping})
+            await asyncio.wait(tasks)
 
     invocation.run(work())

@@ -132,12 +132,14 @@ async def create_topic(
     rng: random.Random | None = None,
     only_if: OnlyIf | None = None,
     origin: TopicOrigin | None = None,
+    group: str | None = None,
 ) -> TopicView:
     """Create a topic and place its partitions evenly on the live broker groups.
 
     ``rng`` draws the topic's id. After a lost reply the function reads the tree; if it returns, the
     topic exists. ``only_if`` reads and returns a check; the topic is created only if it holds in
-    the same transaction. Its errors are passed on. ``origin`` is stored with the topic.
+    the same transaction. Its errors are passed on. ``origin`` is stored with the topic. ``group``:
+    the only broker group that may get its partitions; None: every one.
 
     Raises:
         InvalidArgument: The name is not valid for a topic.
@@ -153,7 +155,7 @@ async def create_topic(
     topic = TopicNode(
         id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase, origin=origin
     )
-    places = await _create_first(coordinator, name, topic, rng, only_if)
+    places = await _create_first(coordinator, name, topic, rng, only_if, group)
     if not whole:
         await _create_rest(coordinator, name, topic, places)
     return await read_topic(coordinator, name)
@@ -462,6 +464,7 @@ async def _create_first(
     topic: TopicNode,
     rng: random.Random,
     only_if: OnlyIf | None,
+    group: str | None,
 ) -> Sequence[str]:
     """Create the topic's nodes and its first partitions, and count them if these are all.
 
@@ -487,6 +490,8 @@ async def _create_first(
         # Spread the tries of clients that place partitions on the same groups.
         await asyncio.sleep(rng.uniform(0, _PAUSE_S * next(tries)))
         views, counts = await counted_groups(coordinator)
+        if group is not None:
+            views = [each for each in views if each.group == group]
         places = allocate(
             settings.partitions, views, pool=settings.pool, min_insync=settings.min_insync
         )

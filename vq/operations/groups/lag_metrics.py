@@ -10,6 +10,7 @@ from vq.broker.observe.metrics import families
 from vq.operations.groups.group_lags import GroupLags
 from vq.operations.groups.groups import GroupDescription, GroupProgress
 from vq.operations.groups.lag_rules import why_stopped
+from vq.version import __version__
 
 _FILTERED: Final = " Of a group with a filter, messages that it leaves out count, too."
 
@@ -94,16 +95,28 @@ _LOOK: Final[Sequence[Fact[GroupLags]]] = (
 )
 
 
-def lag_families(found: GroupLags, *, failed_looks: int = 0) -> Iterator[Metric]:
+def lag_families(found: GroupLags, *, cluster: str = "", failed_looks: int = 0) -> Iterator[Metric]:
     """Yield every family, each made when it is asked for.
 
     Args:
         found: The last look.
+        cluster: Name of the cluster.
         failed_looks: How many looks in a row have failed.
     """
     groups = found.groups.items()
     return families(
         (
+            Facts[int](
+                labels=("cluster", "version"),
+                things=lambda: {(cluster, __version__): 1},
+                facts=(
+                    gauge(
+                        "vq_lag_exporter_info",
+                        "The cluster that this exporter reads, and its version; always 1.",
+                        int,
+                    ),
+                ),
+            ),
             Facts[GroupDescription](
                 labels=("group",),
                 things=lambda: {(name,): group for name, group in groups},

@@ -68,6 +68,14 @@ async def test_topics_fill_the_least_loaded_group(client) -> None:
     assert view.partitions[0].writer_group == "b2"
 
 
+async def test_a_topic_can_be_for_one_group_alone(client) -> None:
+    view = await topics.create_topic(client, "a", TopicSettings(partitions=3), group="b1")
+    assert {each.writer_group for each in view.partitions} == {"b1"}
+    with pytest.raises(CoordinationError):
+        await topics.create_topic(client, "b", TopicSettings(partitions=1), group="b9")
+    assert await topics.list_topics(client) == ["a"]
+
+
 async def test_a_topic_lives_in_its_pool(client) -> None:
     """With one, and without one."""
     fast = await topics.create_topic(client, "a", TopicSettings(partitions=3, pool="fast"))
