@@ -40,7 +40,7 @@ from support.waiting import PROCESSES_WAIT_S
 ROOT = Path(__file__).parents[2]
 BLOCK_S = PROCESSES_WAIT_S
 STOP_S = 20.0
-_PORTS = ("2181", "8123", "8124")
+_PORTS = ("2181", "8123", "8124", "8120", "8121")
 _PORT_RANGE = (15_000, 30_000)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--\s*((?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)
@@ -343,8 +343,8 @@ def _runs(group: int) -> bool:
     return False
 
 
-def _free_ports() -> tuple[int, int, int]:
-    """Return three free ports in a row.
+def _free_ports() -> list[int]:
+    """Return free ports in a row.
 
     They stay free until the brokers listen: the kernel gives none of them to a connection or to a
     test that asks for any port, because those come from 32768 on.
@@ -352,9 +352,10 @@ def _free_ports() -> tuple[int, int, int]:
     while True:
         first = random.SystemRandom().randrange(*_PORT_RANGE)
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + 3):
+            ports = list(range(first, first + len(_PORTS)))
+            for port in ports:
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first, first + 1, first + 2
+            return ports
 
 
 def missing_line(expected: str, said: str) -> str | None:

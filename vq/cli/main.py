@@ -81,6 +81,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings.",
     ),
+    "gateway": Entry(
+        "vq.cli.messages.gateway",
+        "gateway",
+        "Serve the cluster over HTTP, for programs without a client of vq.",
+    ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",
         "lag_exporter",

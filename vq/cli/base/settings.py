@@ -18,6 +18,7 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     log_level = "info"               VQ_LOG_LEVEL                  --log-level
     log_format = "json"              VQ_LOG_FORMAT                 --log-format
     [client] [producer] [consumer]   VQ_CLIENT_..., VQ_PRODUCER_..., VQ_CONSUMER_...
+    [gateway]                        VQ_GATEWAY_...
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ from vq.shown import shown
 SHARED = ("zookeeper", "cluster")
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
-SECTIONS = ("client", "producer", "consumer", "broker")
+SECTIONS = ("client", "producer", "consumer", "broker", "gateway")
 #: Variables of vq that are no settings of a command.
 _OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR"})
 #: How alike two words are of which one is a slip of the other.

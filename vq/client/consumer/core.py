@@ -301,7 +301,7 @@ class ConsumerCore:
             stop=lambda error: call_soon(self._loop, self.stops.listener_stops, reading, error),
             owes=lambda: call_soon(self._loop, self._owes, reading),
         )
-        config = self.config
+        config = subscription.executor.settings(self.config)
         if partition.topic == self.failed.retry_topic:  # lists would mix topics
             config = replace(config, batch_size=1, batch_wait_ms=0)
         delivery = delivery_for(

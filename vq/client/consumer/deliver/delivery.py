@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.progress import Progress
@@ -35,6 +36,10 @@ logger = get_logger(__name__)
 
 class Executor(ABC):
     """Who is at the messages of partitions."""
+
+    def settings(self, config: ConsumerConfig) -> ConsumerConfig:
+        """Return the settings of a delivery for it; ``config`` are those of the consumer."""
+        return config
 
     @abstractmethod
     def put(self, delivery: Any) -> None:

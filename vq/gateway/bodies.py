@@ -1,0 +1,104 @@
+"""Bodies of requests: each has a bound and a deadline, and all together have a bound."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from vq.gateway.config import GatewayConfig
+from vq.gateway.problems import AtLimit, BodyRefused, BodyTooLarge, BodyTooSlow, WrongContentType
+
+JSON: Final = "application/json"
+
+
+class Bodies:
+    """The bodies that are in memory: being read, or being sent. Loop-bound.
+
+    Attributes:
+        held: Their bytes.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self.held = 0
+
+    @contextlib.asynccontextmanager
+    async def of(self, request: Request, most: int = 0) -> AsyncIterator[bytes]:
+        """Provide the body of a request; it counts until the block ends.
+
+        Args:
+            request: Its body was not read.
+            most: The most bytes it may have; 0: as the settings say.
+
+        Raises:
+            BodyTooLarge: It has more.
+            BodyTooSlow: It is not whole in time.
+            BodyRefused: The client went away in the middle, or its length is no number.
+            AtLimit: There is no room for it now.
+        """
+        most = min(most or self._config.body_bytes_max, self._config.body_bytes_max)
+        held = 0
+        try:
+            expected = _length_of(request)
+            if expected is not None and expected > most:
+                raise _too_large(most)
+            parts = []
+            size = 0
+            self._hold(expected or 0)
+            held = expected or 0
+            async with asyncio.timeout(self._config.body_timeout_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise _too_large(most)
+                    if size > held:  # it did not say how long it is
+                        self._hold(size - held)
+                        held = size
+                    parts.append(part)
+            yield b"".join(parts)
+        except TimeoutError as error:
+            raise BodyTooSlow(
+                f"the body was not whole within {self._config.body_timeout_s:g} s"
+            ) from error
+        except ClientDisconnect as error:
+            raise BodyRefused("the connection ended inside the body") from error
+        finally:
+            self.held -= held
+
+    def _hold(self, size: int) -> None:
+        most = self._config.bodies_bytes_max
+        if self.held + size > most:
+            raise AtLimit(
+                f"bodies of {self.held} bytes are being sent, and all together may have {most}: "
+                "messages come faster than the cluster takes them"
+            )
+        self.held += size
+
+
+def _length_of(request: Request) -> int | None:
+    given = request.headers.get("content-length")
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        raise BodyRefused(f"Content-Length is {given[:40]!r}, not a number of bytes")
+    return int(given)
+
+
+def _too_large(most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body has more than {most} bytes")
+
+
+def check_json(request: Request) -> None:
+    """Return if the type of a body is JSON.
+
+    Raises:
+        WrongContentType: It is another one.
+    """
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != JSON:
+        raise WrongContentType(
+            f"Content-Type is {given[:100]!r}, and this route takes {JSON}",
+            hint=f"send the header `Content-Type: {JSON}`",
+        )

@@ -1,0 +1,251 @@
+"""The process of ``vq gateway``: its server, its metrics, and its end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vq.aio.factory import MessageFactory
+from vq.client.config import MessageFactoryConfig
+from vq.errors import AddressUnavailable
+from vq.gateway.app import Gateway, gateway_app
+from vq.gateway.config import GatewayConfig
+from vq.log_lines import get_logger
+from vq.model import Address
+from vq.remoting.exposition import metrics_page
+from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.transport import TcpNetwork
+
+logger = get_logger(__name__)
+
+#: Connections that the kernel may hold before they are accepted.
+_BACKLOG: Final = 1_024
+_KEEP_ALIVE_S: Final = 75
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection with the bounds that uvicorn does not have: how long a peer may take.
+
+    A request's headers must be whole within a time, and a peer must take what is written within
+    one; otherwise the connection is cut. One connection too many is cut at once.
+    """
+
+    gateway: GatewayConfig  # set by ``protocol_for``
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._write_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See ``asyncio.Protocol``."""
+        super().connection_made(transport)
+        if len(self.connections) > self.gateway.connections_max:
+            transport.abort()
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        for timer in (self._deadline, self._write_deadline):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        is_between = self.cycle is None or self.cycle.response_complete
+        if is_between and self._deadline is None:
+            self._await_headers()
+        super().data_received(data)
+        if self._deadline is not None and self.cycle and not self.cycle.response_complete:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def pause_writing(self) -> None:
+        """See ``asyncio.Protocol``."""
+        super().pause_writing()
+        self._write_deadline = self.loop.call_later(self.gateway.write_timeout_s, self._cut)
+
+    def resume_writing(self) -> None:
+        """See ``asyncio.Protocol``."""
+        super().resume_writing()
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+    def _await_headers(self) -> None:
+        self._deadline = self.loop.call_later(self.gateway.header_timeout_s, self._cut)
+
+    def _cut(self) -> None:
+        self.transport.abort()
+
+
+def protocol_for(config: GatewayConfig) -> type[BoundedProtocol]:
+    """Return the protocol of connections of a gateway."""
+    return type("GatewayConnection", (BoundedProtocol,), {"gateway": config})
+
+
+class GatewayServer(uvicorn.Server):
+    """A server that leaves signals to whoever runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install nothing."""
+        yield
+
+
+class GatewayProcess:
+    """A gateway that serves at an address. Loop-bound.
+
+    Args:
+        config: Where, and its bounds.
+        factory: An open one; it is shut down after the gateway.
+    """
+
+    def __init__(self, config: GatewayConfig, factory: MessageFactory) -> None:
+        self._config = config
+        self.gateway: Gateway = gateway_app(config, factory)
+        self._server: GatewayServer | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._monitor = HttpServer(
+            {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
+        )
+        self._socket: socket.socket | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it serves."""
+        assert self._socket is not None
+        host, port = self._socket.getsockname()[:2]
+        return Address(host, port)
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where its metrics are; None: nowhere."""
+        return self._monitor.address
+
+    async def start(self) -> None:
+        """Serve from now on.
+
+        Raises:
+            AddressUnavailable: It cannot listen at one of its addresses.
+        """
+        config = self._config
+        self._socket = _listening(config.host, config.port)
+        if config.metrics_port:
+            address = Address(config.metrics_host, config.metrics_port)
+            try:
+                await self._monitor.listen(TcpNetwork(), address)
+            except AddressUnavailable as error:
+                self._socket.close()
+                raise AddressUnavailable(
+                    f"metrics: {error}; choose another with --metrics-port, 0 serves none"
+                ) from error
+        self._server = GatewayServer(
+            uvicorn.Config(
+                self.gateway,
+                http=protocol_for(config),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=config.header_bytes_max,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, round(config.stop_timeout_s)),
+                backlog=_BACKLOG,
+            )
+        )
+        self._serving = asyncio.ensure_future(self._server.serve([self._socket]))
+
+    async def failed(self) -> None:
+        """Return when it serves no more although nobody has stopped it.
+
+        Raises:
+            Exception: Why.
+        """
+        assert self._serving is not None
+        await asyncio.shield(self._serving)
+
+    async def stop(self) -> None:
+        """Answer what waits, have members leave, and end the connections."""
+        await self.gateway.stop()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait({self._serving})
+        await self.gateway.close()
+        await self._monitor.close()
+
+    async def _metrics(self) -> Page:
+        gateway = self.gateway
+        return await metrics_page(gateway.counts.families(gateway.gauges()))
+
+    async def _health(self) -> Page:
+        return text_page(200, "ok")
+
+    async def _readiness(self) -> Page:
+        reason = self.gateway.not_ready()
+        return text_page(503, reason) if reason else text_page(200, "ready")
+
+
+async def run_gateway(
+    config: GatewayConfig, client: MessageFactoryConfig, remark: Callable[[str], object]
+) -> None:
+    """Run a gateway until SIGTERM or SIGINT; ``remark`` is told where it serves.
+
+    Raises:
+        VqError: It cannot start; the message says why and what to do.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logger.info("connecting to ZooKeeper", servers=client.zookeeper)
+    async with MessageFactory(client) as factory:
+        process = GatewayProcess(config, factory)
+        await process.start()
+        logger.info(
+            "gateway serves",
+            url=f"http://{process.address}",
+            metrics=process.metrics_address,
+            tokens=config.tokens,
+        )
+        remark(f"serving http://{process.address}/v1, described at /openapi.json")
+        failing = asyncio.ensure_future(process.failed())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            await process.stop()
+        await failing
+    logger.info("gateway has stopped")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound; the server listens.
+
+    Raises:
+        AddressUnavailable: The port is taken, or the address is not of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressUnavailable(f"cannot listen at {host}:{port}: {error}") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise AddressUnavailable(f"cannot listen at {host}:{port}: {error}") from error
+    return bound
