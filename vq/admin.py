@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from vq.operations.cluster.checks import Finding, Level
     from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
     from vq.operations.cluster.settings import SettingsUnknown
+    from vq.operations.explain.answers import Cause, ExplainedFact, Explanation
+    from vq.operations.explain.disk_causes import TopicOnDisk
+    from vq.operations.explain.disks import DiskExplanation
     from vq.operations.groups.balance import (
         BalancePlan,
         OwnerChange,
@@ -162,6 +165,13 @@ _HOMES = {
         "SearchGap",
         "SearchedPartition",
     ),
+    "vq.operations.explain.answers": (
+        "Cause",
+        "ExplainedFact",
+        "Explanation",
+    ),
+    "vq.operations.explain.disks": ("DiskExplanation",),
+    "vq.operations.explain.disk_causes": ("TopicOnDisk",),
     "vq.operations.groups.balance": (
         "BalancePlan",
         "OwnerChange",
@@ -224,6 +234,7 @@ __all__ = [
     "BalancePlan",
     "BrokerJob",
     "BrokerReport",
+    "Cause",
     "ChangeUnknown",
     "CheckedBatch",
     "ClosedTopic",
@@ -242,10 +253,13 @@ __all__ = [
     "DelayedMessages",
     "DeletedTopic",
     "Deletion",
+    "DiskExplanation",
     "DiskState",
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "ExplainedFact",
+    "Explanation",
     "ExportedOffset",
     "FaultKind",
     "Finding",
@@ -309,6 +323,7 @@ __all__ = [
     "TopicDrain",
     "TopicExists",
     "TopicForgetting",
+    "TopicOnDisk",
     "TopicOrigin",
     "TopicState",
     "TopicSummary",

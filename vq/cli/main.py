@@ -81,6 +81,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings.",
     ),
+    "explain": Entry(
+        "vq.cli.explain.explain",
+        "explain",
+        "Say why something does not happen, what that rests on, and what mends it.",
+    ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",
         "lag_exporter",

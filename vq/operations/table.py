@@ -17,6 +17,7 @@ from vq.operations.brokers import (
     unclean,
 )
 from vq.operations.cluster import bulk, cluster, settings
+from vq.operations.explain import disks, messages, partition, sends
 from vq.operations.groups import balance, group_removal, groups, making, progress, resets, terms
 from vq.operations.messages import (
     columns,
@@ -137,6 +138,13 @@ class Operations:
     read_places = row(bulk.read_places, ASK, DESCRIBE, GROUP, "report lag", of="wanted")
     bounds_on = row(bulk.bounds_on, ASK, DESCRIBE, CLUSTER, "report lag")
     measure = row(bulk.measure, ASK, DESCRIBE, TOPIC, "report lag", of="ranges")
+
+    # Why something does not happen
+    explain_partition = row(partition.explain_partition, ASK, DESCRIBE, GROUP, "explain partition")
+    explain_key = row(sends.explain_key, ASK, DESCRIBE, TOPIC, "explain key")
+    explain_message = row(messages.explain_message, ASK, READ, GROUP, "explain message")
+    explain_disk = row(disks.explain_disk, ASK, DESCRIBE, CLUSTER, "explain disk")
+    explain_send = row(sends.explain_send, ASK, DESCRIBE, TOPIC, "explain send")
 
     # The archive
     start_archive_run = row(
