@@ -17,7 +17,7 @@ NOW_S = 1_000_000.0
 
 def check_command(text: str) -> None:
     """Fail unless ``vq`` takes a command line, as far as it can be told without running it."""
-    program, *arguments = shlex.split(text)
+    program, *arguments = shlex.split(text.replace(" FILE ", f" {__file__} "))
     assert program == "vq", text
     command: click.Command = cli
     context = click.Context(cli, info_name="vq")

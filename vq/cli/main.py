@@ -81,6 +81,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings.",
     ),
+    "zk": Entry(
+        "vq.cli.cluster.zk",
+        "zk",
+        "Check, repair, export and import the cluster's tree in ZooKeeper.",
+    ),
     "explain": Entry(
         "vq.cli.explain.explain",
         "explain",

@@ -34,6 +34,7 @@ from vq.operations.operation import Effect, Resource, Right, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
 from vq.operations.topics import closing, deletion, emptying, topics, verification
+from vq.operations.tree import checking, copying
 
 ASK, PLAN, ACT = Effect
 DESCRIBE, READ, WRITE, MANAGE = Right
@@ -185,4 +186,10 @@ class Operations:
     cluster_status = row(cluster.cluster_status, ASK, DESCRIBE, CLUSTER, "cluster status")
     cluster_settings = row(settings.read_settings, ASK, DESCRIBE, CLUSTER, "cluster settings")
     set_auto_create = row(settings.set_auto_create, ACT, MANAGE, CLUSTER, "cluster settings")
+    check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
+    plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
+    repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")
+    export_tree = yielding_row(copying.export_tree, ASK, MANAGE, CLUSTER, "zk export")
+    plan_import_tree = row(copying.plan_import_tree, PLAN, DESCRIBE, CLUSTER, "zk import")
+    import_tree = row(copying.import_tree, ACT, MANAGE, CLUSTER, "zk import")
     verify = row(verification.verify, ACT, MANAGE, TOPIC, "topic verify", of="topics")
