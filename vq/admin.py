@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ArchiveTopicRun,
     )
     from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
-    from vq.operations.base.changes import ChangeUnknown, ResetUnknown
+    from vq.operations.base.changes import ChangeUnknown, ResetUnknown, TreeUnknown
     from vq.operations.brokers.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.operations.brokers.brokers import BadPartition, Damage
     from vq.operations.brokers.disks import DiskState
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from vq.operations.cluster.checks import Finding, Level
     from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
     from vq.operations.cluster.settings import SettingsUnknown
+    from vq.operations.explain.answers import Cause, ExplainedFact, Explanation
+    from vq.operations.explain.disk_causes import TopicOnDisk
+    from vq.operations.explain.disks import DiskExplanation
     from vq.operations.groups.balance import (
         BalancePlan,
         OwnerChange,
@@ -106,6 +109,10 @@ if TYPE_CHECKING:
         TopicSummary,
     )
     from vq.operations.topics.verification import Verified, VerifyProgress
+    from vq.operations.tree.checking import CheckedTree, RepairedNode
+    from vq.operations.tree.copying import ImportAction, ImportStep, PlannedImport
+    from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
+    from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
 
 
 _HOMES = {
@@ -127,7 +134,7 @@ _HOMES = {
         "ReadPlacement",
         "TopicState",
     ),
-    "vq.operations.base.changes": ("ChangeUnknown", "ResetUnknown"),
+    "vq.operations.base.changes": ("ChangeUnknown", "ResetUnknown", "TreeUnknown"),
     "vq.operations.cluster.checks": ("Finding", "Level"),
     "vq.operations.topics.closing": ("ClosedTopic", "OpenedTopic"),
     "vq.operations.cluster.cluster": ("BrokerReport", "ClusterStatus"),
@@ -161,6 +168,33 @@ _HOMES = {
         "GapKind",
         "SearchGap",
         "SearchedPartition",
+    ),
+    "vq.operations.explain.answers": (
+        "Cause",
+        "ExplainedFact",
+        "Explanation",
+    ),
+    "vq.operations.explain.disks": ("DiskExplanation",),
+    "vq.operations.explain.disk_causes": ("TopicOnDisk",),
+    "vq.operations.tree.checking": (
+        "CheckedTree",
+        "RepairedNode",
+        "TreeUnknown",
+    ),
+    "vq.operations.tree.copying": (
+        "ImportAction",
+        "ImportStep",
+        "PlannedImport",
+    ),
+    "vq.operations.tree.document": (
+        "ExportedNode",
+        "TreeExport",
+        "read_tree",
+    ),
+    "vq.operations.tree.tree_rules": (
+        "Severity",
+        "TreeFinding",
+        "TreeRepair",
     ),
     "vq.operations.groups.balance": (
         "BalancePlan",
@@ -224,8 +258,10 @@ __all__ = [
     "BalancePlan",
     "BrokerJob",
     "BrokerReport",
+    "Cause",
     "ChangeUnknown",
     "CheckedBatch",
+    "CheckedTree",
     "ClosedTopic",
     "ClusterSettings",
     "ClusterStatus",
@@ -242,10 +278,14 @@ __all__ = [
     "DelayedMessages",
     "DeletedTopic",
     "Deletion",
+    "DiskExplanation",
     "DiskState",
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "ExplainedFact",
+    "Explanation",
+    "ExportedNode",
     "ExportedOffset",
     "FaultKind",
     "Finding",
@@ -268,6 +308,8 @@ __all__ = [
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
+    "ImportAction",
+    "ImportStep",
     "LagFacts",
     "LagThresholds",
     "LagVerdict",
@@ -286,10 +328,12 @@ __all__ = [
     "PartitionEnds",
     "PartitionMove",
     "PlannedGroup",
+    "PlannedImport",
     "PlannedMember",
     "ProducerEdge",
     "ReadPlacement",
     "Removal",
+    "RepairedNode",
     "Resending",
     "Reset",
     "ResetUnknown",
@@ -297,6 +341,7 @@ __all__ = [
     "SearchedPartition",
     "SettingsUnknown",
     "Settled",
+    "Severity",
     "SilentNode",
     "StoredBytes",
     "StoredColumns",
@@ -309,6 +354,7 @@ __all__ = [
     "TopicDrain",
     "TopicExists",
     "TopicForgetting",
+    "TopicOnDisk",
     "TopicOrigin",
     "TopicState",
     "TopicSummary",
@@ -316,6 +362,10 @@ __all__ = [
     "TransactionChecking",
     "TransactionDecision",
     "TransactionDescription",
+    "TreeExport",
+    "TreeFinding",
+    "TreeRepair",
+    "TreeUnknown",
     "Unclean",
     "UncleanElection",
     "UnknownGroup",
@@ -328,6 +378,7 @@ __all__ = [
     "WriteAttempt",
     "WrittenRange",
     "judge_lag",
+    "read_tree",
     "sequence_fault",
     "why_stopped",
 ]

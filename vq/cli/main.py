@@ -85,6 +85,15 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "vq.cli.messages.gateway",
         "gateway",
         "Serve the cluster over HTTP, for programs without a client of vq.",
+    "zk": Entry(
+        "vq.cli.cluster.zk",
+        "zk",
+        "Check, repair, export and import the cluster's tree in ZooKeeper.",
+    ),
+    "explain": Entry(
+        "vq.cli.explain.explain",
+        "explain",
+        "Say why something does not happen, what that rests on, and what mends it.",
     ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",

@@ -17,6 +17,7 @@ from vq.operations.brokers import (
     unclean,
 )
 from vq.operations.cluster import bulk, cluster, settings
+from vq.operations.explain import disks, messages, partition, sends
 from vq.operations.groups import balance, group_removal, groups, making, progress, resets, terms
 from vq.operations.messages import (
     columns,
@@ -33,6 +34,7 @@ from vq.operations.operation import Effect, Resource, Right, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
 from vq.operations.topics import closing, deletion, emptying, topics, verification
+from vq.operations.tree import checking, copying
 
 ASK, PLAN, ACT = Effect
 DESCRIBE, READ, WRITE, MANAGE = Right
@@ -138,6 +140,13 @@ class Operations:
     bounds_on = row(bulk.bounds_on, ASK, DESCRIBE, CLUSTER, "report lag")
     measure = row(bulk.measure, ASK, DESCRIBE, TOPIC, "report lag", of="ranges")
 
+    # Why something does not happen
+    explain_partition = row(partition.explain_partition, ASK, DESCRIBE, GROUP, "explain partition")
+    explain_key = row(sends.explain_key, ASK, DESCRIBE, TOPIC, "explain key")
+    explain_message = row(messages.explain_message, ASK, READ, GROUP, "explain message")
+    explain_disk = row(disks.explain_disk, ASK, DESCRIBE, CLUSTER, "explain disk")
+    explain_send = row(sends.explain_send, ASK, DESCRIBE, TOPIC, "explain send")
+
     # The archive
     start_archive_run = row(
         archive_runs.start_archive_run, ACT, MANAGE, CLUSTER, "archive run", of="topic"
@@ -177,4 +186,10 @@ class Operations:
     cluster_status = row(cluster.cluster_status, ASK, DESCRIBE, CLUSTER, "cluster status")
     cluster_settings = row(settings.read_settings, ASK, DESCRIBE, CLUSTER, "cluster settings")
     set_auto_create = row(settings.set_auto_create, ACT, MANAGE, CLUSTER, "cluster settings")
+    check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
+    plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
+    repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")
+    export_tree = yielding_row(copying.export_tree, ASK, MANAGE, CLUSTER, "zk export")
+    plan_import_tree = row(copying.plan_import_tree, PLAN, DESCRIBE, CLUSTER, "zk import")
+    import_tree = row(copying.import_tree, ACT, MANAGE, CLUSTER, "zk import")
     verify = row(verification.verify, ACT, MANAGE, TOPIC, "topic verify", of="topics")

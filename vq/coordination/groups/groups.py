@@ -318,6 +318,13 @@ def with_places(
     return live, kept
 
 
+async def kept_places(coordinator: Coordinator, group: str) -> list[str]:
+    """Return the sorted names of members whose places are kept while they are away."""
+    names = await children_or_none(coordinator, Member.parent(group))
+    places = {name.removesuffix(_PLACE) for name in names if name.endswith(_PLACE)}
+    return sorted(places - set(names))
+
+
 async def _drop_places(coordinator: Coordinator, group: str) -> None:
     """Delete the places of members that were closed; those of members that start stay."""
     for name in await children_or_none(coordinator, Member.parent(group)):

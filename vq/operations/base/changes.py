@@ -19,6 +19,12 @@ class ResetUnknown(ChangeUnknown):
     hint = "`vq group describe GROUP` shows where the group is; the reset may be repeated"
 
 
+class TreeUnknown(ChangeUnknown):
+    """ZooKeeper went away while its tree was repaired or imported."""
+
+    hint = "`vq zk check` shows how the tree is; the command may be repeated"
+
+
 @contextlib.contextmanager
 def unknown_when_cut(what: str, error: type[ChangeUnknown] = ChangeUnknown) -> Iterator[None]:
     """Say of a change that ZooKeeper's silence ended: perhaps done.

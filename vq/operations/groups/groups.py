@@ -383,25 +383,32 @@ def description(
     )
 
 
-async def read_nodes(cluster: ClusterClient, name: str) -> GroupNodes:
-    """Return what the tree says of a group.
+async def read_nodes(
+    cluster: ClusterClient, name: str, only: TopicPartition | None = None
+) -> GroupNodes:
+    """Return what the tree says of a group; with ``only``, of its members and one partition.
 
     Raises:
         UnknownGroup: There is none of this name.
     """
     coordinator = cluster.coordinator
     own = await groups.known_group(coordinator, name)
-    names = sorted((await groups.with_matches(coordinator, own)).topics)
+    if only is None:
+        names = sorted((await groups.with_matches(coordinator, own)).topics)
+    else:
+        names = [only.topic] * (own.filter_of(only.topic) is not None)
     views = await gather_all(_view_or_none(coordinator, each) for each in names)
     present = {view.name: view for view in views if view is not None}
     contract = own.among(present)
-    names = sorted(contract.topics)
+    if only is None:
+        names = sorted(contract.topics)
     offsets = await cluster.offsets.read(name, names)
     fresh = [
         partition
         for view in present.values()
         for number in range(len(view.partitions))
         if (partition := TopicPartition(view.name, number)) not in offsets
+        and only in {None, partition}
     ]
     younger = await gather_all(
         claims.is_younger(

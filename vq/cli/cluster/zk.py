@@ -1,0 +1,337 @@
+"""``vq zk``: the cluster's tree in ZooKeeper, checked, repaired, exported and imported."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import Commands, Invocation, command_options, yes_option
+from vq.cli.base.output import Output
+from vq.cli.base.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
+from vq.errors import InvalidArgument
+from vq.operations.base.connect import cluster_client
+from vq.operations.tree.checking import (
+    CheckedTree,
+    RepairedNode,
+    check_tree,
+    plan_repair_tree,
+    repair_tree,
+)
+from vq.operations.tree.copying import (
+    ImportAction,
+    PlannedImport,
+    export_tree,
+    import_tree,
+    plan_import_tree,
+)
+from vq.operations.tree.document import TreeExport, read_tree
+from vq.operations.tree.tree_rules import TreeFinding
+
+_FINDING: Final = record(
+    path=TEXT, problem=TEXT, severity=TEXT, text=TEXT, commands=some(TEXT), repair=maybe(TEXT)
+)
+#: Lines that are written at once.
+_LINES: Final = 256
+#: Steps of an import that a table for people has.
+_STEPS_SHOWN: Final = 50
+
+
+@click.group(cls=Commands)
+def zk() -> None:
+    """Check, repair, export and import the cluster's tree in ZooKeeper."""
+
+
+@zk.command()
+@shows(record(nodes=WHOLE, errors=WHOLE, warnings=WHOLE, infos=WHOLE, findings=some(_FINDING)))
+@command_options
+def check(invocation: Invocation) -> None:
+    """Check every node of the tree: its value, and what it refers to. Changes nothing.
+
+    It is no snapshot: what changes meanwhile may be found; check again. Exit code 1 if there is an
+    error; warnings and remarks are none.
+    """
+    found = invocation.call(check_tree)
+    output = invocation.output
+    if output.as_json:
+        output.document(
+            {
+                "nodes": found.nodes,
+                "errors": found.errors,
+                "warnings": found.warnings,
+                "infos": found.infos,
+                "findings": [_finding_json(each) for each in found.findings],
+            }
+        )
+    else:
+        _show_findings(output, found)
+    if found.errors:
+        raise CommandFailed(f"{found.errors} of {found.nodes} nodes have errors")
+
+
+@zk.command()
+@click.option(
+    "--backup",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Export the tree into this new file before.  [vq-tree-CLUSTER-TIME.jsonl]",
+)
+@yes_option
+@shows(
+    record(
+        done=TRUTH,
+        backup=maybe(TEXT),
+        repairs=some(record(path=TEXT, problem=TEXT, repair=TEXT, why_not=maybe(TEXT))),
+    )
+)
+@command_options
+def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
+    """Repair what is safe and unambiguous of what `vq zk check` finds, after an export.
+
+    That is: nodes that belong to no session and lie where only nodes of sessions do, offsets that
+    a deleted topic left, and numbers that can be counted. Other findings name the command that
+    mends them. A node that has changed since it was read is left as it is, and the command ends
+    with 1.
+    """
+    if yes and backup is None:
+        name = invocation.client_config().cluster
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        backup = Path(f"vq-tree-{name}-{now}.jsonl")
+    if backup is not None:
+        _check_new(backup)
+
+    async def work(cluster: ClusterClient) -> list[RepairedNode]:
+        planned = await plan_repair_tree(cluster)
+        if not yes or not planned:
+            return [RepairedNode(each) for each in planned]
+        assert backup is not None, "it has a name with --yes"
+        await _write(backup, export_tree(cluster))
+        return await repair_tree(cluster, planned)
+
+    found = invocation.call(work)
+    output = invocation.output
+    written = str(backup) if yes and found else None
+    rows = [
+        {
+            "path": each.finding.path,
+            "problem": each.finding.problem,
+            "repair": each.finding.repair_text,
+            "why_not": each.why_not or None,
+        }
+        for each in found
+    ]
+    if output.as_json:
+        output.document({"done": yes, "backup": written, "repairs": rows})
+    else:
+        output.table(rows, columns=("path", "problem", "repair", "why_not"), optional=("why_not",))
+        if written is not None:
+            output.remark(f"the tree as it was is in {written}")
+    if not found:
+        output.remark("there is nothing that can be repaired")
+    elif not yes:
+        invocation.only_planned()
+    failed = sum(bool(each.why_not) for each in found)
+    if failed:
+        raise CommandFailed(f"{failed} of {len(found)} repairs are not done, see 'why_not'")
+
+
+@zk.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--below", metavar="PATH", default="", help="Only this node, and what lies below it.")
+@click.option(
+    "--with-secrets",
+    is_flag=True,
+    help="With the secret of the cluster: whoever has the file can act as a broker.",
+)
+@shows(record(file=TEXT, nodes=WHOLE, bytes=WHOLE))
+@command_options
+def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -> None:
+    """Write the tree into a new FILE: one JSON document a line, with a checksum at its end.
+
+    Without what belongs to sessions: brokers, members and owners that run. It is no snapshot:
+    what changes meanwhile is in it as it was before or after.
+    """
+
+    _check_new(file)
+
+    async def work(cluster: ClusterClient) -> tuple[int, int]:
+        lines = export_tree(cluster, below=below, with_secrets=with_secrets)
+        return await _write(file, lines)
+
+    nodes, size = invocation.call(work)
+    invocation.output.record({"file": str(file), "nodes": nodes, "bytes": size})
+
+
+@zk.command(name="import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--below", metavar="PATH", default="", help="Only this node, and what lies below it.")
+@click.option("--replace", is_flag=True, help="Change nodes that have another value than in FILE.")
+@click.option("--prune", is_flag=True, help="Delete nodes that are not in FILE.")
+@yes_option
+@shows(
+    record(
+        done=TRUTH,
+        source=TEXT,
+        exported_s=NUMBER,
+        same=WHOLE,
+        created=WHOLE,
+        changed=WHOLE,
+        deleted=WHOLE,
+        different=some(TEXT),
+        refused=maybe(TEXT),
+        steps=some(record(action=TEXT, path=TEXT)),
+    )
+)
+@command_options
+def import_(
+    invocation: Invocation, file: Path, below: str, replace: bool, prune: bool, yes: bool
+) -> None:
+    """Make the nodes of an exported FILE that are missing; the tree may be empty.
+
+    Without --yes only the plan is shown. Nodes with other values are refused without --replace, and
+    both --replace and --prune while brokers run, unless a part is imported with --below. Each
+    change is under the version that the plan has seen.
+
+    Into an empty tree, import before the first broker starts. Members, owners and brokers are not
+    in the file: they come again by themselves.
+    """
+    exported = _read(file)
+
+    async def work(cluster: ClusterClient) -> PlannedImport:
+        planned = await plan_import_tree(
+            cluster, exported, below=below, change=replace, prune=prune
+        )
+        if yes:
+            await import_tree(cluster, planned)
+        return planned
+
+    planned = invocation.run(_anywhere(invocation, work))
+    _show_import(invocation, planned, yes=yes)
+
+
+async def _anywhere(
+    invocation: Invocation,
+    work: Callable[[ClusterClient], Coroutine[Any, Any, PlannedImport]],
+) -> PlannedImport:
+    """Run work on a cluster that need not be there: its first broker may be to come."""
+    async with cluster_client(invocation.client_config(), must_exist=False) as cluster:
+        return await work(cluster)
+
+
+def _show_import(invocation: Invocation, planned: PlannedImport, *, yes: bool) -> None:
+    output = invocation.output
+    counts = {
+        "same": planned.same,
+        "created": planned.count(ImportAction.CREATE),
+        "changed": planned.count(ImportAction.CHANGE),
+        "deleted": planned.count(ImportAction.DELETE),
+    }
+    steps = [{"action": str(each.action), "path": each.path} for each in planned.steps]
+    if output.as_json:
+        output.document(
+            {
+                "done": yes,
+                "source": planned.source,
+                "exported_s": in_seconds(planned.time_ms),
+                **counts,
+                "different": list(planned.different),
+                "refused": planned.refused or None,
+                "steps": steps,
+            }
+        )
+    else:
+        output.remark(f"cluster {planned.source}, exported at {utc(planned.time_ms)}")
+        output.record(counts)
+        output.title("")
+        output.table(steps[:_STEPS_SHOWN], columns=("action", "path"))
+        if len(steps) > _STEPS_SHOWN:
+            output.remark(f"{len(steps) - _STEPS_SHOWN} more nodes; --json has them all")
+    if planned.refused:
+        raise CommandFailed(planned.refused, outcome="refused")
+    if not yes:
+        invocation.only_planned()
+
+
+# Files ------------------------------------------------------------------------------------------
+def _check_new(file: Path) -> None:
+    """Check that there is no file of a name, before anything is read for it."""
+    if file.exists():
+        raise InvalidArgument(f"there is a file {file}; give the name of a new one")
+
+
+async def _write(file: Path, lines: AsyncGenerator[str, None]) -> tuple[int, int]:
+    """Write the lines of an export into a new file; return how many nodes and bytes it has.
+
+    The file gets its name when it is whole. Only its owner may read it.
+
+    Raises:
+        InvalidArgument: There is a file of that name.
+    """
+    partial = file.with_name(file.name + ".partial")
+    nodes = size = 0
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            batch: list[str] = []
+            async for line in lines:
+                nodes += 1
+                batch.append(line)
+                if len(batch) == _LINES:
+                    size += await asyncio.to_thread(out.write, "".join(batch).encode())
+                    batch.clear()
+            size += await asyncio.to_thread(out.write, "".join(batch).encode())
+            out.flush()
+            await asyncio.to_thread(os.fsync, out.fileno())
+        os.link(partial, file)  # unlike a rename it never replaces another file
+    except FileExistsError:
+        raise InvalidArgument(f"there is a file {file}; give the name of a new one") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return nodes - 2, size
+
+
+def _read(file: Path) -> TreeExport:
+    """Return the exported tree in a file.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            return read_tree(lines)
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{file} is no exported tree: {error}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{file}: {error.message}") from error
+
+
+# Showing ----------------------------------------------------------------------------------------
+def _finding_json(found: TreeFinding) -> dict[str, Any]:
+    return {
+        "path": found.path,
+        "problem": found.problem,
+        "severity": str(found.severity),
+        "text": found.text,
+        "commands": list(found.commands),
+        "repair": found.repair_text or None,
+    }
+
+
+def _show_findings(output: Output, found: CheckedTree) -> None:
+    for each in found.findings:
+        output.line(f"{each.severity}  {each.path}  {each.problem}: {each.text}")
+        for command in each.commands:
+            output.line(f"  -> {command}")
+        if each.repair is not None:
+            output.line(f"  -> vq zk repair --yes ({each.repair_text})")
+    output.remark(
+        f"{found.nodes} nodes: {found.errors} error(s), {found.warnings} warning(s), "
+        f"{found.infos} remark(s)"
+    )
+    if found.omitted:
+        output.remark(f"{found.omitted} further findings are not shown")

@@ -1,0 +1,297 @@
+"""``vq explain``: why something does not happen, what that rests on, and what mends it."""
+
+import os
+import re
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import broker_names, group_names, topic_names
+from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, Schema, having, maybe, record, shows, some
+from vq.cli.base.options import Commands, Invocation, Size, WholeNumber, command_options, no_effect
+from vq.cli.base.output import Output
+from vq.cli.messages.lines import KEY_TYPES, key_of
+from vq.model import Key
+from vq.operations.base.sizes import bytes_text
+from vq.operations.explain.answers import Explanation
+from vq.operations.explain.disk_causes import TopicOnDisk
+from vq.operations.explain.disks import explain_disk
+from vq.operations.explain.messages import explain_message
+from vq.operations.explain.partition import explain_partition
+from vq.operations.explain.sends import explain_key, explain_send
+
+_CAUSE: Final = record(cause=TEXT, text=TEXT, commands=some(TEXT))
+_VALUE: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
+_ANSWER: Final = record(
+    question=TEXT,
+    subject=TEXT,
+    cause=TEXT,
+    text=TEXT,
+    commands=some(TEXT),
+    certain=TRUTH,
+    also=some(_CAUSE),
+    not_ruled_out=some(TEXT),
+    unknown=some(TEXT),
+    facts=some(record(name=TEXT, value=_VALUE)),
+)
+_PLACE: Final = re.compile(r"(?P<topic>[^/]+)[/-](?P<partition>[0-9]{1,10})")
+_OFFSET: Final = re.compile(r"(?P<partition>[0-9]{1,10})[:@](?P<offset>[0-9]{1,20})")
+#: Topics of a disk that a table for people has.
+_TOPICS_SHOWN: Final = 20
+
+
+class PartitionParam(click.ParamType[Any]):
+    """A partition, such as ``orders/3``; or as vq writes one, ``orders-3``."""
+
+    name = "partition"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Return topic and number."""
+        found = _PLACE.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is not TOPIC/N, such as orders/3", param, ctx)
+        return found["topic"], int(found["partition"])
+
+
+class MessageParam(click.ParamType[Any]):
+    """A message: its id, or partition and offset, such as ``3:1024``."""
+
+    name = "message"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, int]:
+        """Return the arguments that name it."""
+        if found := _OFFSET.fullmatch(value):
+            return {"partition": int(found["partition"]), "offset": int(found["offset"])}
+        if not (value.isascii() and value.isdigit()):
+            self.fail(f"{value!r} is not an id, nor PARTITION:OFFSET, such as 3:1024", param, ctx)
+        return {"id": int(value)}
+
+
+_group_option: Final = click.option(
+    "--group", required=True, metavar="GROUP", shell_complete=group_names, help="Of consumers."
+)
+
+
+@click.group(cls=Commands)
+def explain() -> None:
+    """Say why something does not happen, what that rests on, and what mends it."""
+
+
+@explain.command()
+@click.argument("place", metavar="TOPIC/N", type=PartitionParam())
+@_group_option
+@shows(_ANSWER)
+@command_options
+def partition(invocation: Invocation, place: tuple[str, int], group: str) -> None:
+    """Say why a consumer group does not consume a partition.
+
+    The first cause that the facts show is the answer; `also` has further ones. What could not be
+    asked is said, and the answer is not certain if that could hide an earlier cause.
+    """
+    found = invocation.call(explain_partition, group, *place)
+    _show(invocation.output, found)
+
+
+@explain.command()
+@click.argument("topic", shell_complete=topic_names)
+@click.argument("key")
+@click.option(
+    "--key-type",
+    type=click.Choice(KEY_TYPES),
+    default=KEY_TYPES[0],
+    show_default=True,
+    help="What the key is: text, an integer, or bytes as hexadecimal digits.",
+)
+@shows(_ANSWER)
+@command_options
+def key(invocation: Invocation, topic: str, key: str, key_type: str) -> None:
+    """Say to which partition a key goes, where that is, and what would change it.
+
+    For producers without a partitioner of their own, or with the strategy hash.
+    """
+    found = invocation.call(explain_key, topic, key_of(os.fsencode(key), key_type))
+    _show(invocation.output, found)
+
+
+@explain.command()
+@click.argument("topic", shell_complete=topic_names)
+@click.argument("message", metavar="ID|PARTITION:OFFSET", type=MessageParam())
+@_group_option
+@shows(_ANSWER)
+@command_options
+def message(invocation: Invocation, topic: str, message: dict[str, int], group: str) -> None:
+    """Say why a consumer group did not get a message.
+
+    With an id, topics are searched: TOPIC, delayed messages, transactions, and the group's retries
+    and dead letters; of TOPIC what was stored up to an hour before and after the time in the id.
+    """
+    found = invocation.call(explain_message, group, topic, **message)
+    _show(invocation.output, found)
+
+
+@explain.command()
+@click.argument("name", metavar="GROUP/NODE|GROUP", shell_complete=broker_names)
+@shows(
+    having(
+        _ANSWER,
+        topics=some(
+            record(
+                topic=TEXT,
+                disk_bytes=WHOLE,
+                growth_bytes_per_day=maybe(WHOLE),
+                oldest_s=maybe({"type": "number"}),
+                retention_hours=maybe(WHOLE),
+                retention_bytes=maybe(WHOLE),
+                retention_policy=maybe(TEXT),
+                deleted=TRUTH,
+                held_bytes=WHOLE,
+                held_by=maybe(TEXT),
+                unarchived_bytes=maybe(WHOLE),
+                overdue_bytes=maybe(WHOLE),
+                moved_bytes=maybe(WHOLE),
+            )
+        ),
+    )
+)
+@command_options
+def disk(invocation: Invocation, name: str) -> None:
+    """Say why the disk of a broker fills up, and what holds what.
+
+    Of several data directories the fullest disk is looked at; of a group with several nodes, the
+    node with the fullest one.
+    """
+    found = invocation.call(explain_disk, name)
+    rows = [_topic_json(each) for each in found.topics]
+    if invocation.output.as_json:
+        invocation.output.document({**answer_json(found.answer), "topics": rows})
+        return
+    _show(invocation.output, found.answer)
+    invocation.output.title("")
+    invocation.output.table(
+        [
+            {
+                **row,
+                "bytes": bytes_text(row["disk_bytes"]),
+                "a_day": bytes_text(row["growth_bytes_per_day"]),
+                "held": bytes_text(row["held_bytes"]),
+                "kept": _kept_text(each),
+            }
+            for row, each in zip(rows[:_TOPICS_SHOWN], found.topics, strict=False)
+        ],
+        columns=("topic", "bytes", "a_day", "held", "kept"),
+    )
+    if len(rows) > _TOPICS_SHOWN:
+        invocation.output.remark(f"{len(rows) - _TOPICS_SHOWN} more topics; --json has them all")
+
+
+@explain.command()
+@click.argument("topic", shell_complete=topic_names)
+@click.option("--key", metavar="TEXT", help="Of the message: only its partition is looked at.")
+@click.option(
+    "--key-type",
+    type=click.Choice(KEY_TYPES),
+    help="What the key is: text, an integer, or bytes as hexadecimal digits.  [text]",
+)
+@click.option("--partition", type=WholeNumber(min=0), metavar="N", help="Look only at this one.")
+@click.option("--size", type=Size(min=0), metavar="BYTES", help="Of the content, such as 64K.")
+@shows(_ANSWER)
+@command_options
+def send(
+    invocation: Invocation,
+    topic: str,
+    key: str | None,
+    key_type: str | None,
+    partition: int | None,
+    size: int | None,
+) -> None:
+    """Say why a message to a topic is refused now, or that nothing refuses it.
+
+    Nothing is sent: the settings of the topic, the masters and what they say of disks, partitions
+    and nodes in sync are looked at.
+    """
+    if key_type is not None and key is None:
+        raise no_effect(f"--key-type {key_type}", "without --key", "give a key")
+    if key is not None and partition is not None:
+        raise click.UsageError("--key and --partition exclude one another: a key has its partition")
+    wanted: Key | None = None
+    if key is not None:
+        wanted = key_of(os.fsencode(key), key_type or KEY_TYPES[0])
+    found = invocation.call(explain_send, topic, key=wanted, partition=partition, size=size)
+    _show(invocation.output, found)
+
+
+# Showing ----------------------------------------------------------------------------------------
+def answer_json(found: Explanation) -> dict[str, Any]:
+    """Return an answer for a program."""
+    return {
+        "question": found.question,
+        "subject": found.subject,
+        "cause": found.found.cause,
+        "text": found.found.text,
+        "commands": list(found.found.commands),
+        "certain": found.is_certain,
+        "also": [
+            {"cause": each.cause, "text": each.text, "commands": list(each.commands)}
+            for each in found.also
+        ],
+        "not_ruled_out": list(found.open),
+        "unknown": list(found.unknown),
+        "facts": [asdict(each) for each in found.facts],
+    }
+
+
+def _show(output: Output, found: Explanation) -> None:
+    if output.as_json:
+        output.document(answer_json(found))
+        return
+    output.line(f"{found.subject}: {found.found.text}")
+    for command in found.found.commands:
+        output.line(f"  -> {command}")
+    for also in found.also:
+        output.line(f"also ({also.cause}): {also.text}")
+        for command in also.commands:
+            output.line(f"  -> {command}")
+    for unknown in found.unknown:
+        output.line(f"not known: {unknown}")
+    if not found.is_certain:
+        output.line(f"not certain, since not ruled out: {', '.join(found.open)}")
+    output.title("")
+    told = {each.name: each.value for each in found.facts}
+    output.record({"cause": found.found.cause, **told})
+
+
+def _topic_json(topic: TopicOnDisk) -> dict[str, Any]:
+    settings = topic.settings
+    return {
+        "topic": topic.topic,
+        "disk_bytes": topic.disk_bytes,
+        "growth_bytes_per_day": topic.growth_bytes_per_day,
+        "oldest_s": None if topic.oldest_ms is None else topic.oldest_ms / 1000,
+        "retention_hours": None if settings is None else settings.retention_hours,
+        "retention_bytes": None if settings is None else settings.retention_bytes,
+        "retention_policy": None if settings is None else str(settings.retention_policy),
+        "deleted": topic.is_deleted,
+        "held_bytes": topic.held_bytes,
+        "held_by": topic.held_by or None,
+        "unarchived_bytes": topic.unarchived_bytes,
+        "overdue_bytes": topic.overdue_bytes,
+        "moved_bytes": topic.moved_bytes,
+    }
+
+
+def _kept_text(topic: TopicOnDisk) -> str | None:
+    """Say what bounds a topic; None: not known."""
+    settings = topic.settings
+    if topic.is_deleted:
+        return "deleted, can be brought back"
+    if settings is None:
+        return None
+    bounds = [f"{settings.retention_hours} h"] * (settings.retention_hours is not None)
+    if settings.retention_bytes is not None:
+        bounds.append(f"{bytes_text(settings.retention_bytes)} a partition")
+    return f"{settings.retention_policy}: {' or '.join(bounds) or 'for ever'}"

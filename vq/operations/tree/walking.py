@@ -1,0 +1,107 @@
+"""Every node of the tree, parents first, with few requests and a bounded part of it in memory.
+
+Loop-bound. It is no snapshot: what changes meanwhile is read as it was before or after.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vq.coordination.tree.coordinator import Coordinator, NotAllowed, Stat, join
+from vq.coordination.tree.paths import BROKERS, CONSUMERS, TOPICS
+from vq.coordination.tree.reading import (
+    children_or_none,
+    gather_all,
+    listing_or_none,
+    read_nodes,
+)
+
+__all__ = ["StoredNode", "walk_tree"]
+
+#: Nodes two below the root that are read together with all that is below them.
+AT_ONCE: Final = 8
+#: These come first, in this order: others tell of them.
+_FIRST: Final = (BROKERS, TOPICS, CONSUMERS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNode:
+    """A node as it was read; ``data`` is None if its ACL lets nobody read it."""
+
+    path: str
+    data: bytes | None
+    stat: Stat
+
+
+async def walk_tree(coordinator: Coordinator, below: str = "") -> AsyncGenerator[StoredNode, None]:
+    """Yield every node of the tree, or the node ``below`` and what lies below it; parents first.
+
+    Brokers come first, then topics, then groups of consumers. In memory are at most ``AT_ONCE``
+    topics or groups, each with all its partitions.
+
+    Raises:
+        CoordinationError: ZooKeeper cannot be asked.
+    """
+    if below:
+        for node in await _read_below(coordinator, below):
+            yield node
+        return
+    names = await children_or_none(coordinator, "")
+    for top in sorted(names, key=_order):
+        found, children = await _read(coordinator, [top])
+        for node in found:
+            yield node
+        paths = children.get(top, [])
+        for start in range(0, len(paths), AT_ONCE):
+            step = paths[start : start + AT_ONCE]
+            for nodes in await gather_all(_read_below(coordinator, each) for each in step):
+                for node in nodes:
+                    yield node
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_FIRST.index(name) if name in _FIRST else len(_FIRST)), name
+
+
+async def _read_below(coordinator: Coordinator, path: str) -> list[StoredNode]:
+    """Return a node and all below it, parents first; none if it is missing."""
+    found: list[StoredNode] = []
+    level = [path]
+    while level:
+        nodes, children = await _read(coordinator, level)
+        found += nodes
+        level = [each for node in nodes for each in children.get(node.path, ())]
+    return found
+
+
+async def _read(
+    coordinator: Coordinator, paths: Sequence[str]
+) -> tuple[list[StoredNode], dict[str, list[str]]]:
+    """Return nodes, and the paths of their children; a node that is gone is left out."""
+    nodes, listings = await asyncio.gather(
+        read_nodes(coordinator, paths), _listings(coordinator, paths)
+    )
+    found: list[StoredNode] = []
+    children: dict[str, list[str]] = {}
+    for path, node, listing in zip(paths, nodes, listings, strict=True):
+        if isinstance(node, NotAllowed):
+            stat = await coordinator.exists(path)
+            if stat is not None:
+                found.append(StoredNode(path, None, stat))
+        elif node is not None:
+            found.append(StoredNode(path, node.data, node.stat))
+            if listing:
+                children[path] = [join(path, name) for name in listing]
+    return found, children
+
+
+async def _listings(coordinator: Coordinator, paths: Sequence[str]) -> list[list[str]]:
+    async def names(path: str) -> list[str]:
+        try:
+            found = await listing_or_none(coordinator, path)
+        except NotAllowed:
+            return []
+        return [] if found is None else found.names
+
+    return await gather_all(names(each) for each in paths)
