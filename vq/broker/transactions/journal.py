@@ -266,8 +266,9 @@ class Journal(JournalReader):
         """
         _check_client(client)
         await self._until_read(client)
-        epoch = self.ledger.epoch_of(client) + 1
-        await self._note(client, [Client(client, epoch, self._clock.wall_ms())])
+        now_ms = self._clock.wall_ms()
+        epoch = self.ledger.next_epoch(client, now_ms)
+        await self._note(client, [Client(client, epoch, now_ms)])
         return epoch
 
     async def _until_read(self, *keys: _Key) -> None:
@@ -913,7 +914,9 @@ def _status(each: JournaledTransaction, now_ms: int) -> wire.TransactionStatus:
     if each.checks is not None:
         status.checks.group = each.checks.group
         status.checks.sent, status.checks.most = each.checks.sent, each.checks.most
-        status.checks.next_ms, status.checks.parked = each.checks.next_ms, each.is_parked(now_ms)
+        if each.state is TransactionState.PREPARED:  # otherwise nobody is asked any more
+            status.checks.next_ms = each.checks.next_ms
+            status.checks.parked = each.is_parked(now_ms)
     return status
 
 

@@ -57,6 +57,8 @@ TOLD_PARTS_MAX: Final = 50_000
 #: A transactional id that nobody has used for so long is forgotten.
 CLIENT_KEPT_MS: Final = 7 * 86_400_000
 CLIENTS_MAX: Final = 20_000
+#: The epoch of one is at most so high when it is taken first: it has 32 bits on the wire.
+FIRST_EPOCH_MAX: Final = 2**31
 #: Transactions of one journal that have not ended.
 UNDECIDED_MAX: Final = 10_000
 #: A producer mostly tells what a node in ZooKeeper has decided, within so long.
@@ -473,7 +475,7 @@ class TransactionLedger:
         """Whether the decision that a request asks for is kept until it is forgotten."""
         if found is None or found.state is not PREPARED or ask.state not in _DECIDED:
             return False
-        by_operator = bool(ask.by) and ask.by != RECOVERED
+        by_operator = bool(ask.by) and ask.by != RECOVERED and not ask.group
         return by_operator or (found.keep and ask.state is COMMITTED)
 
     def _check_kept(self, parts: int) -> None:
@@ -670,6 +672,18 @@ class TransactionLedger:
                 "its last use"
             )
         return 0 if known is None else known.epoch
+
+    def next_epoch(self, client: str, now_ms: int) -> int:
+        """Return the epoch for who takes a transactional id now.
+
+        That of one which is not known is the time, in seconds: it may have been known before, and
+        whoever had it then must not have the same one. Between was a week.
+
+        Raises:
+            Busy: See ``epoch_of``.
+        """
+        known = self.epoch_of(client)
+        return known + 1 if known else min(max(1, now_ms // 1_000), FIRST_EPOCH_MAX)
 
     def clients_before(self, offset: int) -> Iterator[Client]:
         """Yield the clients whose notes are before an offset, the oldest ones first."""
