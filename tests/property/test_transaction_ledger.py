@@ -22,12 +22,9 @@ from vq.broker.transactions.notes import (
     Note,
     PartPiece,
     TransactionStep,
-    decode_note,
-    encode_note,
 )
 from vq.errors import ProducerFenced, VqError
 from vq.model import TopicPartition, TransactionState, time_ms_of
-from vq.store.records.record import decode_records
 
 OPEN, PREPARED = TransactionState.OPEN, TransactionState.PREPARED
 COMMITTED, ROLLED_BACK = TransactionState.COMMITTED, TransactionState.ROLLED_BACK
@@ -332,16 +329,3 @@ def test_decisions_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
     assert ledger.judge(forget, NOW_MS) is not None
     with pytest.raises(VqError, match="only a decision can be forgotten"):
         ledger.judge(Ask(numbers[3], 0, TransactionState.FORGOTTEN, has_parts=False), NOW_MS)
-
-
-@pytest.mark.parametrize(
-    "note",
-    [
-        Checked(7, 2, 1_764_390_060_000),
-        TransactionStep(7, 1, PREPARED, "", 5, checks=CheckPlan("g", 60_000, 15, True, 3, 99)),
-    ],
-    ids=lambda note: type(note).__name__,
-)
-def test_notes_of_checks_are_read_as_they_were_written(note: Note) -> None:
-    (record,) = decode_records(encode_note(note), 0)
-    assert decode_note(record.payload) == note

@@ -76,7 +76,7 @@ class Transaction:
         try:
             return await end
         finally:
-            if not self._core.is_open:
+            if not self._core.awaits_end:
                 self._core.leave()
 
     async def outcome(self, timeout: float | None = None) -> TransactionState:
@@ -99,7 +99,7 @@ class Transaction:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._core.is_open:
+        if not self._core.awaits_end:
             return
         if exc_type is None:
             await self.commit()

@@ -6,6 +6,7 @@ from typing import Any, Self, TypeVar
 
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.runtime import LoopThread
+from vq.errors import InvalidState
 from vq.model import SendResult, TransactionState, check_timeout
 
 T = TypeVar("T")
@@ -86,9 +87,14 @@ class Transaction:
 
     def _end(self, end: Coroutine[Any, Any, T]) -> T:
         try:
+            self._core.check_not_inside()
+        except InvalidState:
+            end.close()
+            raise
+        try:
             return self._runtime.run(end)
         finally:
-            if not self._core.is_open:
+            if not self._core.awaits_end:
                 self._core.leave()
 
     def outcome(self, timeout: float | None = None) -> TransactionState:
@@ -109,7 +115,7 @@ class Transaction:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._core.is_open:
+        if not self._core.awaits_end:
             return
         if exc_type is None:
             self.commit()

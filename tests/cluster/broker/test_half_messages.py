@@ -152,6 +152,11 @@ async def test_an_unknown_answer_is_told_and_settled_by_a_check(
     await until_decided(cluster, 60)
     assert given == [[(each.topic, each.content) for each in sent]]
     assert len(await stored(cluster, "t", "u")) == 6
+    assert await factory.admin.list_transactions(kept=True) == []  # as what its producer decides
+    (told,) = await factory.admin.list_transactions(ended=True)
+    assert told.by.startswith("check by")
+    assert told.checks is not None
+    assert (told.checks.sent, told.checks.next_ms) == (1, None)
 
 
 async def test_a_check_gets_what_was_sent_on_its_schedule(
@@ -482,7 +487,7 @@ async def test_a_half_message_has_bounds(
     assert local.executed == []
     assert await stored(cluster) == []
     await producer.send(Message("t", b"after"))  # what was refused left nothing open
-    assert producer._core.transactions.open == 0
+    assert not producer._core.transactions.open
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,35 @@ async def test_a_part_that_was_stored_before_a_move_is_not_stored_again(
     assert await stored(cluster) == before
 
 
+async def test_a_take_over_keeps_the_order_of_the_commits(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Also of what no broker was sent yet: not the order in which the transactions began."""
+    producer = await factory.create_producer(ProducerConfig(transactional_id="billing"))
+    async with producer.transaction():
+        await producer.send(Message("t", b"the journal is there"))
+    await cluster.start(group="b2")
+    await cluster.create_topic("w", partitions=2)
+    waiting = {}
+    for number in (1, 2, 3):
+        waiting[number] = await producer.begin_transaction()
+        for key in range(8):
+            await producer.send(Message("w", b"%d" % number, key=key))
+        await waiting[number].prepare()
+    await cluster.nodes["b2"].stop()
+    for number in (2, 3, 1):
+        offsets = [each.offset for each in await waiting[number].commit(1.5)]
+        assert -1 in offsets
+    await cluster.nodes["b1"].stop()
+    await cluster.start()
+    await cluster.start(group="b2")
+    await asyncio.sleep(30)
+    consumer = await factory.create_consumer()
+    for partition in range(2):
+        found = [each.content for each in await consumer.get("w", partition, 0, 8 << 20)]
+        assert [each for each, _ in itertools.groupby(found)] == [b"2", b"3", b"1"]
+
+
 def set_free(cluster: MemoryCluster, group: str, share: float) -> None:
     """Have the disk of a group's node show so much free space."""
     free = int(share * 1_000)

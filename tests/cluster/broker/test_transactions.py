@@ -1,6 +1,8 @@
 """Transactions: all messages or none, in order, whoever leads, fails or comes too late."""
 
 import asyncio
+import contextvars
+import gc
 import itertools
 from collections.abc import AsyncIterator
 
@@ -10,6 +12,7 @@ from support.client import factory_of
 from support.waiting import until
 
 from vq import aio
+from vq.broker.transactions import ledger as ledgers
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import (
@@ -222,6 +225,31 @@ async def test_a_transactional_id_fences_its_predecessor(
     assert await all_stored(cluster, "t") == [b"1", b"2"]
 
 
+async def test_an_id_that_was_forgotten_fences_its_last_owner(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes back after all that time is told, whether it is known now who has the id or not."""
+    monkeypatch.setattr(ledgers, "CLIENT_KEPT_MS", 600_000)
+    config = ProducerConfig(transactional_id="billing")
+    sleeper = await factory.create_producer(config)
+
+    async def transact(producer: aio.MessageProducer, content: bytes) -> None:
+        async with producer.transaction():
+            await producer.send(Message("t", content))
+
+    await transact(sleeper, b"1")
+    await asyncio.sleep(900)  # of virtual time
+    second = await factory.create_producer(config)
+    await asyncio.create_task(transact(second, b"2"))
+    with pytest.raises(ProducerFenced, match="billing"):
+        await asyncio.create_task(transact(sleeper, b"zombie"))
+    await asyncio.create_task(transact(second, b"3"))
+    await asyncio.sleep(900)
+    with pytest.raises(TransactionRefused, match="nobody has used it"):
+        await asyncio.create_task(transact(second, b"zombie"))
+    assert await all_stored(cluster, "t") == [b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("topics", ["t", "tu"], ids=["one partition", "several"])
 async def test_an_outcome_that_is_lost_is_settled(
     cluster: MemoryCluster, factory: aio.MessageFactory, topics: str
@@ -294,7 +322,7 @@ async def test_a_producer_that_closes_rolls_back_what_is_open(
     for future in futures:
         with pytest.raises(TransactionInDoubt):
             await future
-    with pytest.raises(InvalidState):
+    with pytest.raises(NotSent, match="closed"):
         await still_open.commit()
     with pytest.raises(InvalidState):
         await producer.begin_transaction()
@@ -342,7 +370,8 @@ async def test_tasks_that_begin_at_once_share_a_transactional_id(
     results = await asyncio.gather(*[asyncio.create_task(transact()) for _ in range(5)])
     assert all(each.offset >= 0 for found in results for each in found)
     journals = cluster.nodes["b1"].parts.journals.readers.all.values()
-    assert sum(each.ledger.epoch_of("billing") for each in journals) == 1
+    taken_s = cluster.ensemble.clock.wall_ms() // 1_000
+    assert sum(each.ledger.epoch_of("billing") for each in journals) == taken_s
 
 
 async def test_a_late_request_of_an_ended_transaction_is_refused(
@@ -408,4 +437,121 @@ async def test_time_ends_a_transaction(cluster: MemoryCluster, factory: aio.Mess
     await asyncio.sleep(6)
     with pytest.raises(TransactionRefused, match="transaction_timeout_s"):
         await transaction.commit()
+    assert await all_stored(cluster, "t") == []
+
+
+async def test_a_commit_that_is_cancelled_ends_the_messages(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """They are in doubt, at once; who keeps the transaction may commit it again."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=3))
+    async with producer.transaction():
+        for topic in ("t", "u"):
+            await producer.send(Message(topic, b"0"))
+    transaction = await producer.begin_transaction()
+    futures = [await producer.send_async(Message(topic, b"1")) for topic in ("t", "u")]
+    cluster.network.cut("b1", "client")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await transaction.commit()
+    for future in futures:
+        with pytest.raises(TransactionInDoubt, match="interrupted"):
+            await asyncio.wait_for(future, 1)
+    cluster.network.heal("b1", "client")
+    assert len(await transaction.commit(30)) == 2
+    assert (await all_stored(cluster, "t", "u")).count(b"1") == 2
+    assert producer.metrics().total.messages_unknown == 2
+
+
+async def test_what_is_in_doubt_is_kept_by_nobody_but_the_application(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The producer of a service that goes on trying while its broker is away does not grow."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=1))
+    async with producer.transaction():
+        for topic in ("t", "u"):
+            await producer.send(Message(topic, b"0"))
+    cluster.network.cut("b1", "client")
+
+    async def transact() -> None:
+        async with producer.transaction():
+            for topic in ("t", "u"):
+                await producer.send_oneway(Message(topic, bytes(100_000)))
+
+    for _ in range(5):
+        with pytest.raises(TransactionInDoubt):
+            await asyncio.create_task(transact())
+    cluster.network.heal("b1", "client")
+    assert not producer._core.transactions._unended
+    assert not producer._core.transactions.open
+
+
+@pytest.mark.parametrize("ends", ["commits", "rolls back", "begins another one", "block"])
+async def test_time_ends_a_transaction_in_its_producer(
+    factory: aio.MessageFactory, cluster: MemoryCluster, ends: str
+) -> None:
+    """Its messages have their outcome then; what its task sends is refused until that ends it."""
+    producer = await factory.create_producer(ProducerConfig(transaction_timeout_s=5))
+    transaction = await producer.begin_transaction()
+    late = await producer.send_async(Message("t", b"1"))
+    await asyncio.sleep(4)
+    in_time = await asyncio.create_task(_begun(producer), context=contextvars.Context())
+    await asyncio.sleep(1.5)
+    assert not transaction.is_open
+    assert transaction.decision is TransactionState.ROLLED_BACK
+    with pytest.raises(TransactionRefused, match="longer than transaction_timeout_s"):
+        await asyncio.wait_for(late, 1)
+    with pytest.raises(TransactionRefused, match="longer than transaction_timeout_s"):
+        await producer.send(Message("t", b"not outside of it"))
+    if ends == "commits":
+        with pytest.raises(TransactionRefused, match="longer than transaction_timeout_s"):
+            await producer.commit()
+    elif ends == "rolls back":
+        await producer.rollback()
+    elif ends == "block":
+        with pytest.raises(TransactionRefused, match="longer than transaction_timeout_s"):
+            async with transaction:
+                pass
+    else:
+        await (await producer.begin_transaction()).rollback()
+    await producer.send(Message("t", b"plain"))
+    assert in_time.is_open
+    assert len(await in_time.commit()) == 1
+    assert await all_stored(cluster, "t") == [b"in time", b"plain"]
+    assert bool(producer._core.transactions.open) is (ends == "begins another one")  # kept above
+
+
+async def _begun(producer: aio.MessageProducer) -> aio.Transaction:
+    transaction = await producer.begin_transaction()
+    await producer.send(Message("t", b"in time"))
+    return transaction
+
+
+async def test_transactions_that_nobody_ends_are_not_kept(factory: aio.MessageFactory) -> None:
+    """As of handlers of requests that have failed: their time ends them, and nothing is left."""
+    producer = await factory.create_producer(ProducerConfig(transaction_timeout_s=5))
+    transactions = producer._core.transactions
+    for _ in range(2):
+        for _ in range(10):
+            contextvars.Context().run(transactions.begin)
+        assert len(transactions.open) == len(transactions._unended) == 10
+        await asyncio.sleep(6)
+        gc.collect()
+        assert not transactions._unended
+        assert not transactions.open
+
+
+async def test_a_block_whose_producer_was_closed_does_not_end_in_silence(
+    factory: aio.MessageFactory, cluster: MemoryCluster
+) -> None:
+    """Nobody believes that it is committed."""
+    producer = await factory.create_producer()
+
+    async def transact() -> None:
+        async with producer.transaction():
+            await producer.send_oneway(Message("t", b"1"))
+            await asyncio.create_task(producer.close())
+
+    with pytest.raises(NotSent, match="rolled back"):
+        await transact()
     assert await all_stored(cluster, "t") == []

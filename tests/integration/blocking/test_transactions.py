@@ -1,6 +1,8 @@
 """Transactions of the blocking API: what belongs to one, how it ends, and ``vq tx``."""
 
 import json
+import signal
+from collections.abc import Callable
 
 import pytest
 from support.blocking import contents, read_all
@@ -45,6 +47,61 @@ def test_what_the_thread_sends_belongs_to_its_transaction_and_nothing_else(
     assert [each.offset for each in messages[2:]] == [each.offset for each in results]
     assert transaction.outcome() is vq.TransactionState.COMMITTED
     assert producer.send_sync(vq.Message(topic, b"5")).offset >= 0
+
+
+def test_a_send_inside_a_send_of_a_transaction_never_waits_for_itself(
+    factory: vq.MessageFactory, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A serializer or the handler of a signal may send; where it cannot, it is refused at once."""
+    refused: list[Exception] = []
+    inside: list[Callable[[], object]] = []
+
+    def interrupt(_number: object, _frame: object) -> None:
+        for call in (lambda: producer.send_async(vq.Message(topic, "handler", key="k")), *inside):
+            try:
+                call()
+            except vq.errors.InvalidState as error:
+                refused.append(error)
+
+    class Sends:
+        name = "sends"
+
+        def dumps(self, content: object) -> bytes:
+            if content == "outer":
+                producer.send_async(vq.Message(topic, "inner", key="k"))
+                signal.raise_signal(signal.SIGUSR1)
+            return str(content).encode()
+
+        def loads(self, data: bytes) -> object:
+            return data
+
+    producer = factory.create_producer(vq.ProducerConfig(serializer=Sends()))
+    cluster = producer._core.transactions.cluster
+    take_ids = cluster.take_ids
+
+    def interrupted(count: int) -> list[int]:  # between two steps of the adding
+        if inside:
+            signal.raise_signal(signal.SIGUSR1)
+        return take_ids(count)
+
+    monkeypatch.setattr(cluster, "take_ids", interrupted)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with producer.transaction() as transaction:
+            producer.send_sync(vq.Message(topic, "outer", key="k"))
+            assert not refused
+            inside += [transaction.commit, transaction.rollback, transaction.prepare]
+            producer.send_batch([vq.Message(topic, "batch", key="k")] * 2)
+            inside.clear()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    says = [str(each) for each in refused]
+    assert ["adds a message to the same transaction" in each for each in says] == [True] + [
+        False
+    ] * 3
+    assert all("would wait for itself" in each for each in says[1:])
+    (messages,) = read_all(factory, topic).values()
+    assert contents(messages) == [b"inner", b"handler", b"outer", b"batch", b"batch"]
 
 
 def _in_one_of_its_own(producer: vq.MessageProducer, topic: str) -> list[vq.SendResult]:

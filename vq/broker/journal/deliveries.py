@@ -159,8 +159,8 @@ class Deliveries:
     # What is ready --------------------------------------------------------------------------------
     def ready(self, to: TopicPartition, items: Iterable[Item]) -> None:
         """Have items delivered behind those that are ready."""
-        room = self._ready.setdefault(to, bytearray())
-        room += packed(each._replace(target=0) for each in items)
+        room, pack = self._ready.setdefault(to, bytearray()), PACKED.pack
+        room += b"".join([pack(key, offset, length, 0) for key, offset, length, _ in items])
 
     def take_out(self, to: TopicPartition, item: Item) -> bool:
         """Take out an item that is ready; whether it is one."""
@@ -185,6 +185,10 @@ class Deliveries:
         batch = self._batches.get(to)
         return batch is not None and item._replace(target=0) in batch.sent.items
 
+    def under_way(self) -> set[Item]:
+        """Return the items of all batches that have no outcome."""
+        return {item for batch in self._batches.values() for item in batch.sent.items}
+
     # Notes that are read --------------------------------------------------------------------------
     def take(self, note: Sent | Done) -> None:
         """Take a note that is committed."""
@@ -204,13 +208,14 @@ class Deliveries:
         """Take the note of a batch of which it is not known whether it is stored."""
         before = self._batches.get(note.to)
         old: Sequence[Item] = () if before is None else before.sent.items
-        again = {*old} & {*note.items}
+        again = set(old).intersection(note.items)
         if again:  # the one before it got no outcome, and this one takes its place
             del self._batches[note.to]
             self._source.put_back(note.to, [each for each in old if each not in again])
         else:
             self._finish(note.to, note.before)  # the one before it was stored
-        if self._source.took(note, [each for each in note.items if each not in again]):
+        new = [each for each in note.items if each not in again] if again else note.items
+        if self._source.took(note, new):
             self._batches[note.to] = _Batch(note)
 
     def _finish(self, to: TopicPartition, offset: int) -> None:

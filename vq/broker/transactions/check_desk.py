@@ -129,8 +129,8 @@ class CheckDesk:
             for waiting in list(self._waiting.get(group, ())):
                 if self._answers >= HANDED_MAX:
                     return
-                if waiting.session.congested or not waiting.count:
-                    continue
+                if waiting.session.congested or not waiting.count or waiting.handed.done():
+                    continue  # the last one: its connection has ended, its task does not know it
                 numbers = self._take(group, waiting.count, now_ms, but)
                 if not numbers:
                     break

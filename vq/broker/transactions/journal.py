@@ -266,8 +266,9 @@ class Journal(JournalReader):
         """
         _check_client(client)
         await self._until_read(client)
-        epoch = self.ledger.epoch_of(client) + 1
-        await self._note(client, [Client(client, epoch, self._clock.wall_ms())])
+        now_ms = self._clock.wall_ms()
+        epoch = self.ledger.next_epoch(client, now_ms)
+        await self._note(client, [Client(client, epoch, now_ms)])
         return epoch
 
     async def _until_read(self, *keys: _Key) -> None:
@@ -496,13 +497,14 @@ class Journal(JournalReader):
             self._counts.committed += 1
         elif step.state is TransactionState.ROLLED_BACK:
             self._counts.rolled_back += 1
-        if committed is not None:
-            for number, part in enumerate(committed.parts):
-                item = Item(step.transaction, number, part.size)
-                if not self._deliveries.is_under_way(part.to, item):
-                    self._deliveries.ready(part.to, (item,))
-        self._was_read(step.transaction)
-        self._was_read((step.xid,))
+        if self.is_live:
+            if committed is not None:
+                for number, part in enumerate(committed.parts):
+                    item = Item(step.transaction, number, part.size)
+                    if not self._deliveries.is_under_way(part.to, item):
+                        self._deliveries.ready(part.to, (item,))
+            self._was_read(step.transaction)
+            self._was_read((step.xid,))
 
     def _was_read(self, key: _Key) -> None:
         read = self._noted.pop(key, None)
@@ -510,7 +512,19 @@ class Journal(JournalReader):
             read.set_result(None)
 
     def go_live(self) -> None:
-        """See ``JournalReader``."""
+        """See ``JournalReader``; from now on it is kept what is ready.
+
+        While the log is read it is not: for most of it the note of its batch follows.
+        """
+        under_way = self._deliveries.under_way()
+        ready: dict[TopicPartition, list[Item]] = {}
+        for each in self.ledger.committed():
+            for number, part in enumerate(each.parts):
+                item = Item(each.number, number, part.size)
+                if not part.stored and item not in under_way:
+                    ready.setdefault(part.to, []).append(item)
+        for to, items in ready.items():
+            self._deliveries.ready(to, items)
         logger.info(
             "transactions were read", partition=self.channel, active=len(self.ledger.active)
         )
@@ -529,7 +543,7 @@ class Journal(JournalReader):
     # Delivering -----------------------------------------------------------------------------------
     def took(self, sent: Sent, new: Sequence[Item]) -> bool:
         """See ``Source``."""
-        for each in new:
+        for each in new if self.is_live else ():
             self._deliveries.take_out(sent.to, each)
         if sent.items and all(each.key in self.ledger.active for each in sent.items):
             return True
@@ -538,7 +552,8 @@ class Journal(JournalReader):
 
     def put_back(self, to: TopicPartition, items: Sequence[Item]) -> None:
         """See ``Source``."""
-        self._deliveries.ready(to, items)
+        if self.is_live:
+            self._deliveries.ready(to, items)
 
     def free(self, _to: TopicPartition, items: Sequence[Item], offset: int = UNKNOWN) -> None:
         """See ``Source``."""
@@ -899,7 +914,9 @@ def _status(each: JournaledTransaction, now_ms: int) -> wire.TransactionStatus:
     if each.checks is not None:
         status.checks.group = each.checks.group
         status.checks.sent, status.checks.most = each.checks.sent, each.checks.most
-        status.checks.next_ms, status.checks.parked = each.checks.next_ms, each.is_parked(now_ms)
+        if each.state is TransactionState.PREPARED:  # otherwise nobody is asked any more
+            status.checks.next_ms = each.checks.next_ms
+            status.checks.parked = each.is_parked(now_ms)
     return status
 
 

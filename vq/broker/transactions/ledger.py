@@ -16,7 +16,7 @@ prepared, or if it commits one that decides for other resources, too (``keep``).
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from vq import limits
 from vq.broker.journal.notes import UNKNOWN
@@ -57,6 +57,8 @@ TOLD_PARTS_MAX: Final = 50_000
 #: A transactional id that nobody has used for so long is forgotten.
 CLIENT_KEPT_MS: Final = 7 * 86_400_000
 CLIENTS_MAX: Final = 20_000
+#: The epoch of one is at most so high when it is taken first: it has 32 bits on the wire.
+FIRST_EPOCH_MAX: Final = 2**31
 #: Transactions of one journal that have not ended.
 UNDECIDED_MAX: Final = 10_000
 #: A producer mostly tells what a node in ZooKeeper has decided, within so long.
@@ -105,6 +107,7 @@ class JournaledTransaction:
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
         decision, decision_version: See ``TransactionStep``.
         prepared_ms: Since when only that node decides; 0: it does not.
+        committed_at: The offset of the note that it is; or ``UNKNOWN``.
     """
 
     number: int
@@ -136,6 +139,7 @@ class JournaledTransaction:
     decision: str = ""
     decision_version: int = 0
     prepared_ms: int = 0
+    committed_at: int = UNKNOWN
 
     @property
     def is_undecided(self) -> bool:
@@ -190,6 +194,11 @@ class Answer(NamedTuple):
     stored: bool = False
 
 
+#: What became of a transaction, by whom, the offsets of its parts, and when. The state is a number,
+#: so that all of it is plain: the garbage collector looks at none of what is remembered.
+_Ended: TypeAlias = tuple[int, str, tuple[int, ...], int]
+
+
 @dataclass(slots=True)
 class _CopiedTransaction:
     """What was read of a copy of a transaction."""
@@ -220,7 +229,7 @@ class TransactionLedger:
         self.kept: OrderedDict[int, JournaledTransaction] = OrderedDict()
         self.size = self._kept_parts = 0
         self._copies: dict[int, _CopiedTransaction] = {}
-        self._ended: OrderedDict[int, tuple[Answer, int]] = OrderedDict()  # and when
+        self._ended: OrderedDict[int, _Ended] = OrderedDict()
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
         self._checked: dict[int, JournaledTransaction] = {}  # half messages that have not ended
@@ -272,7 +281,8 @@ class TransactionLedger:
     def _uncount(self, found: JournaledTransaction) -> None:
         for part in found.parts:
             self._pieces -= len(part.pieces)
-            self.size -= sum(length for _, length in part.pieces)
+            for _, length in part.pieces:
+                self.size -= length
 
     def take_carried(self, note: Carried, offset: int) -> None:
         """Take a note that has what older ones have: these are not needed any more."""
@@ -346,7 +356,10 @@ class TransactionLedger:
         if step.state is ROLLED_BACK or (step.state is COMMITTED and not found.parts):
             self.end(found)
             return None
-        return found if step.state is COMMITTED else None
+        if step.state is not COMMITTED:
+            return None
+        found.committed_at = offset
+        return found
 
     def take_checked(self, note: Checked) -> None:
         """Take that a producer has got a check."""
@@ -375,20 +388,18 @@ class TransactionLedger:
 
     def end(self, transaction: JournaledTransaction) -> None:
         """Remember only what became of a transaction: it is stored, or is for nobody."""
-        number = transaction.number
+        number, parts, state = transaction.number, transaction.parts, transaction.state
         del self.active[number]
         self._checked.pop(number, None)
-        stored = transaction.state is COMMITTED
-        offsets = tuple(each.offset for each in transaction.parts) if stored else ()
+        offsets = tuple([each.offset for each in parts]) if state is COMMITTED else ()
         self._uncount(transaction)
         self._copies.pop(number, None)
-        for part in transaction.parts:
+        for part in parts:
             part.pieces.clear()
         kept = self.kept.get(number)
-        if kept is not None and len(kept.parts) == len(transaction.parts):
-            kept.parts = transaction.parts  # with the offsets of what is stored
-        answer = Answer(transaction.state, transaction.by, offsets, stored)
-        self._ended[number] = answer, transaction.decided_ms
+        if kept is not None and len(kept.parts) == len(parts):
+            kept.parts = parts  # with the offsets of what is stored
+        self._ended[number] = int(state), transaction.by, offsets, transaction.decided_ms
         self._ended_parts += len(offsets)
         self._told[number] = transaction
         self._told_parts += len(transaction.parts)
@@ -396,19 +407,19 @@ class TransactionLedger:
             _, told = self._told.popitem(last=False)
             self._told_parts -= len(told.parts)
         while len(self._ended) > ENDED_MAX or self._ended_parts > ENDED_PARTS_MAX:
-            first, (oldest, _) = self._ended.popitem(last=False)
-            self._ended_parts -= len(oldest.offsets)
+            first, (_, _, offsets, _) = self._ended.popitem(last=False)
+            self._ended_parts -= len(offsets)
             self._floor_ms = max(self._floor_ms, time_ms_of(first))
 
     def forget(self, now_ms: int) -> None:
         """Forget what nobody can ask for any more."""
         ended = self._ended
         while ended:
-            number, (answer, at_ms) = next(iter(ended.items()))
+            number, (_, _, offsets, at_ms) = next(iter(ended.items()))
             if at_ms + REMEMBERED_MS > now_ms:
                 break
             del ended[number]
-            self._ended_parts -= len(answer.offsets)
+            self._ended_parts -= len(offsets)
         if self._clients:
             first_id = next(iter(self._clients))
             if self._clients[first_id].used_ms + CLIENT_KEPT_MS <= now_ms:
@@ -426,7 +437,7 @@ class TransactionLedger:
             return self._judge_forget(ask, found)
         ended = self._ended.get(ask.number)
         if ended is not None:
-            return _after_end(ask, ended[0])
+            return _after_end(ask, _answer_in(ended))
         if found is None and ask.number in self.kept:
             return _after_end(ask, self.answer(ask.number))
         if found is not None and found.state is COMMITTED:
@@ -464,7 +475,7 @@ class TransactionLedger:
         """Whether the decision that a request asks for is kept until it is forgotten."""
         if found is None or found.state is not PREPARED or ask.state not in _DECIDED:
             return False
-        by_operator = bool(ask.by) and ask.by != RECOVERED
+        by_operator = bool(ask.by) and ask.by != RECOVERED and not ask.group
         return by_operator or (found.keep and ask.state is COMMITTED)
 
     def _check_kept(self, parts: int) -> None:
@@ -522,7 +533,7 @@ class TransactionLedger:
     def answer(self, number: int) -> Answer:
         """Return what became of a transaction."""
         if number in self._ended:
-            return self._ended[number][0]
+            return _answer_in(self._ended[number])
         found = self.active.get(number) or self.kept.get(number)
         return Answer(TransactionState.UNKNOWN) if found is None else _answer_of(found)
 
@@ -662,6 +673,18 @@ class TransactionLedger:
             )
         return 0 if known is None else known.epoch
 
+    def next_epoch(self, client: str, now_ms: int) -> int:
+        """Return the epoch for who takes a transactional id now.
+
+        That of one which is not known is the time, in seconds: it may have been known before, and
+        whoever had it then must not have the same one. Between was a week.
+
+        Raises:
+            Busy: See ``epoch_of``.
+        """
+        known = self.epoch_of(client)
+        return known + 1 if known else min(max(1, now_ms // 1_000), FIRST_EPOCH_MAX)
+
     def clients_before(self, offset: int) -> Iterator[Client]:
         """Yield the clients whose notes are before an offset, the oldest ones first."""
         for id, known in self._clients.items():
@@ -706,6 +729,11 @@ class TransactionLedger:
         for number in sorted(known):
             if not xid or known[number].xid == xid:
                 yield known[number]
+
+    def committed(self) -> list[JournaledTransaction]:
+        """Return what is committed, and not all of it stored, in the order of these decisions."""
+        found = [each for each in self.active.values() if each.state is COMMITTED]
+        return sorted(found, key=lambda each: each.committed_at)
 
     def counts(self) -> dict[TransactionState, int]:
         """Return how many transactions have not ended, by what they are."""
@@ -773,6 +801,11 @@ def _add(parts: list[JournaledPart], piece: PartPiece, offset: int, length: int)
 def _answer_of(found: JournaledTransaction) -> Answer:
     stored = found.state is COMMITTED and found.is_stored
     return Answer(found.state, found.by, [each.offset for each in found.parts], stored)
+
+
+def _answer_in(ended: _Ended) -> Answer:
+    state, by, offsets, _ = ended
+    return Answer(TransactionState(state), by, offsets, state == COMMITTED)
 
 
 def _after_end(ask: Ask, answer: Answer) -> Answer:

@@ -90,7 +90,7 @@ class TransactionDescription:
         journal: The partition of the journal in which it is decided.
         state: What it is.
         owner: The transactional id of its producer; None: that has none.
-        owner_epoch: Which producer with that id, counted; 0: it has none.
+        owner_epoch: Which producer with that id: it rises with each; 0: it has none.
         xid: Its name in other resources; None: it has none.
         begun_ms: When its first request came.
         ends_ms: When it is rolled back if it is still open; None: only a decision ends it.
@@ -414,5 +414,5 @@ def _description(journal: int, told: TransactionStatus) -> TransactionDescriptio
 
 
 def _checking(told: TransactionCheckStatus) -> TransactionChecking:
-    next_ms = None if told.parked else told.next_ms
+    next_ms = None if told.parked or not told.next_ms else told.next_ms
     return TransactionChecking(told.group, told.sent, told.most, next_ms, told.parked)

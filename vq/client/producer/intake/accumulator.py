@@ -258,7 +258,7 @@ class Accumulator:
         """
         if self._held_here():
             raise InvalidState(
-                "a blocking send by a finalizer or signal handler, while its thread is inside the "
+                "a blocking call of a finalizer or signal handler, while its thread is inside the "
                 "same producer, would wait for itself; use send_async there"
             )
 

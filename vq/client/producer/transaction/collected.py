@@ -1,20 +1,24 @@
 """The messages of a transaction, by partition, and the requests that take them to the journal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import google_crc32c
 
 from vq import limits
 from vq.client.future import ANY_PARTITION, SendFuture
 from vq.client.producer.queue.topic_queues import TopicQueues
-from vq.errors import BatchTooLarge, VqError
+from vq.errors import BatchTooLarge, InvalidState, VqError
 from vq.model import SendResult, TopicPartition
 from vq.remoting.wire_pb2 import TransactionPart
 from vq.store.records.codec import encode_records, places
 from vq.store.records.format import RECORD_HEADER_BYTES
 
 __all__ = ["Collected"]
+
+#: Ids of messages are taken so many at a time.
+_IDS_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -38,12 +42,18 @@ class _PartitionPart:
 class Collected:
     """The messages of one transaction, in the order in which they were added. Not for two threads.
 
+    Args:
+        take_ids: Returns so many ids for messages.
+
     Attributes:
         messages: How many there are.
         size: Bytes of their records.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, take_ids: Callable[[int], list[int]]) -> None:
+        self._take_ids = take_ids
+        self._ids: list[int] = []  # for the next messages, the last one first
+        self._is_adding = False
         self.messages = 0
         self.size = 0
         self._parts: dict[TopicPartition, _PartitionPart] = {}
@@ -51,7 +61,32 @@ class Collected:
         self._order: list[tuple[_PartitionPart, int]] = []
         self._sizes: dict[TopicPartition, list[int]] = {}
 
-    def add(self, item: SendFuture, id: int, queues: TopicQueues) -> int:
+    def add(self, messages: Sequence[tuple[SendFuture, TopicQueues]]) -> list[int]:
+        """Add messages, each with its topic, and tell each its partition; return their ids.
+
+        Raises:
+            BatchTooLarge: There would be too much; the messages before that were added.
+            InvalidState: A finalizer or a signal handler has interrupted the adding of others.
+        """
+        if self._is_adding:
+            raise InvalidState(
+                "a finalizer or signal handler sends while its thread adds a message to the same "
+                "transaction; send it behind that, or with another producer"
+            )
+        self._is_adding = True
+        try:
+            if len(self._ids) < len(messages):  # twice as many: most transactions have few
+                count = max(len(messages), min(self.messages, _IDS_MAX))
+                self._ids = self._take_ids(count)[::-1]
+            ids: list[int] = []
+            for item, queues in messages:
+                ids.append(self._ids.pop())
+                item.partition = self._add(item, ids[-1], queues)
+            return ids
+        finally:
+            self._is_adding = False
+
+    def _add(self, item: SendFuture, id: int, queues: TopicQueues) -> int:
         """Add a message; return the partition to which it goes.
 
         Args:

@@ -84,7 +84,7 @@ class HalfMessage:
 
     def give_up(self, error: BaseException) -> None:
         """Roll it back: not all of its messages could be added."""
-        self._core.give_up(f"not all of it could be sent: {shown_error(error)}", ending=False)
+        self._core.give_up_open(f"not all of it could be sent: {shown_error(error)}")
 
     @property
     def told(self) -> Message | list[Message]:

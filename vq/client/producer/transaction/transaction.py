@@ -4,7 +4,10 @@
      │         ▲      ├──▶ rolled back
      │         │      ├──▶ in doubt ──▶ ending again
      │         └──────┴─── prepared
-     └──▶ rolled back
+     └──▶ given up ──▶ rolled back
+
+One is given up when its time is over, or its producer closes. Its thread, or task, does not know
+that yet: what it sends is refused until it ends the transaction, or begins another one.
 
 Messages are kept here until the transaction is committed: the broker knows nothing of it before,
 and to roll it back costs nothing. A commit takes them to a journal in one request, mostly, and is
@@ -13,9 +16,10 @@ decided there. What is prepared waits in the journal until it is committed or ro
 
 import asyncio
 import contextlib
-import threading
+import math
+import weakref
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from enum import Enum
 from typing import Final
 
@@ -61,8 +65,6 @@ _WAIT_SHARE: Final = 0.8
 _MAY_COMMIT: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
 #: The journal is told for so long that it need not wait for the time-out of a transaction.
 _TOLD_S: Final = 1.0
-#: Ids of messages are taken so many at a time.
-_IDS_MAX: Final = 100
 
 
 class _Stage(Enum):
@@ -74,10 +76,12 @@ class _Stage(Enum):
     IN_DOUBT = "in doubt"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
+    GIVEN_UP = "given up"
 
 
 _DECISIONS: Final = {
     _Stage.COMMITTED: TransactionState.COMMITTED,
+    _Stage.GIVEN_UP: TransactionState.ROLLED_BACK,
     _Stage.ROLLED_BACK: TransactionState.ROLLED_BACK,
 }
 
@@ -86,7 +90,8 @@ class Transactions:
     """The transactions of one producer.
 
     Attributes:
-        open: How many are open. Any thread reads it.
+        open: By ``id``, those to which a thread or task may send. Any thread looks whether there
+            are any; each change is one step, and who keeps a transaction is somebody else.
         accumulator, cluster, config: Those of the producer.
         lines: For transactions with messages for one partition alone.
         nodes: For transactions with offsets of a consumer.
@@ -100,9 +105,10 @@ class Transactions:
         self.cluster = cluster
         self.accumulator = accumulator
         self.config = config
-        self.open = 0
-        self._lock = threading.Lock()
-        self._unended: dict[TransactionCore, None] = {}
+        self.open: dict[int, weakref.ref[TransactionCore]] = {}
+        self._unended: dict[TransactionCore, None] = {}  # whose messages have no outcome
+        self._is_watched = False  # the loop looks whose time is over
+        self._watch: asyncio.TimerHandle | None = None
         self.lines = Lines(cluster)
         self.nodes = DecisionNodes(cluster)
         self.telling: asyncio.Task[None] | None = None
@@ -115,7 +121,7 @@ class Transactions:
         if not self.open:
             return None
         for each in _CURRENT.get():
-            if each.producer is self and each.is_open:
+            if each.producer is self and each.awaits_end:
                 return each
         return None
 
@@ -136,7 +142,8 @@ class Transactions:
                 "each of the two says in which journal a transaction is"
             )
         begun = self.begin_apart(xid, number)
-        _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
+        others = (e for e in _CURRENT.get() if e.awaits_end and e.producer is not self)
+        _CURRENT.set((*others, begun))
         return begun
 
     def begin_apart(self, xid: Xid | None = None, number: int = 0) -> "TransactionCore":
@@ -150,24 +157,46 @@ class Transactions:
                 "a producer with an identity has no transactions: give it a transactional_id"
             )
         found = self.current()
-        if found is not None:
+        if found is not None and found.is_open:
             raise InvalidState(
                 "this thread, or task, has a transaction of this producer already; commit it or "
                 "roll it back first"
             )
         begun = TransactionCore(self, xid, number)
-        with self._lock:
-            self.open += 1
-            self._unended[begun] = None
+        key, still = id(begun), self.open
+        still[key] = weakref.ref(begun, lambda _: still.pop(key, None))
+        self._unended[begun] = None
+        if not self._is_watched and self.cluster.loop is not None:
+            self._is_watched = True
+            nobody = Context()  # otherwise the timer keeps what its task has in ``_CURRENT``
+            self.cluster.loop.call_soon_threadsafe(self._give_up_late, context=nobody)
         return begun
 
-    def ended(self) -> None:
-        """Note that a transaction takes no messages any more."""
-        with self._lock:
-            self.open -= 1
+    def _give_up_late(self) -> None:
+        """Give up what nobody has ended in its time, and look again for the next one. On the loop.
+
+        All have the same time, so what begins later ends later: one timer is enough.
+        """
+        self._is_watched = False  # first: who begins one now is seen below, or calls this again
+        self._unwatch()
+        now, next_at = self.cluster.clock.monotonic(), math.inf
+        for each in list(self._unended):
+            if each.is_open and not each.give_up_late(now):
+                next_at = min(next_at, each.ends_at)
+        if next_at < math.inf:
+            self._is_watched = True
+            self._watch = asyncio.get_running_loop().call_later(next_at - now, self._give_up_late)
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def ended(self, transaction: "TransactionCore") -> None:
+        """Note that nobody sends to a transaction any more."""
+        self.open.pop(id(transaction), None)
 
     def known(self, transaction: "TransactionCore") -> None:
-        """Note that it is known what became of a transaction."""
+        """Note that the messages of a transaction have their outcomes."""
         self._unended.pop(transaction, None)
 
     def give_up(self, why: str, *, ending: bool) -> None:
@@ -195,6 +224,7 @@ class Transactions:
 
     async def close(self) -> None:
         """Tell what is to be told, and leave nothing in ZooKeeper."""
+        self._unwatch()
         await self.until_told(self.cluster.clock.monotonic() + self.config.send_timeout_s)
         await self.nodes.close()
 
@@ -272,6 +302,7 @@ class TransactionCore:
         producer: Whose it is.
         number: Known to brokers; 0 before they have heard of it.
         xid: Its name in other resources, if it has one.
+        ends_at: It is given up then if it is still open; monotonic time.
     """
 
     def __init__(self, producer: Transactions, xid: Xid | None = None, number: int = 0) -> None:
@@ -279,11 +310,12 @@ class TransactionCore:
         self.number = number
         self.xid = xid
         self._keep = number > 0
-        self._collected = Collected()
-        self._ids: list[int] = []  # for the next messages, the last one first
-        self._lock = threading.Lock()
+        self._collected: Final = Collected(producer.cluster.take_ids)
+        self._lock: Final = producer.accumulator.lock
         self._stage = _Stage.OPEN
-        self._ends_at = producer.cluster.clock.monotonic() + producer.config.transaction_timeout_s
+        self._given_up: VqError | None = None  # why
+        timeout_s = producer.config.transaction_timeout_s
+        self.ends_at: Final = producer.cluster.clock.monotonic() + timeout_s
         self._single: SinglePart | None = None  # or it needs a journal:
         self._journal: TopicPartition | None = None
         self._requests: list[TransactRequest] = []
@@ -299,6 +331,11 @@ class TransactionCore:
     def is_open(self) -> bool:
         """Whether it takes messages."""
         return self._stage is _Stage.OPEN
+
+    @property
+    def awaits_end(self) -> bool:
+        """Whether its thread, or task, is to end it: it is open, or was given up meanwhile."""
+        return self._stage in {_Stage.OPEN, _Stage.GIVEN_UP}
 
     @property
     def decision(self) -> TransactionState | None:
@@ -321,17 +358,12 @@ class TransactionCore:
             BatchTooLarge: The transaction would be too large.
             VqError: The message is refused, or the transaction takes no messages any more.
         """
-        producer = self.producer
+        self._check_open()
+        future, queues = self.producer.accumulator.prepare_any(message, callback)
         with self._lock:
             self._check_open()
-            future, queues = producer.accumulator.prepare_any(message, callback)
-            if not self._ids:  # twice as many as before: most transactions have few messages
-                count = min(self._collected.messages or 1, _IDS_MAX)
-                self._ids = producer.cluster.take_ids(count)[::-1]
-            id = self._ids.pop()
-            with producer.accumulator.lock:
-                future.partition = self._collected.add(future, id, queues)
-            return future
+            self._collected.add(((future, queues),))
+        return future
 
     def add_batch(self, messages: Sequence[Message]) -> list[SendResult]:
         """Add messages in one step; return what is known of their places: all but the offsets.
@@ -341,17 +373,22 @@ class TransactionCore:
             NotPublished: The producer has not published a topic; nothing was added.
             VqError: A message is refused, and nothing was added; see ``add``.
         """
-        accumulator, collected = self.producer.accumulator, self._collected
-        results: list[SendResult] = []
+        accumulator = self.producer.accumulator
+        self._check_open()
+        prepared = [accumulator.prepare_any(each, None) for each in messages]
         with self._lock:
             self._check_open()
-            prepared = [accumulator.prepare_any(each, None) for each in messages]
-            ids = self.producer.cluster.take_ids(len(prepared))
-            with accumulator.lock:
-                for (future, queues), id in zip(prepared, ids, strict=True):
-                    future.partition = number = collected.add(future, id, queues)
-                    results.append(SendResult(number, -1, id))
-        return results
+            ids = self._collected.add(prepared)
+        found = zip(prepared, ids, strict=True)
+        return [SendResult(future.partition, -1, id) for (future, _), id in found]
+
+    def check_not_inside(self) -> None:
+        """Raise if this thread is inside a send of its producer; see ``Accumulator``.
+
+        Raises:
+            InvalidState: It is.
+        """
+        self.producer.accumulator.check_not_inside()
 
     def check_offsets(self, cluster: ClusterClient) -> None:
         """Return if it may have offsets of a consumer of a cluster.
@@ -394,9 +431,11 @@ class TransactionCore:
         return self._collected.place_of(future)
 
     def _check_open(self) -> None:
+        if self._given_up is not None and self._stage is _Stage.GIVEN_UP:
+            raise self._given_up.with_traceback(None)
         if self._stage is not _Stage.OPEN:
             raise InvalidState(f"the transaction is {self._stage.value}; it takes no messages")
-        if self.producer.cluster.clock.monotonic() >= self._ends_at:
+        if self.producer.cluster.clock.monotonic() >= self.ends_at:
             raise TransactionRefused(self._late())
 
     def _late(self) -> str:
@@ -472,7 +511,8 @@ class TransactionCore:
             TransactionRefused: It is committed.
             TransactionInDoubt: The broker could not be asked, and it may be committed.
         """
-        if self._stage is _Stage.ROLLED_BACK:
+        if self._stage in {_Stage.ROLLED_BACK, _Stage.GIVEN_UP}:
+            self._take_given_up()
             return
         with self._ending(_Stage.OPEN, _Stage.PREPARED, _Stage.IN_DOUBT):
             if self._single is not None:
@@ -542,17 +582,25 @@ class TransactionCore:
         """
         with self._lock:
             before = self._stage
+            if before is _Stage.GIVEN_UP:
+                raise self._take_given_up()
             if before not in stages:
                 kind = TransactionRefused if before is _Stage.COMMITTED else InvalidState
                 raise kind(f"the transaction is {before.value}")
             self._stage = _Stage.ENDING
         if before is _Stage.OPEN:
-            self.producer.ended()
+            self.producer.ended(self)
         try:
             yield
         finally:
             if self._stage is _Stage.ENDING:
-                self._stage = _Stage.IN_DOUBT
+                self._in_doubt(OutcomeUnknown("its end was interrupted"))
+
+    def _take_given_up(self) -> VqError:
+        """Have its thread, or task, know that it was given up; return why it was."""
+        self._stage = _Stage.ROLLED_BACK
+        self.producer.ended(self)
+        return self._given_up or InvalidState("the transaction is rolled back")
 
     async def _commit(self, deadline: float) -> list[SendResult]:
         clock = self.producer.cluster.clock
@@ -697,7 +745,7 @@ class TransactionCore:
             VqError: That cannot be done; the transaction is rolled back.
         """
         try:
-            if self.producer.cluster.clock.monotonic() >= self._ends_at:
+            if self.producer.cluster.clock.monotonic() >= self.ends_at:
                 raise TransactionRefused(self._late())
             if not self.number:
                 (self.number,) = self.producer.cluster.take_ids(1)
@@ -870,6 +918,7 @@ class TransactionCore:
             details=details,
         )
         self._collected.fail(doubt)
+        self.producer.known(self)  # who wants to know what became of it keeps it
         return doubt
 
     def _end(self, stage: _Stage) -> None:
@@ -882,15 +931,27 @@ class TransactionCore:
 
     def give_up(self, why: str, *, ending: bool) -> None:
         """See ``Transactions.give_up``."""
-        with self._lock:
-            is_open = self._stage is _Stage.OPEN
-            if is_open:
-                self._end(_Stage.ROLLED_BACK)
-        if is_open:
-            self.producer.ended()
-            self._collected.fail(NotSent(f"{why}; its transaction is rolled back"))
-        elif ending or self._stage in {_Stage.PREPARED, _Stage.IN_DOUBT}:
+        rolled_back = NotSent(f"{why}; its transaction is rolled back")
+        if self._end_open(rolled_back, _Stage.GIVEN_UP):
+            return
+        if ending or self._stage in {_Stage.PREPARED, _Stage.IN_DOUBT}:
             self._collected.fail(TransactionInDoubt(f"{why}: its transaction may be committed"))
+
+    def give_up_late(self, now: float) -> bool:
+        """Give it up if its time is over; whether it is."""
+        is_late = now >= self.ends_at
+        if is_late:
+            self._end_open(TransactionRefused(self._late()), _Stage.GIVEN_UP)
+        return is_late
+
+    def _end_open(self, error: VqError, stage: _Stage) -> bool:
+        with self._lock:
+            if self._stage is not _Stage.OPEN:
+                return False
+            self._given_up = error
+            self._end(stage)
+        self._collected.fail(error)
+        return True
 
     def let_go(self) -> None:
         """Keep nothing of what is prepared, or in doubt: others learn what becomes of it."""
@@ -904,9 +965,10 @@ class TransactionCore:
         self._bodies.clear()
 
     def give_up_open(self, why: str) -> None:
-        """Roll it back if it is open. Any thread."""
-        if self._stage is _Stage.OPEN:
-            self.give_up(why, ending=False)
+        """Roll it back if it is open: its thread, or task, sends nothing to it. Any thread."""
+        error = NotSent(f"{why}; its transaction is rolled back")
+        if self._end_open(error, _Stage.ROLLED_BACK):
+            self.producer.ended(self)
 
     def abandon_in_child(self, why: str) -> None:
         """See ``Transactions.abandon_in_child``; it takes no lock."""
