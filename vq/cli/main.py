@@ -85,6 +85,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "vq.cli.messages.gateway",
         "gateway",
         "Serve the cluster over HTTP, for programs without a client of vq.",
+    ),
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",
