@@ -1,6 +1,6 @@
 """Bring the catalogues of the console to the texts that its templates and pages have.
 
-    python tools/translations.py           adds what is new, with an empty text, and drops what is gone
+    python tools/translations.py           adds what is new without a text, drops what is gone
     python tools/translations.py --check   fails if a text is missing or not used any more
 
 English is in the templates and in ``N_("…")``; ``vq/console/locale/*/messages.po`` has the others.

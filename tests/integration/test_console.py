@@ -3,7 +3,6 @@
 Pictures of all pages stay in ``.test-artifacts/console``: they are there to be looked at.
 """
 
-import re
 import signal
 import threading
 from pathlib import Path
