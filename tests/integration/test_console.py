@@ -124,7 +124,7 @@ def test_a_dead_letter_is_sent_again(browser, console, cluster) -> None:
             factory.create_consumer(settings) as consumer,
         ):
             consumer.subscribe("charges", 64 * 1024, handle).start()
-            producer.send(vq.Message("charges", b"<script>7</script>"))
+            producer.send_sync(vq.Message("charges", b"<script>7</script>"))
             stop.wait(60)
         gone.set()
 

@@ -1,35 +1,49 @@
 """The process of a console: the database opened, and HTTP served until it is told to stop."""
 
-import socket
-from collections.abc import Callable
-from typing import Any, Final
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import uvicorn
 
 from vq.console.app import ConsoleApp
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
+from vq.errors import AddressUnavailable
+from vq.log_lines import get_logger
+from vq.model import Address
+from vq.remoting.ports import port_error
 
-_STOP_S: Final = 5
+logger = get_logger(__name__)
+#: Streams of news go on until they are cut: nothing is lost with them.
+_STOP_S: Final = 1
+_KEEP_ALIVE_S: Final = 75
 
 
-class _Server(uvicorn.Server):
-    """Says when it listens."""
+class ConsoleServer(uvicorn.Server):
+    """Says when it listens, and leaves signals to whoever runs it."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[str], None]) -> None:
         super().__init__(config)
         self._told = started
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install nothing."""
+        yield
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Listen, and say where."""
-        await super().startup(sockets)
+        await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
-            found = self.servers[0].sockets[0].getsockname()
-            host = f"[{found[0]}]" if ":" in found[0] else found[0]
-            self._told(f"http://{host}:{found[1]}/")
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._told(f"http://{Address(host, port)}/")
 
 
-def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
+async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
@@ -38,22 +52,42 @@ def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
 
     Raises:
         DatabaseFailed: The database cannot be opened.
-        InvalidArgument: A setting is not valid.
+        AddressUnavailable: The port is taken, or the address is not of this machine.
     """
+    why = port_error(Address(config.host, config.port))
+    if why is not None:
+        raise AddressUnavailable(
+            f"the console cannot listen at {config.host}:{config.port} ({why}); choose another "
+            "with --port, 0 takes a free one"
+        )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     database = Database(config.database)
     try:
-        database.upgrade()
-        app: Any = ConsoleApp(config, database).asgi()
-        settings = uvicorn.Config(
-            app,
-            host=config.host,
-            port=config.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_STOP_S,
-            lifespan="on",
+        await asyncio.to_thread(database.upgrade)
+        server = ConsoleServer(
+            uvicorn.Config(
+                ConsoleApp(config, database).asgi(),
+                host=config.host,
+                port=config.port,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=bool(config.public_url),
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_STOP_S,
+                lifespan="on",
+            ),
+            started,
         )
-        _Server(settings, started).run()
+
+        def stop() -> None:
+            server.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        await server.serve()
     finally:
         database.close()
+    logger.info("console has stopped")

@@ -1,5 +1,6 @@
 """``vq console``: serve the web console; make and change its accounts."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -116,7 +117,7 @@ def console(
             invocation.output.line(f"console  {address}")
         sys.stdout.flush()
 
-    serve(config, started)
+    asyncio.run(serve(config, started))
 
 
 def _url(database: str | None) -> str:
