@@ -12,10 +12,37 @@ if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
     from vq.coordination.topics.topics import TopicExists
     from vq.coordination.tree.reading import TopicView
+    from vq.coordination.tree.values.allocations import FailedMove
     from vq.coordination.tree.values.audit import UncleanElection
     from vq.coordination.tree.values.cluster import ClusterSettings
     from vq.coordination.tree.values.consumers import CommittedOffset
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
+    from vq.operations.allocation.advisor import judge, propose
+    from vq.operations.allocation.applying import (
+        AllocationBusy,
+        AllocationRun,
+        MovedMeanwhile,
+        PlanOutdated,
+        RunMove,
+    )
+    from vq.operations.allocation.board import BrokenGoal, GoalScore
+    from vq.operations.allocation.changes import PlanChange
+    from vq.operations.allocation.facts import (
+        AllocatedTopic,
+        AllocationFacts,
+        GroupLoad,
+        MeasuredPartition,
+    )
+    from vq.operations.allocation.goals import AllocationGoals, HardGoal, LoadGoal, RequiredLabel
+    from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
+    from vq.operations.allocation.plans import (
+        AllocatedGroup,
+        AllocatedMove,
+        AllocationPlan,
+        GroupSums,
+        KeptLoad,
+        PlannedTopic,
+    )
     from vq.operations.archives.archive_runs import (
         ArchiveNodeRun,
         ArchiveRun,
@@ -109,6 +136,33 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "vq.operations.allocation.advisor": ("judge", "propose"),
+    "vq.operations.allocation.applying": (
+        "AllocationBusy",
+        "AllocationRun",
+        "MovedMeanwhile",
+        "PlanOutdated",
+        "RunMove",
+    ),
+    "vq.operations.allocation.board": ("BrokenGoal", "GoalScore"),
+    "vq.operations.allocation.changes": ("PlanChange",),
+    "vq.operations.allocation.facts": (
+        "AllocatedTopic",
+        "AllocationFacts",
+        "GroupLoad",
+        "MeasuredPartition",
+    ),
+    "vq.operations.allocation.goals": ("AllocationGoals", "HardGoal", "LoadGoal", "RequiredLabel"),
+    "vq.operations.allocation.plan_json": ("plan_from_json", "plan_to_json", "wanted_moves"),
+    "vq.operations.allocation.plans": (
+        "AllocatedGroup",
+        "AllocatedMove",
+        "AllocationPlan",
+        "GroupSums",
+        "KeptLoad",
+        "PlannedTopic",
+    ),
+    "vq.coordination.tree.values.allocations": ("FailedMove",),
     "vq.operations.archives.archive_runs": (
         "ArchiveNodeRun",
         "ArchiveRun",
@@ -215,6 +269,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AllocatedGroup",
+    "AllocatedMove",
+    "AllocatedTopic",
+    "AllocationBusy",
+    "AllocationFacts",
+    "AllocationGoals",
+    "AllocationPlan",
+    "AllocationRun",
     "ArchiveNodeRun",
     "ArchiveRun",
     "ArchiveRunUnknown",
@@ -222,6 +284,7 @@ __all__ = [
     "ArchivedBlock",
     "BadPartition",
     "BalancePlan",
+    "BrokenGoal",
     "BrokerJob",
     "BrokerReport",
     "ChangeUnknown",
@@ -247,36 +310,45 @@ __all__ = [
     "DrainedGroup",
     "DrainedNode",
     "ExportedOffset",
+    "FailedMove",
     "FaultKind",
     "Finding",
     "FoundMessages",
     "GapKind",
     "GivenUp",
     "Goal",
+    "GoalScore",
     "GroupContract",
     "GroupDeletion",
     "GroupDescription",
     "GroupDrain",
     "GroupExport",
+    "GroupLoad",
     "GroupMember",
     "GroupPlace",
     "GroupProgress",
     "GroupSummary",
+    "GroupSums",
     "GroupTerms",
     "GroupTopic",
     "GroupView",
+    "HardGoal",
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
+    "KeptLoad",
     "LagFacts",
     "LagThresholds",
     "LagVerdict",
     "LetterState",
     "Level",
+    "LoadGoal",
+    "MeasuredPartition",
     "MeasuredRange",
     "MessageRange",
     "Move",
     "Moved",
+    "MovedMeanwhile",
     "NodeInfo",
     "NodeJobs",
     "OpenedTopic",
@@ -285,14 +357,19 @@ __all__ = [
     "PartitionDescription",
     "PartitionEnds",
     "PartitionMove",
+    "PlanChange",
+    "PlanOutdated",
     "PlannedGroup",
     "PlannedMember",
+    "PlannedTopic",
     "ProducerEdge",
     "ReadPlacement",
     "Removal",
+    "RequiredLabel",
     "Resending",
     "Reset",
     "ResetUnknown",
+    "RunMove",
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
@@ -327,8 +404,13 @@ __all__ = [
     "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
+    "judge",
     "judge_lag",
+    "plan_from_json",
+    "plan_to_json",
+    "propose",
     "sequence_fault",
+    "wanted_moves",
     "why_stopped",
 ]
 

@@ -81,6 +81,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings.",
     ),
+    "balance": Entry(
+        "vq.cli.cluster.balance",
+        "balance",
+        "Give topics to broker groups by measured load: plan, apply, watch, cancel.",
+    ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",
         "lag_exporter",
