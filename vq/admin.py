@@ -12,10 +12,37 @@ if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
     from vq.coordination.topics.topics import TopicExists
     from vq.coordination.tree.reading import TopicView
+    from vq.coordination.tree.values.allocations import FailedMove
     from vq.coordination.tree.values.audit import UncleanElection
     from vq.coordination.tree.values.cluster import ClusterSettings
     from vq.coordination.tree.values.consumers import CommittedOffset
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
+    from vq.operations.allocation.advisor import judge, propose
+    from vq.operations.allocation.applying import (
+        AllocationBusy,
+        AllocationRun,
+        MovedMeanwhile,
+        PlanOutdated,
+        RunMove,
+    )
+    from vq.operations.allocation.board import BrokenGoal, GoalScore
+    from vq.operations.allocation.changes import PlanChange
+    from vq.operations.allocation.facts import (
+        AllocatedTopic,
+        AllocationFacts,
+        GroupLoad,
+        MeasuredPartition,
+    )
+    from vq.operations.allocation.goals import AllocationGoals, HardGoal, LoadGoal, RequiredLabel
+    from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
+    from vq.operations.allocation.plans import (
+        AllocatedGroup,
+        AllocatedMove,
+        AllocationPlan,
+        GroupSums,
+        KeptLoad,
+        PlannedTopic,
+    )
     from vq.operations.archives.archive_runs import (
         ArchiveNodeRun,
         ArchiveRun,
@@ -116,6 +143,33 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "vq.operations.allocation.advisor": ("judge", "propose"),
+    "vq.operations.allocation.applying": (
+        "AllocationBusy",
+        "AllocationRun",
+        "MovedMeanwhile",
+        "PlanOutdated",
+        "RunMove",
+    ),
+    "vq.operations.allocation.board": ("BrokenGoal", "GoalScore"),
+    "vq.operations.allocation.changes": ("PlanChange",),
+    "vq.operations.allocation.facts": (
+        "AllocatedTopic",
+        "AllocationFacts",
+        "GroupLoad",
+        "MeasuredPartition",
+    ),
+    "vq.operations.allocation.goals": ("AllocationGoals", "HardGoal", "LoadGoal", "RequiredLabel"),
+    "vq.operations.allocation.plan_json": ("plan_from_json", "plan_to_json", "wanted_moves"),
+    "vq.operations.allocation.plans": (
+        "AllocatedGroup",
+        "AllocatedMove",
+        "AllocationPlan",
+        "GroupSums",
+        "KeptLoad",
+        "PlannedTopic",
+    ),
+    "vq.coordination.tree.values.allocations": ("FailedMove",),
     "vq.operations.archives.archive_runs": (
         "ArchiveNodeRun",
         "ArchiveRun",
@@ -249,6 +303,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AllocatedGroup",
+    "AllocatedMove",
+    "AllocatedTopic",
+    "AllocationBusy",
+    "AllocationFacts",
+    "AllocationGoals",
+    "AllocationPlan",
+    "AllocationRun",
     "ArchiveNodeRun",
     "ArchiveRun",
     "ArchiveRunUnknown",
@@ -256,6 +318,7 @@ __all__ = [
     "ArchivedBlock",
     "BadPartition",
     "BalancePlan",
+    "BrokenGoal",
     "BrokerJob",
     "BrokerReport",
     "Cause",
@@ -287,38 +350,47 @@ __all__ = [
     "Explanation",
     "ExportedNode",
     "ExportedOffset",
+    "FailedMove",
     "FaultKind",
     "Finding",
     "FoundMessages",
     "GapKind",
     "GivenUp",
     "Goal",
+    "GoalScore",
     "GroupContract",
     "GroupDeletion",
     "GroupDescription",
     "GroupDrain",
     "GroupExport",
+    "GroupLoad",
     "GroupMember",
     "GroupPlace",
     "GroupProgress",
     "GroupSummary",
+    "GroupSums",
     "GroupTerms",
     "GroupTopic",
     "GroupView",
+    "HardGoal",
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
     "ImportAction",
     "ImportStep",
+    "KeptLoad",
     "LagFacts",
     "LagThresholds",
     "LagVerdict",
     "LetterState",
     "Level",
+    "LoadGoal",
+    "MeasuredPartition",
     "MeasuredRange",
     "MessageRange",
     "Move",
     "Moved",
+    "MovedMeanwhile",
     "NodeInfo",
     "NodeJobs",
     "OpenedTopic",
@@ -327,16 +399,21 @@ __all__ = [
     "PartitionDescription",
     "PartitionEnds",
     "PartitionMove",
+    "PlanChange",
+    "PlanOutdated",
     "PlannedGroup",
     "PlannedImport",
     "PlannedMember",
+    "PlannedTopic",
     "ProducerEdge",
     "ReadPlacement",
     "Removal",
     "RepairedNode",
+    "RequiredLabel",
     "Resending",
     "Reset",
     "ResetUnknown",
+    "RunMove",
     "SearchGap",
     "SearchedPartition",
     "SettingsUnknown",
@@ -377,9 +454,14 @@ __all__ = [
     "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
+    "judge",
     "judge_lag",
+    "plan_from_json",
+    "plan_to_json",
+    "propose",
     "read_tree",
     "sequence_fault",
+    "wanted_moves",
     "why_stopped",
 ]
 

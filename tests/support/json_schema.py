@@ -22,11 +22,10 @@ _WORDS = {"type", "properties", "required", "items", "additionalProperties"}
 
 def schema_of(arguments: Sequence[str]) -> Mapping[str, Any]:
     """Return the schema of what a command line prints with ``--json``."""
-    both = " ".join(arguments[:2])
-    for option in ("--delete", "--deleted"):
-        if option in arguments:
+    known, both = schemas(), " ".join(arguments[:2])
+    for option in ("--all", "--delete", "--deleted", "--partitions", "--topics"):
+        if option in arguments and f"{both} {option}" in known:
             both += f" {option}"
-    known = schemas()
     return known[both if both in known else arguments[0]]
 
 

@@ -67,7 +67,9 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.PING, "request"): Sample(wire.PingRequest()),
     (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
     (Command.STATUS, "request"): Sample(
-        wire.StatusRequest(with_partitions=True, after_topic="orders", after_partition=2)
+        wire.StatusRequest(
+            with_partitions=True, after_topic="orders", after_partition=2, with_numbers=True
+        )
     ),
     (Command.STATUS, "response"): Sample(
         wire.StatusResponse(
@@ -107,6 +109,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     held_bytes=4000,
                     held_since_ms=1763800001000,
                     end_unknown=True,
+                    next_number=40,
+                    number_known=True,
                 )
             ],
             requests_waiting=5,

@@ -96,6 +96,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "explain",
         "Say why something does not happen, what that rests on, and what mends it.",
     ),
+    "balance": Entry(
+        "vq.cli.cluster.balance",
+        "balance",
+        "Give topics to broker groups by measured load: plan, apply, watch, cancel.",
+    ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",
         "lag_exporter",

@@ -5,6 +5,7 @@ on what, and the command that does it. ``vq.Admin``, ``vq.aio.Admin`` and the pa
 ``docs/reference/operations.md`` are made of it.
 """
 
+from vq.operations.allocation import applying, measuring, planning
 from vq.operations.archives import archive_runs, archives
 from vq.operations.brokers import (
     blocks,
@@ -66,6 +67,19 @@ class Operations:
     plan_moves = row(partitions.plan_moves, PLAN, DESCRIBE, TOPIC, "topic move")
     plan_emptying = row(partitions.plan_emptying, PLAN, DESCRIBE, CLUSTER, "broker drain")
     move = row(partitions.move_all, ACT, MANAGE, TOPIC, "topic move", of="planned")
+
+    # Topics for broker groups by load
+    group_loads = row(measuring.group_loads, ASK, DESCRIBE, CLUSTER, "balance load")
+    measure_allocation = row(measuring.measure_allocation, ASK, DESCRIBE, CLUSTER, "balance load")
+    plan_allocation = row(planning.plan_allocation, PLAN, DESCRIBE, CLUSTER, "balance plan")
+    allocation_changes = row(planning.allocation_changes, ASK, DESCRIBE, CLUSTER, "balance apply")
+    apply_allocation = row(applying.apply_allocation, ACT, MANAGE, CLUSTER, "balance apply")
+    resume_allocation = row(applying.resume_allocation, ACT, MANAGE, CLUSTER, "balance resume")
+    cancel_allocation = row(applying.cancel_allocation, ACT, MANAGE, CLUSTER, "balance cancel")
+    list_allocations = row(applying.list_allocations, ASK, DESCRIBE, CLUSTER, "balance progress")
+    describe_allocation = row(
+        applying.describe_allocation, ASK, DESCRIBE, CLUSTER, "balance progress"
+    )
 
     # Consumer groups
     list_groups = row(groups.list_groups, ASK, DESCRIBE, GROUP, "group list")

@@ -99,17 +99,19 @@ class PingResponse(_message.Message):
     def __init__(self, wall_ms: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("with_partitions", "after_topic", "after_partition")
+    __slots__ = ("with_partitions", "after_topic", "after_partition", "with_numbers")
     WITH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
     AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    WITH_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     with_partitions: bool
     after_topic: str
     after_partition: int
-    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ...) -> None: ...
+    with_numbers: bool
+    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., with_numbers: _Optional[bool] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms", "end_unknown", "ahead_ms")
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms", "end_unknown", "ahead_ms", "next_number", "number_known")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +132,8 @@ class PartitionStatus(_message.Message):
     HELD_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     log_start_offset: int
@@ -150,7 +154,9 @@ class PartitionStatus(_message.Message):
     held_since_ms: int
     end_unknown: bool
     ahead_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ..., held_by: _Optional[str] = ..., held_from: _Optional[int] = ..., held_bytes: _Optional[int] = ..., held_since_ms: _Optional[int] = ..., end_unknown: _Optional[bool] = ..., ahead_ms: _Optional[int] = ...) -> None: ...
+    next_number: int
+    number_known: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ..., held_by: _Optional[str] = ..., held_from: _Optional[int] = ..., held_bytes: _Optional[int] = ..., held_since_ms: _Optional[int] = ..., end_unknown: _Optional[bool] = ..., ahead_ms: _Optional[int] = ..., next_number: _Optional[int] = ..., number_known: _Optional[bool] = ...) -> None: ...
 
 class CopyStatus(_message.Message):
     __slots__ = ("node", "partitions", "bytes_behind", "ms_behind")

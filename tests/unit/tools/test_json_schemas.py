@@ -14,6 +14,9 @@ WITHOUT = {"broker", "gateway", "lag-exporter"}
 MORE = {
     "error",
     "remark",
+    "balance load --partitions",
+    "balance load --topics",
+    "balance progress --all",
     "cluster diverged --delete",
     "dlq read --content",
     "topic list --deleted",

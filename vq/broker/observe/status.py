@@ -18,6 +18,7 @@ from vq.broker.logs.old_blocks import ahead_ms_of
 from vq.broker.observe.vitals import Vitals
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.replication.following import Follower
+from vq.broker.serving.reading import latest_number
 from vq.clock import Clock
 from vq.model import Replication
 from vq.remoting import wire_pb2 as wire
@@ -26,7 +27,7 @@ from vq.remoting.connection import RequestId
 #: Size at which an answer takes no further partition; the client asks for the rest.
 _PARTITIONS_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 2
 #: Extra bytes of a partition and of a damaged range in Hessian, which names every field.
-_PARTITION_EXTRA_BYTES: Final = 192
+_PARTITION_EXTRA_BYTES: Final = 240
 _RANGE_EXTRA_BYTES: Final = 64
 #: Damaged ranges of one partition, and in one answer; VERIFY returns all of a partition.
 RANGES_PER_PARTITION: Final = 4
@@ -89,11 +90,12 @@ class StatusReport:
             if facts.status not in _FIRST_ANSWER or more:
                 _tell(response, facts, told)
         if request.with_partitions:
-            self._tell_partitions(response, (request.after_topic, request.after_partition))
+            self._tell_partitions(response, request)
         return response
 
-    def _tell_partitions(self, response: wire.StatusResponse, after: tuple[str, int]) -> None:
+    def _tell_partitions(self, response: wire.StatusResponse, asked: wire.StatusRequest) -> None:
         channels, verifier = self._channels, self._verifier
+        after = asked.after_topic, asked.after_partition
         ranges, size = RANGES_PER_ANSWER, 0
         not_copied = self._follower.not_copied()
         for key in sorted(channels if not after[0] else [k for k in channels if k > after]):
@@ -104,6 +106,9 @@ class StatusReport:
             told = response.partitions.add()
             told.CopyFrom(_partition(channel))
             told.ahead_ms = ahead_ms_of(channel, self._clock)
+            if asked.with_numbers:
+                number = latest_number(channel)
+                told.next_number, told.number_known = number or 0, number is not None
             told.not_copied = not_copied.get(channel, "")[:_REASON_CHARS_MAX]
             held = self._retainer.held.get(channel)
             if held is not None:

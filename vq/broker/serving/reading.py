@@ -384,7 +384,7 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
         epoch=channel.role.epoch,
         end_unknown=not channel.knows_end,
     )
-    number = _latest_number(channel)
+    number = latest_number(channel)
     response.latest_number, response.latest_number_known = number or 0, number is not None
     if header.by_time:
         response.offset = min(_offset_at_time(parts, header.time_ms), channel.read_limit)
@@ -445,7 +445,7 @@ def _number_at(parts: list[Channel], offset: int) -> int | None:
     return None
 
 
-def _latest_number(channel: Channel) -> int | None:
+def latest_number(channel: Channel) -> int | None:
     """Return the number of the first message behind what readers see; None: it is not known."""
     try:
         return _number_at([channel], channel.read_limit)

@@ -36,12 +36,14 @@ from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.errors import CoordinationError
 from vq.log_lines import get_logger
 
-__all__ = ["ARCHIVE", "JobLease", "LeaseNotHeld", "read_holder"]
+__all__ = ["ALLOCATION", "ARCHIVE", "JobLease", "LeaseNotHeld", "read_holder"]
 
 logger = get_logger(__name__)
 
 #: The job that makes a run of the archive every day.
 ARCHIVE: Final = "archive"
+#: The job that moves partitions as a plan says.
+ALLOCATION: Final = "allocation"
 #: How often the lease is looked at although no watch fired.
 AUDIT_S: Final = 60.0
 _BACKOFF: Final = Backoff(first_s=0.1, most_s=10.0)

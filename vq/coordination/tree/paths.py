@@ -31,6 +31,9 @@ of repeatable writes in ``writes``.
     archive/runs                          RunCounter      the number of the next run
       <n>                                 RunOrder        what every node is to archive
         <group>:<node>                    RunResult       what one node has done of it
+    allocations/<plan>                    AllocationOrder which partitions go to which groups
+      progress                            AllocationProgress  how far that is
+      cancel                              AllocationCancel  somebody wants it to end
     writes/<write>/…                                      who writes repeatable writes: ``writes``
 """
 
@@ -49,3 +52,4 @@ SLOT_MARKS: Final = "slot_marks"
 LEASES: Final = "leases"
 ARCHIVE: Final = "archive"
 DECISIONS: Final = "decisions"
+ALLOCATIONS: Final = "allocations"

@@ -438,20 +438,9 @@ async def _bounds_now(
     cluster: ClusterClient, group: str
 ) -> tuple[dict[TopicPartition, PartitionEnds | None], list[TopicPartition]]:
     """Return the ends of all partitions, and those whose end the master does not know yet."""
-    try:
-        found = await master_and_epoch(cluster, group)
-    except Unreadable as error:
-        raise NotMaster(f"the master of broker group {group} cannot be read: {error}") from error
-    if found is None:
-        raise NotMaster(f"broker group {group} has no master now")
-    master, request = found[0], StatusRequest(with_partitions=True)
     ends: dict[TopicPartition, PartitionEnds | None] = {}
     unknown: list[TopicPartition] = []
-    while True:
-        answer, _ = await cluster.request(master.address, Command.STATUS, request)
-        assert isinstance(answer, StatusResponse)
-        if not answer.master or answer.group != group:
-            raise NotMaster(f"{master.address} does not lead broker group {group} now")
+    for answer in await ask_master(cluster, group):
         for each in answer.partitions:
             if each.end_unknown:
                 unknown.append(TopicPartition(each.topic, each.partition))
@@ -460,8 +449,35 @@ async def _bounds_now(
                 if each.state in FAILED_STATES
                 else PartitionEnds(each.log_start_offset, each.high_watermark, each.log_end_offset)
             )
+    return ends, unknown
+
+
+async def ask_master(
+    cluster: ClusterClient, group: str, *, with_numbers: bool = False
+) -> list[StatusResponse]:
+    """Return the answers to STATUS of a group's master, which list all its partitions together.
+
+    Raises:
+        NotMaster: The group has no master now.
+        Unreachable, TimedOut: The master does not answer.
+    """
+    try:
+        found = await master_and_epoch(cluster, group)
+    except Unreadable as error:
+        raise NotMaster(f"the master of broker group {group} cannot be read: {error}") from error
+    if found is None:
+        raise NotMaster(f"broker group {group} has no master now")
+    master = found[0]
+    request = StatusRequest(with_partitions=True, with_numbers=with_numbers)
+    answers = []
+    while True:
+        answer, _ = await cluster.request(master.address, Command.STATUS, request)
+        assert isinstance(answer, StatusResponse)
+        if not answer.master or answer.group != group:
+            raise NotMaster(f"{master.address} does not lead broker group {group} now")
+        answers.append(answer)
         if not (answer.more and answer.partitions):
-            return ends, unknown
+            return answers
         last = answer.partitions[-1]
         before = (request.after_topic, request.after_partition)
         if (last.topic, last.partition) <= before:

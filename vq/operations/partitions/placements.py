@@ -25,7 +25,7 @@ from vq.coordination.brokers import group_views, registry
 from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.allocation import allocate, pool_text, too_few_nodes
 from vq.coordination.topics.placement import begin_range, move
-from vq.coordination.tree.coordinator import BadVersion
+from vq.coordination.tree.coordinator import BadVersion, Check
 from vq.coordination.tree.reading import TopicView
 from vq.coordination.tree.round_trip import bound_s
 from vq.errors import (
@@ -222,8 +222,10 @@ async def move_all(cluster: ClusterClient, planned: Sequence[Move]) -> list[Move
     return done
 
 
-async def carry_out(cluster: ClusterClient, planned: Move) -> int:
+async def carry_out(cluster: ClusterClient, planned: Move, *, only_if: Sequence[Check] = ()) -> int:
     """Move one partition; return the offset at which the new group goes on.
+
+    ``only_if`` must hold when the tree is changed, such as that a lease is held.
 
     Raises:
         BadVersion: Somebody else changed the partition meanwhile, or one of the groups has another
@@ -234,7 +236,7 @@ async def carry_out(cluster: ClusterClient, planned: Move) -> int:
     """
     try:
         async with asyncio.timeout(MOVE_TIMEOUT_S):
-            return await _carry_out(cluster, planned)
+            return await _carry_out(cluster, planned, only_if)
     except TimeoutError:
         raise TimedOut(
             f"moving {planned.placement.topic}-{planned.placement.partition} took longer than "
@@ -242,14 +244,14 @@ async def carry_out(cluster: ClusterClient, planned: Move) -> int:
         ) from None
 
 
-async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
+async def _carry_out(cluster: ClusterClient, planned: Move, only_if: Sequence[Check]) -> int:
     if not planned.is_new_log:
         await cluster.request(planned.target.address, Command.PING, PingRequest())
     try:
         sealed = await seal(cluster, planned)
         if not planned.is_new_log:
             await adopt(cluster, planned, sealed)
-        await place(cluster, planned, sealed)
+        await place(cluster, planned, sealed, only_if=only_if)
     except BaseException:
         await asyncio.shield(_undo(cluster, planned))
         raise
@@ -309,7 +311,9 @@ async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
     await cluster.request(planned.target.address, Command.ADOPT, request)
 
 
-async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
+async def place(
+    cluster: ClusterClient, planned: Move, sealed: SealResponse, *, only_if: Sequence[Check] = ()
+) -> None:
     """Last step of a move, and the one that counts: the tree names the new group."""
     if planned.is_new_log:
         moved = begin_range(planned.placement, sealed.end_offset, next_number(sealed))
@@ -318,7 +322,7 @@ async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
         moved = move(planned.placement, sealed.end_offset, group, number)
     try:
         await topics.change_placement(
-            cluster.coordinator, planned.view, moved, epochs=planned.epochs
+            cluster.coordinator, planned.view, moved, epochs=planned.epochs, only_if=only_if
         )
     except BadVersion as error:
         name, number = planned.placement.topic, planned.placement.partition

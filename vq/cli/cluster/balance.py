@@ -1,0 +1,798 @@
+"""``vq balance``: topics for broker groups by measured load; see ``vq.operations.allocation``."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.completion import broker_group_names, topic_names
+from vq.cli.base.errors import CommandFailed
+from vq.cli.base.json_schema import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    having,
+    mapping,
+    maybe,
+    record,
+    shows,
+    some,
+)
+from vq.cli.base.options import Commands, Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.options import yes_option as with_yes
+from vq.cli.base.text import in_seconds, utc
+from vq.client.cluster import ClusterClient
+from vq.errors import InvalidArgument
+from vq.model import COMMON_POOL, TopicPartition
+from vq.operations.allocation import applying, measuring
+from vq.operations.allocation import goals as goal_bounds
+from vq.operations.allocation.applying import (
+    AllocationRun,
+    apply_allocation,
+    cancel_allocation,
+    describe_allocation,
+    list_allocations,
+    resume_allocation,
+)
+from vq.operations.allocation.facts import AllocationFacts, GroupLoad
+from vq.operations.allocation.goals import AllocationGoals, LoadGoal, RequiredLabel
+from vq.operations.allocation.measuring import group_loads, measure_allocation
+from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
+from vq.operations.allocation.planning import allocation_changes, plan_allocation
+from vq.operations.allocation.plans import AllocationPlan
+from vq.operations.base.sizes import bytes_text
+
+_GROUP: Final = record(
+    group=TEXT,
+    pool=TEXT,
+    labels=mapping(TEXT),
+    racks=some(TEXT),
+    alive=TRUTH,
+    draining=TRUTH,
+    nodes=WHOLE,
+    partitions=maybe(WHOLE),
+    bytes_per_s=maybe(NUMBER),
+    messages_per_s=maybe(NUMBER),
+    copied_bytes_per_s=maybe(NUMBER),
+    stored_bytes=maybe(WHOLE),
+    busy=maybe(NUMBER),
+    capacity_bytes_per_s=maybe(NUMBER),
+    flush_s=maybe(NUMBER),
+    queue_depth=maybe(WHOLE),
+    disk_bytes_free=maybe(WHOLE),
+    disk_bytes_total=maybe(WHOLE),
+    disk_growth_bytes_per_hour=maybe(WHOLE),
+    disk_full_in_hours=maybe(NUMBER),
+    error=maybe(TEXT),
+)
+_SUMS: Final = record(
+    bytes_per_s=maybe(NUMBER),
+    messages_per_s=maybe(NUMBER),
+    stored_bytes=maybe(NUMBER),
+)
+_TOPIC: Final = having(_SUMS, topic=TEXT, pool=TEXT, partitions=WHOLE, groups=WHOLE)
+_PARTITION: Final = having(_SUMS, topic=TEXT, partition=WHOLE, group=maybe(TEXT), error=maybe(TEXT))
+
+_SCORE: Final = some(
+    record(
+        goal=TEXT,
+        pool=TEXT,
+        groups=WHOLE,
+        unknown=WHOLE,
+        skew=maybe(NUMBER),
+        mean=maybe(NUMBER),
+        limit=NUMBER,
+        highest=NUMBER,
+        group=maybe(TEXT),
+        excess=NUMBER,
+    )
+)
+_BROKEN: Final = some(
+    record(goal=TEXT, group=TEXT, topic=maybe(TEXT), partition=maybe(WHOLE), reason=TEXT)
+)
+_CHANGES: Final = some(record(what=TEXT, name=TEXT, before=TEXT, now=TEXT))
+_PLAN: Final = record(
+    v=WHOLE,
+    id=TEXT,
+    cluster=TEXT,
+    source=TEXT,
+    by=TEXT,
+    made_s=NUMBER,
+    measured_s=NUMBER,
+    window_s=NUMBER,
+    goals=record(
+        soft=some(TEXT),
+        skew=NUMBER,
+        moves_max=WHOLE,
+        exclude_groups=some(TEXT),
+        exclude_topics=some(TEXT),
+        pools=mapping(TEXT),
+        labels=some(record(topic=maybe(TEXT), label=TEXT, value=TEXT)),
+        racks_min=WHOLE,
+        room_hours=NUMBER,
+        disk_used_max=NUMBER,
+    ),
+    moves=some(
+        having(
+            _SUMS,
+            **{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT},
+            start=WHOLE,
+            version=WHOLE,
+            goal=TEXT,
+            reason=TEXT,
+        )
+    ),
+    topics=some(record(topic=TEXT, id=TEXT, min_insync=WHOLE, pool=TEXT, new_pool=TEXT)),
+    groups=some(
+        record(
+            group=TEXT,
+            pool=TEXT,
+            labels=mapping(TEXT),
+            draining=TRUTH,
+            version=WHOLE,
+            counts=TRUTH,
+            before=having(_SUMS, partitions=WHOLE),
+            after=having(_SUMS, partitions=WHOLE),
+        )
+    ),
+    score_before=_SCORE,
+    score_after=_SCORE,
+    broken_before=_BROKEN,
+    broken=_BROKEN,
+    refused=_BROKEN,
+    kept=some(record(group=TEXT, goal=TEXT, reason=TEXT)),
+    notes=some(TEXT),
+)
+_RUN: Final = record(
+    plan=TEXT,
+    state=TEXT,
+    source=TEXT,
+    ordered_by=TEXT,
+    started_s=NUMBER,
+    by=TEXT,
+    updated_s=NUMBER,
+    total=WHOLE,
+    done=WHOLE,
+    moving=some(TEXT),
+    failed=some(record(topic=TEXT, partition=WHOLE, error=TEXT)),
+    cancelled_by=maybe(TEXT),
+    error=maybe(TEXT),
+    moves=some(
+        record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, done=maybe(TRUTH))
+    ),
+)
+
+_PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(cls=Commands)
+def balance() -> None:
+    """Give topics to broker groups by measured load: plan, apply, watch, cancel."""
+
+
+# load ---------------------------------------------------------------------------------------------
+@balance.command()
+@click.option("--topics", "by", flag_value="topics", help="Measure, and show each topic.")
+@click.option("--partitions", "by", flag_value="partitions", help="Measure, and show partitions.")
+@click.option(
+    "--topic",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=topic_names,
+    help="Measure only this topic; may be given several times.",
+)
+@click.option(
+    "--top",
+    type=WholeNumber(min=1, max=1_000_000),
+    default=20,
+    metavar="N",
+    help="Show the N that get most bytes.  [20]",
+)
+@click.option(
+    "--seconds",
+    type=Seconds(min=measuring.WINDOW_S_MIN, max=measuring.WINDOW_S_MAX),
+    default=measuring.WINDOW_S_DEFAULT,
+    help="How long to measure topics and partitions.  [5]",
+)
+@shows(some(_GROUP), topics=some(_TOPIC), partitions=some(_PARTITION))
+@command_options
+def load(
+    invocation: Invocation, by: str | None, names: Sequence[str], top: int, seconds: float
+) -> None:
+    """Show the load of broker groups, or measure that of topics or partitions.
+
+    The load of a group is what its master publishes every few seconds; no broker is asked. With
+    --topics or --partitions, masters tell twice where their partitions end, --seconds apart.
+    """
+    if by is None and names:
+        raise click.UsageError("--topic needs --topics or --partitions")
+    if by is None:
+        _show_groups(invocation, invocation.call(group_loads))
+        return
+    facts = invocation.call(measure_allocation, window_s=seconds, topics=set(names) or None)
+    missing = sorted(set(names) - facts.topics.keys())
+    if missing:
+        raise InvalidArgument(f"there is no topic {missing[0]!r}; see `vq topic list`")
+    rows = _topic_rows(facts) if by == "topics" else _partition_rows(facts)
+    rows.sort(key=lambda row: -(row["bytes_per_s"] or 0.0))
+    _show_loads(invocation, rows[:top], by)
+    if len(rows) > top and invocation.output.to_terminal:
+        invocation.output.remark(f"{len(rows) - top} more; --top N shows more")
+    for name, group in facts.groups.items():
+        if group.error:
+            invocation.output.remark(f"{name}: {group.error}")
+
+
+def _show_groups(invocation: Invocation, found: Sequence[GroupLoad]) -> None:
+    output = invocation.output
+    if output.as_json:
+        output.document([_group_json(each) for each in found])
+        return
+    rows = [
+        {
+            "group": each.group,
+            "pool": each.pool or COMMON_POOL,
+            "partitions": each.partitions,
+            "bytes": _per_s(each.bytes_per_s),
+            "messages": None if each.messages_per_s is None else f"{each.messages_per_s:.1f}/s",
+            "stored": bytes_text(each.stored_bytes),
+            "free": bytes_text(each.disk_bytes_free),
+            "busy": None if each.busy is None else f"{each.busy:.0%}",
+            "flush": None if each.flush_ms is None else f"{each.flush_ms:.1f} ms",
+            "state": _group_state(each),
+        }
+        for each in found
+    ]
+    output.table(
+        rows,
+        columns=(
+            *("group", "pool", "partitions", "bytes", "messages"),
+            *("stored", "free", "busy", "flush", "state"),
+        ),
+    )
+
+
+def _group_state(group: GroupLoad) -> str:
+    if group.error:
+        return group.error
+    if not group.alive:
+        return "no master"
+    return "draining" if group.draining else "ok"
+
+
+def _group_json(group: GroupLoad) -> dict[str, Any]:
+    values = asdict(group)
+    del values["version"]
+    flush_ms = values.pop("flush_ms")
+    return {
+        **values,
+        "pool": group.pool or COMMON_POOL,
+        "racks": list(group.racks),
+        "flush_s": None if flush_ms is None else flush_ms / 1_000,
+        "error": group.error or None,
+    }
+
+
+def _per_s(rate: float | None) -> str | None:
+    return None if rate is None else f"{bytes_text(round(rate))}/s"
+
+
+def _partition_rows(facts: AllocationFacts) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "group": each.group,
+            "bytes_per_s": each.bytes_per_s,
+            "messages_per_s": each.messages_per_s,
+            "stored_bytes": each.stored_bytes,
+            "error": each.error or None,
+        }
+        for each in facts.partitions.values()
+    ]
+
+
+def _topic_rows(facts: AllocationFacts) -> list[dict[str, Any]]:
+    held: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in _partition_rows(facts):
+        held[row["topic"]].append(row)
+    return [
+        {
+            "topic": name,
+            "pool": topic.pool or COMMON_POOL,
+            "partitions": len(held[name]),
+            "groups": len({row["group"] for row in held[name]} - {None}),
+            **{each: _sum(held[name], each) for each in _SUMS["properties"]},
+        }
+        for name, topic in facts.topics.items()
+    ]
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return a sum; None: a part of it is not known."""
+    values = [row[name] for row in rows]
+    return None if None in values else sum(values)
+
+
+def _show_loads(invocation: Invocation, rows: list[dict[str, Any]], by: str) -> None:
+    output = invocation.output
+    if output.as_json:
+        output.document(rows)
+        return
+    shown = [
+        {
+            **row,
+            "bytes": _per_s(row["bytes_per_s"]),
+            "messages": None if row["messages_per_s"] is None else f"{row['messages_per_s']:.1f}/s",
+            "stored": bytes_text(row["stored_bytes"]),
+        }
+        for row in rows
+    ]
+    first = ("topic", "pool", "partitions", "groups")
+    if by == "partitions":
+        first = ("topic", "partition", "group", "error")
+    columns = (*first[:3], *first[3:4], "bytes", "messages", "stored")
+    output.table(shown, columns=columns, optional=("error",))
+
+
+# plan ---------------------------------------------------------------------------------------------
+@balance.command()
+@click.option(
+    "--goal",
+    "soft",
+    type=click.Choice([str(each) for each in LoadGoal]),
+    multiple=True,
+    help="A soft goal, the most important one first; may be given several times.  [all]",
+)
+@click.option(
+    "--skew",
+    type=Seconds(min=1, max=goal_bounds.SKEW_MAX),
+    default=1.1,
+    help="The most that a group may have, as a multiple of the mean of its pool.  [1.1]",
+)
+@click.option(
+    "--max-moves",
+    type=WholeNumber(min=0, max=goal_bounds.PLAN_MOVES_MAX),
+    default=1_000,
+    metavar="N",
+    help="The plan has at most N moves.  [1000]",
+)
+@click.option(
+    "--exclude-group",
+    "exclude_groups",
+    multiple=True,
+    metavar="GROUP",
+    shell_complete=broker_group_names,
+    help="Move nothing to or from it; may be given several times.",
+)
+@click.option(
+    "--exclude-topic",
+    "exclude_topics",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=topic_names,
+    help="Leave its partitions where they are; may be given several times.",
+)
+@click.option(
+    "--isolate",
+    "pools",
+    multiple=True,
+    metavar="TOPIC=POOL",
+    help="Give a topic to the groups of a pool; may be given several times.",
+)
+@click.option(
+    "--require",
+    "labels",
+    multiple=True,
+    metavar="[TOPIC:]LABEL=VALUE",
+    help="Only groups with this label hold partitions, or those of a topic.",
+)
+@click.option(
+    "--racks",
+    "racks_min",
+    type=WholeNumber(min=0, max=100),
+    default=0,
+    metavar="N",
+    help="Only groups whose nodes are in at least N racks.  [0]",
+)
+@click.option(
+    "--room-hours",
+    type=Seconds(min=0, max=10_000),
+    default=24.0,
+    help="A disk must have room for what comes in so many hours.  [24]",
+)
+@click.option(
+    "--disk-used",
+    "disk_used_max",
+    type=Seconds(min=0.01, max=1),
+    default=0.85,
+    help="And not be fuller then than this share.  [0.85]",
+)
+@click.option(
+    "--seconds",
+    type=Seconds(min=measuring.WINDOW_S_MIN, max=measuring.WINDOW_S_MAX),
+    default=measuring.WINDOW_S_DEFAULT,
+    help="How long to measure.  [5]",
+)
+@click.option(
+    "--move",
+    "moves",
+    multiple=True,
+    metavar="TOPIC-PARTITION=GROUP",
+    help="Judge this move in place of proposing some; may be given several times.",
+)
+@click.option(
+    "--from",
+    "source",
+    type=_PLAN_FILE,
+    metavar="FILE",
+    help="Judge the moves in the JSON of `vq report capacity`, `vq topic move` or a plan.",
+)
+@click.option(
+    "--save", type=_NEW_FILE, metavar="FILE", help="Write the plan for `vq balance apply`."
+)
+@shows(_PLAN)
+@command_options
+def plan(
+    invocation: Invocation,
+    soft: Sequence[str],
+    pools: Sequence[str],
+    labels: Sequence[str],
+    seconds: float,
+    moves: Sequence[str],
+    source: Path | None,
+    save: Path | None,
+    max_moves: int,
+    **bounds: Any,
+) -> None:
+    """Propose which partitions should be on which broker groups; changes nothing.
+
+    Hard goals are kept: no partition goes to a group that is draining, has no master, is in another
+    pool, has too few nodes or no room, or lacks a required label. Soft goals are improved in their
+    order until the highest group of each pool has at most --skew times the mean: bytes and messages
+    per second, stored bytes, number of partitions, and the spread of each topic. With --move or
+    --from, those moves are judged instead.
+
+    Exit code 1 if a move breaks a hard goal.
+    """
+    if moves and source is not None:
+        raise click.UsageError("give --move or --from, not both")
+    goals = AllocationGoals(
+        soft=tuple(LoadGoal(each) for each in soft) or tuple(LoadGoal),
+        moves_max=max_moves,
+        pools={topic: pool for topic, _, pool in map(_pair, pools)},
+        labels=tuple(map(_label, labels)),
+        **{
+            **bounds,
+            "exclude_groups": frozenset(bounds["exclude_groups"]),
+            "exclude_topics": frozenset(bounds["exclude_topics"]),
+        },
+    )
+    wanted = [_move(each) for each in moves] or None
+    if source is not None:
+        wanted = wanted_moves(_document(source))
+    found = invocation.call(
+        plan_allocation,
+        goals,
+        wanted=wanted,
+        source="" if source is None else str(source.name),
+        window_s=seconds,
+    )
+    if save is not None:
+        save.write_text(json.dumps(plan_to_json(found)) + "\n", "utf-8")
+    _show_plan(invocation, found)
+    if found.refused:
+        raise CommandFailed(f"{len(found.refused)} move(s) break a hard goal, see above")
+    if found.has_work:
+        where = "--save FILE writes it" if save is None else f"`vq balance apply {save}` does it"
+        invocation.output.remark(f"nothing was changed; {where}")
+
+
+def _pair(text: str) -> tuple[str, str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.UsageError(f"{text!r} is not TOPIC=POOL")
+    return name, equals, value
+
+
+def _label(text: str) -> RequiredLabel:
+    left, equals, value = text.partition("=")
+    topic, _, label = left.rpartition(":")
+    if not (label and equals and value):
+        raise click.UsageError(f"{text!r} is not LABEL=VALUE or TOPIC:LABEL=VALUE")
+    return RequiredLabel(label, value, topic)
+
+
+def _move(text: str) -> tuple[TopicPartition, str]:
+    place, _, group = text.partition("=")
+    topic, _, number = place.rpartition("-")
+    if not (topic and group and number.isascii() and number.isdecimal()):
+        raise click.UsageError(f"{text!r} is not TOPIC-PARTITION=GROUP, such as orders-3=b2")
+    return TopicPartition(topic, int(number)), group
+
+
+def _document(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{str(file)!r} is not JSON: {error}") from error
+
+
+def _show_plan(invocation: Invocation, found: AllocationPlan) -> None:
+    output = invocation.output
+    if output.as_json:
+        output.document(plan_to_json(found))
+        return
+    after = {(each.goal, each.pool): each for each in found.after}
+    scores = [
+        {
+            "goal": str(each.goal),
+            "pool": each.pool,
+            "groups": each.groups,
+            "before": _score_text(each.skew, each.excess),
+            "after": _score_text(
+                after[each.goal, each.pool].skew, after[each.goal, each.pool].excess
+            ),
+            "highest": after[each.goal, each.pool].group,
+        }
+        for each in found.before
+    ]
+    output.title(f"Plan {found.id}: the highest group as a multiple of the mean")
+    output.table(
+        scores,
+        columns=("goal", "pool", "groups", "before", "after", "highest"),
+        optional=("highest",),
+    )
+    if found.moves:
+        output.title("")
+        output.title(f"{len(found.moves)} move(s)")
+        output.table(
+            [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "from": each.source,
+                    "to": each.target,
+                    "bytes": _per_s(each.bytes_per_s),
+                    "reason": each.reason,
+                }
+                for each in found.moves
+            ],
+            columns=("topic", "partition", "from", "to", "bytes", "reason"),
+        )
+    for topic in found.topics:
+        if topic.pool != topic.new_pool:
+            output.remark(f"topic {topic.topic} gets the pool {topic.new_pool or COMMON_POOL}")
+    for each in found.broken:
+        name = each.group if each.partition is None else f"{each.topic}-{each.partition}"
+        output.remark(f"hard goal {each.goal} is broken for {name}: {each.reason}")
+    for kept in found.kept:
+        output.remark(f"{kept.goal}: {kept.reason}")
+    for note in found.notes:
+        output.remark(note)
+    if not found.has_work:
+        output.remark("nothing needs to be moved")
+
+
+def _score_text(skew: float | None, excess: float) -> str | None:
+    if skew is not None:
+        return f"{skew:.2f}"
+    return f"{excess:.0f} beyond even shares" if excess or skew is None else None
+
+
+# apply --------------------------------------------------------------------------------------------
+@balance.command()
+@click.argument("file", type=_PLAN_FILE)
+@click.option(
+    "--at-a-time",
+    type=WholeNumber(min=1, max=applying.AT_A_TIME_MAX),
+    default=1,
+    metavar="N",
+    help="Move N partitions at a time.  [1]",
+)
+@click.option(
+    "--pause",
+    "pause_s",
+    type=Seconds(min=0, max=applying.PAUSE_S_MAX),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait so long after each move.  [0]",
+)
+@with_yes
+@shows(record(done=TRUTH, changes=_CHANGES, run=maybe(_RUN)))
+@command_options
+def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, yes: bool) -> None:
+    """Carry out a plan of `vq balance plan --save FILE`.
+
+    It is refused if what it rests on has changed: a partition was moved, a topic or a group got
+    another pool, a group drains. Without --yes, that is all that is looked at. A move copies
+    nothing: what is stored stays readable where it is, and producers see one retry. The plan may be
+    applied again after a failure; partitions that are where it wants them stay.
+
+    Exit code 1 unless all moves are made.
+    """
+    wanted = plan_from_json(_document(file))
+    if not yes:
+        changes = invocation.call(allocation_changes, wanted)
+        output = invocation.output
+        rows = [asdict(each) for each in changes]
+        if output.as_json:
+            output.document({"done": False, "changes": rows, "run": None})
+        else:
+            output.table(rows, columns=("what", "name", "before", "now"))
+        if changes:
+            raise CommandFailed(
+                f"{len(changes)} thing(s) have changed since the plan was made; make it again"
+            )
+        invocation.only_planned(f"{len(wanted.moves)} move(s) can be made")
+        return
+
+    async def work(cluster: ClusterClient) -> AllocationRun:
+        return await apply_allocation(
+            cluster, wanted, at_a_time=at_a_time, pause_s=pause_s, on_progress=watch.see
+        )
+
+    watch = _Watch()
+    with invocation.output.progress("moving", watch.done, total=len(wanted.moves)):
+        run = invocation.call(work)
+    if invocation.output.as_json:
+        invocation.output.document({"done": True, "changes": [], "run": _run_json(run)})
+    else:
+        _show_run(invocation, run)
+    _fail_unless_done(run)
+
+
+class _Watch:
+    """Remembers how many moves are made, for the picture of progress."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def see(self, run: AllocationRun) -> None:
+        self._done = run.done
+
+    def done(self) -> int:
+        return self._done
+
+
+@balance.command()
+@click.argument("plan_id", metavar="[PLAN]", required=False)
+@with_yes
+@shows(_RUN)
+@command_options
+def resume(invocation: Invocation, plan_id: str | None, yes: bool) -> None:
+    """Go on with a plan whose process is gone, that failed, or that was cancelled.
+
+    PLAN is its id; without it, the newest one. ZooKeeper has the moves: no file is needed.
+
+    Exit code 1 unless all moves are made.
+    """
+    if not yes:
+        run = invocation.call(describe_allocation, plan_id)
+        _print_run(invocation, run)
+        invocation.only_planned(f"{run.total - run.done} move(s) are left")
+        return
+    run = invocation.call(resume_allocation, plan_id)
+    _print_run(invocation, run)
+    _fail_unless_done(run)
+
+
+@balance.command()
+@click.argument("plan_id", metavar="[PLAN]", required=False)
+@click.option(
+    "--timeout",
+    type=Seconds(min=0, max=3_600),
+    default=60.0,
+    help="Wait so long for moves that have begun.  [60]",
+)
+@shows(_RUN)
+@command_options
+def cancel(invocation: Invocation, plan_id: str | None, timeout: float) -> None:
+    """End a plan that is carried out: moves that have begun are finished, no other begins.
+
+    What was moved stays where it is. PLAN is the id; without it, the newest one.
+
+    Exit code 1 if moves are still on their way after --timeout.
+    """
+    run = invocation.call(cancel_allocation, plan_id, timeout=timeout)
+    _print_run(invocation, run)
+    if not run.has_ended:
+        raise CommandFailed(
+            f"plan {run.plan} has not ended after {timeout:g} s; `vq balance progress` shows it"
+        )
+
+
+@balance.command()
+@click.argument("plan_id", metavar="[PLAN]", required=False)
+@click.option("--all", "show_all", is_flag=True, help="Show the last ten plans, without moves.")
+@shows(_RUN, all=some(_RUN))
+@command_options
+def progress(invocation: Invocation, plan_id: str | None, show_all: bool) -> None:
+    """Show how far a plan is that is carried out, or how it ended.
+
+    PLAN is its id; without it, the newest one.
+    """
+    if show_all and plan_id is not None:
+        raise click.UsageError("give PLAN or --all, not both")
+    if not show_all:
+        _print_run(invocation, invocation.call(describe_allocation, plan_id))
+        return
+    found = invocation.call(list_allocations)
+    if invocation.output.as_json:
+        invocation.output.document([_run_json(each) for each in found])
+    else:
+        invocation.output.table(
+            [_run_row(each) for each in found],
+            columns=("plan", "state", "done", "total", "started", "ordered_by"),
+        )
+
+
+def _run_row(run: AllocationRun) -> dict[str, Any]:
+    started = utc(run.started_ms) if run.started_ms else None
+    return {**asdict(run), "started": started}
+
+
+def _print_run(invocation: Invocation, run: AllocationRun) -> None:
+    if invocation.output.as_json:
+        invocation.output.document(_run_json(run))
+    else:
+        _show_run(invocation, run)
+
+
+def _show_run(invocation: Invocation, run: AllocationRun) -> None:
+    output = invocation.output
+    values = {**_run_row(run), "moving": ", ".join(run.moving) or "nothing"}
+    shown = ["plan", "state", "source", "ordered_by", "started", "by", "done", "total", "moving"]
+    output.record(values, shown=shown)
+    for each in run.failed:
+        output.remark(f"{each.topic}-{each.partition} was not moved: {each.error}")
+    if run.cancelled_by:
+        output.remark(f"{run.cancelled_by} ended it")
+    if run.error:
+        output.remark(run.error)
+
+
+def _run_json(run: AllocationRun) -> dict[str, Any]:
+    return {
+        "plan": run.plan,
+        "state": run.state,
+        "source": run.source,
+        "ordered_by": run.ordered_by,
+        "started_s": in_seconds(run.started_ms),
+        "by": run.by,
+        "updated_s": in_seconds(run.updated_ms),
+        "total": run.total,
+        "done": run.done,
+        "moving": list(run.moving),
+        "failed": [
+            {"topic": each.topic, "partition": each.partition, "error": each.error}
+            for each in run.failed
+        ],
+        "cancelled_by": run.cancelled_by or None,
+        "error": run.error or None,
+        "moves": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "from": each.source,
+                "to": each.target,
+                "done": each.done,
+            }
+            for each in run.moves
+        ],
+    }
+
+
+def _fail_unless_done(run: AllocationRun) -> None:
+    if run.state != "done":
+        raise CommandFailed(
+            f"plan {run.plan} is {run.state}: {run.done} of {run.total} move(s) are made; "
+            "`vq balance resume` goes on with it"
+        )
