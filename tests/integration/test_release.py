@@ -4,11 +4,13 @@
 tests have.
 """
 
+import functools
+import json
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -35,10 +37,29 @@ def sdist(release: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def source(release: ModuleType, sdist: Path, tmp_path: Path) -> Path:
     """The unpacked sdist."""
-    (tmp_path / "out").mkdir()
     unpacked = release.source_of(sdist, tmp_path / "source")
     assert isinstance(unpacked, Path)
     return unpacked
+
+
+@pytest.fixture(scope="module")
+def make_wheel(
+    release: ModuleType, sdist: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[bool], Path]:
+    """Build a wheel of the sdist, with compiled loops or without, once for all tests."""
+
+    @functools.cache
+    def make(compiled: bool) -> Path:
+        place = tmp_path_factory.mktemp("wheel")
+        environ = {} if compiled else {"VQ_PURE": "1"}
+        (place / "out").mkdir()
+        made = release.build(
+            "wheel", release.source_of(sdist, place / "source"), place / "out", environ
+        )
+        assert isinstance(made, Path)
+        return made
+
+    return make
 
 
 def installed(wheel: Path, directory: Path) -> Path:
@@ -64,11 +85,11 @@ def run(python: Path, *arguments: str, cwd: Path) -> str:
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["pure", "compiled"])
 def test_a_wheel_of_the_sdist_runs_without_the_checkout(
-    release: ModuleType, source: Path, tmp_path: Path, compiled: bool
+    release: ModuleType, make_wheel: Callable[[bool], Path], tmp_path: Path, compiled: bool
 ) -> None:
     if compiled and not list(TOOLS.parent.glob("vq/_message.*.so")):
         pytest.skip("no C compiler here, or VQ_PURE is set")
-    wheel = release.build("wheel", source, tmp_path / "out", {} if compiled else {"VQ_PURE": "1"})
+    wheel = make_wheel(compiled)
     assert ("none-any" in wheel.name) is not compiled
     python = installed(wheel, tmp_path / "venv")
     where = run(python, "-c", "import vq; print(vq.__file__)", cwd=tmp_path)
@@ -81,15 +102,33 @@ def test_a_wheel_of_the_sdist_runs_without_the_checkout(
     assert "standalone" in run(python, vq, "--help", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("form", ["checkout", pytest.param("wheel", marks=pytest.mark.long)])
+def test_pip_finds_all_that_a_wheel_with_an_extra_needs_among_what_the_tests_have(
+    make_wheel: Callable[[bool], Path], tmp_path: Path
+) -> None:
+    """What it names is what its tests ran with; the long form has pip fetch that from an index."""
+    wanted = f"vq[archive] @ file://{make_wheel(False)}"
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--quiet"]
+    pip += ["--disable-pip-version-check", "--report", str(tmp_path / "report"), wanted]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    installs = json.loads((tmp_path / "report").read_text())["install"]
+    assert [each["metadata"]["name"] for each in installs] == ["vq"]
+    assert any("fsspec" in each for each in installs[0]["metadata"]["requires_dist"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["checkout", "wheel"])
 def test_the_how_to_installs_vq_with_an_extra_into_a_fresh_environment(
-    release: ModuleType, source: Path, tmp_path: Path, form: str
+    release: ModuleType,
+    make_wheel: Callable[[bool], Path],
+    source: Path,
+    tmp_path: Path,
+    form: str,
 ) -> None:
     """With pip alone, and the packages of vq from the index that it is set to."""
     wanted = f"{source}[archive]"
     if form == "wheel":
-        wheel = release.build("wheel", source, tmp_path / "out", {"VQ_PURE": "1"})
-        wanted = f"vq[archive] @ file://{wheel}"
+        wanted = f"vq[archive] @ file://{make_wheel(False)}"
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]

@@ -22,6 +22,8 @@ from vq.errors import Busy, InvalidState, PartitionFailed
 from vq.model import TopicSettings
 from vq.store.log.log import Log
 
+pytestmark = pytest.mark.virtual_time
+
 ARCHIVE = {"retention_policy": "archive"}
 
 

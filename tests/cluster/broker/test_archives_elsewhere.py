@@ -29,6 +29,8 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.log.log import LogState
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -19,6 +19,8 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 
+pytestmark = pytest.mark.virtual_time
+
 
 @dataclass
 class Pair:

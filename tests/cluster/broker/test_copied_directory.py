@@ -20,6 +20,8 @@ from vq.coordination.tree.memory import MemoryEnsemble
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.records.checked_text import encode_text
 
+pytestmark = pytest.mark.virtual_time
+
 LOG = DATA / "t" / "0"
 
 

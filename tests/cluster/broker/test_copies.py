@@ -21,6 +21,8 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
 
+pytestmark = pytest.mark.virtual_time
+
 
 def add(offset: int = 0, *, partition: int = 0, **fields: Any) -> wire.FetchPartition:
     """Add a partition of ``t``; its handle is its number."""

@@ -1,5 +1,6 @@
 """A copy deletes what its master's retention has deleted, block by block, and nothing else."""
 
+import pytest
 from support.broker import DATA
 from support.node_pair import NodePair, settled, whole
 from support.store import blocks_of
@@ -8,6 +9,8 @@ from support.waiting import until
 from vq.broker.partition.copied import begin_copying
 from vq.broker.partition.ranges import earliest
 from vq.errors import VqError
+
+pytestmark = pytest.mark.virtual_time
 
 
 def blocks(pair: NodePair, name: str) -> list[str]:

@@ -18,6 +18,8 @@ from vq.remoting.format import Command
 from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import MemoryDisk, keep_all
 
+pytestmark = pytest.mark.virtual_time
+
 PARTITION = DATA / "t" / "0"
 
 

@@ -21,6 +21,8 @@ from vq.errors import Busy
 from vq.model import TopicSettings
 from vq.store.archive import archive_writer
 
+pytestmark = pytest.mark.virtual_time
+
 KIB = 1024
 
 
@@ -279,7 +281,6 @@ async def test_a_topic_that_is_altered_meanwhile_is_left_alone(served, monkeypat
     assert not any(archived(served))
 
 
-@pytest.mark.virtual_time
 async def test_the_disks_are_looked_at_again_and_again(served):
     disk = Disk(served.node, served.disk)
     await blocks(served, 3)
@@ -290,7 +291,6 @@ async def test_the_disks_are_looked_at_again_and_again(served):
     assert asyncio.get_running_loop().time() - begun < 10
 
 
-@pytest.mark.virtual_time
 async def test_a_disk_where_nothing_is_left_is_looked_at_less_often(served, monkeypatch):
     """A look reads the times of the blocks of all partitions."""
     disk = Disk(served.node, served.disk)

@@ -11,6 +11,8 @@ from vq.broker.base.facts import FactKind
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.remoting import wire_pb2 as wire
 
+pytestmark = pytest.mark.virtual_time
+
 #: Fields of STATUS that are no facts: what is wrong with a node is judged of several parts, and
 #: partitions are told as far as they fit.
 BESIDE = {"problems", "partitions", "more"}

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from dataclasses import replace
 
 import pytest
@@ -24,6 +23,8 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply, described_error
+
+pytestmark = pytest.mark.virtual_time
 
 
 # Waiting and waking -------------------------------------------------------------------------------
@@ -107,9 +108,9 @@ async def test_a_request_answers_the_one_that_waits_and_takes_its_place(served):
 
 async def test_a_wait_ends_in_time_and_empty(served):
     """Nothing is lost: the partitions stay in the session."""
-    begin = time.monotonic()
+    begin = asyncio.get_running_loop().time()
     assert await served.client.fetch(0, add(0), max_wait_ms=20) == {}
-    assert time.monotonic() - begin >= 0.02
+    assert asyncio.get_running_loop().time() - begin == pytest.approx(0.02)
     waiting = served.client.send_fetch(1)
     await until(lambda: served.node.parts.server.reads_waiting == 1)
     await fill(served.client, [0])

@@ -21,6 +21,8 @@ from vq.errors import (
 )
 from vq.remoting.messages import described_error
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_an_error_of_one_partition_leaves_the_others_alone(served):
     """Each has its own status; the request is done, and the handle has left the session."""

@@ -22,6 +22,8 @@ from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.log.log import Log
 
+pytestmark = pytest.mark.virtual_time
+
 
 def files(disk: MemoryDisk) -> dict[PurePath, bytes]:
     """The blocks of topic ``t``, without the space taken ahead."""
@@ -70,7 +72,6 @@ async def test_a_node_with_a_limit_catches_up(pair):
     await until(pair.same)
 
 
-@pytest.mark.virtual_time
 async def test_many_partitions_that_lack_little_each_are_slowed_too(cluster: MemoryCluster):
     """Each of them fits into one answer, and all of them together count."""
     master = await cluster.start()

@@ -20,6 +20,8 @@ from vq.store.care.divergence import diverged
 from vq.store.disk.memory_disk import keep_all
 from vq.store.log.log import LogBegin
 
+pytestmark = pytest.mark.virtual_time
+
 
 def channel(node: BrokerNode, topic: str = "t") -> Channel:
     return node.parts.partitions.channels[topic, 0]
@@ -48,7 +50,6 @@ async def start_pair(cluster: MemoryCluster) -> tuple[BrokerNode, BrokerNode, Cl
     return master, copy, client
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", ["damaged", "gone"])
 async def test_a_master_that_lost_bytes_has_no_copy_cut(cluster, fault):
     """The copy may be the only place that has them."""
@@ -76,7 +77,6 @@ async def test_a_master_that_lost_bytes_has_no_copy_cut(cluster, fault):
     assert diverged(DATA / "t" / "0", cluster.disks["b1-n2"]) == []
 
 
-@pytest.mark.virtual_time
 async def test_after_a_new_connection_only_what_is_flushed_counts(cluster):
     master, copy, client = await start_pair(cluster)
     cluster.flushers["b1-n2"].held = True
@@ -141,7 +141,6 @@ async def test_what_was_cut_stays_when_the_next_range_begins(cluster):
     assert any(diverged(DATA / "t" / name, disk) for name in names)
 
 
-@pytest.mark.virtual_time
 async def test_a_group_without_topics_reports_no_problem(cluster, monkeypatch):
     """Nothing is asked for, so nothing has to be answered."""
     monkeypatch.setattr(copying, "WAIT_S", 0.1)
@@ -182,7 +181,6 @@ async def test_copying_goes_on_after_a_defect_behind_a_flush(cluster, monkeypatc
     assert master.parts.context.role.named == 2
 
 
-@pytest.mark.virtual_time
 async def test_a_comparison_that_ends_when_this_node_leads_hides_nothing(cluster, monkeypatch):
     """What the last master told is less than what this one shows by then."""
     master, copy, client = await start_pair(cluster)

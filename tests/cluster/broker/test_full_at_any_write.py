@@ -19,6 +19,8 @@ from support.waiting import WAIT_S, until
 from vq.errors import Busy, DiskFull, UnknownTopic, VqError
 from vq.store.records.record import decode_records
 
+pytestmark = pytest.mark.virtual_time
+
 #: What takes space; ``open`` is of a file that is made, or one that is there.
 NEEDS_SPACE = frozenset({"pwrite", "allocate", "mkdir"})
 
@@ -121,7 +123,6 @@ async def one_run(at: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.virtual_time
 async def test_a_disk_that_is_full_at_any_write_loses_nothing_and_takes_messages_again() -> None:
     at = 0
     while True:
@@ -178,7 +179,6 @@ async def one_copy(at: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.virtual_time
 async def test_a_copy_whose_disk_is_full_at_any_write_is_in_sync_again_and_equal() -> None:
     at = 0
     while True:

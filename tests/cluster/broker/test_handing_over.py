@@ -21,6 +21,8 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 
+pytestmark = pytest.mark.virtual_time
+
 
 @dataclass
 class Group:
@@ -133,7 +135,6 @@ async def test_a_send_that_waits_in_vain_for_an_epoch_is_refused(group: Group) -
         await client.put("t", 0, [message(b"x")], epoch=9)
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("how", ["switch", "drain", "stop"])
 async def test_a_topic_with_too_few_nodes_in_sync_hinders_no_hand_over(
     group: Group, monkeypatch: pytest.MonkeyPatch, how: str
@@ -163,7 +164,6 @@ async def test_a_topic_with_too_few_nodes_in_sync_hinders_no_hand_over(
     cluster.flushers["b1-n3"].release()
 
 
-@pytest.mark.virtual_time
 async def test_a_drained_master_whose_heir_does_not_come_holds_sends_seldom(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +184,6 @@ async def test_a_drained_master_whose_heir_does_not_come_holds_sends_seldom(
     await until(lambda: group.nodes["n2"].epoch == 2, timeout_s=3.0)
 
 
-@pytest.mark.virtual_time
 async def test_a_master_that_claims_its_group_anew_meanwhile_has_not_handed_over(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +228,6 @@ async def test_a_node_that_does_not_claim_changes_nothing(
     assert (state.master, state.epoch, state.successor) == ("n1", 1, "")
 
 
-@pytest.mark.virtual_time
 async def test_a_node_that_dies_half_way_changes_nothing(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

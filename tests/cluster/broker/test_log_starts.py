@@ -15,6 +15,8 @@ from vq.coordination.tree.values.brokers import GroupState
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import Log, LogBegin, LogConfig
 
+pytestmark = pytest.mark.virtual_time
+
 
 def aside(disk: MemoryDisk) -> list[str]:
     return [name for name in disk.listdir(DATA / "t") if name.startswith("0.")]

@@ -17,6 +17,8 @@ from vq.store.log.begun import BEGUN_NAME
 from vq.store.log.checkpoint import Checkpoint
 from vq.store.records.format import CHECKPOINT_NAME
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_readers_and_senders_of_a_lost_log_are_told(cluster, caplog):
     """Wherever they are: no offset of it is said to lie outside of what there is."""

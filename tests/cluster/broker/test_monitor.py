@@ -12,6 +12,8 @@ from vq.coordination.brokers.registry import nodes
 from vq.errors import AddressUnavailable, UnknownTopic
 from vq.model import Address
 
+pytestmark = pytest.mark.virtual_time
+
 PORT = 9000
 
 

@@ -6,6 +6,8 @@ from support.broker import Client, message
 from vq.remoting.format import Place
 from vq.store.records.format import CONTROL_BYTES
 
+pytestmark = pytest.mark.virtual_time
+
 SIZE = CONTROL_BYTES + 20 + 2  # of a batch with one message of two bytes
 
 

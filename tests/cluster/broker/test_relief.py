@@ -19,6 +19,8 @@ from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import DiskFull
 from vq.model import TopicSettings
 
+pytestmark = pytest.mark.virtual_time
+
 KIB = 1024
 
 
@@ -236,7 +238,6 @@ async def test_only_archives_go_early_where_blocks_become_archives(served):
     assert starts(served, "t") == [ends[-1]]
 
 
-@pytest.mark.virtual_time
 async def test_under_pressure_a_pass_follows_soon_and_not_again_in_vain(served):
     """Five seconds, not a minute; one that frees nothing waits for the usual time."""
     later(served.node, 10)
@@ -329,7 +330,6 @@ async def test_one_block_at_a_time_goes_early_for_files(served):
     assert starts(served, "t") == [ends[1]]
 
 
-@pytest.mark.virtual_time
 async def test_a_disk_that_fills_within_a_day_is_told_once(served, caplog):
     disk = Disk(served.node, served.disk)
     watch = served.node.parts.disks.main
@@ -449,7 +449,6 @@ async def test_a_node_publishes_how_much_must_go(node_pair):
 
 
 @pytest.mark.slow
-@pytest.mark.virtual_time
 async def test_a_copy_takes_nothing_beyond_the_last_mark_and_deletes_like_its_master(node_pair):
     """It leaves the set, sends go on, and it comes back by itself once there is space."""
     pair = node_pair

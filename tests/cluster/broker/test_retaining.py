@@ -29,6 +29,8 @@ from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.log.log import Log
 
+pytestmark = pytest.mark.virtual_time
+
 
 def channel_of(node: BrokerNode, partition: int = 0) -> Channel:
     return node.parts.partitions.channels["t", partition]

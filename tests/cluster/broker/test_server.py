@@ -124,6 +124,7 @@ async def test_a_request_delivered_byte_by_byte_is_answered(served):
     assert raw.frames[1].status == 0
 
 
+@pytest.mark.virtual_time
 async def test_who_says_nothing_is_disconnected(cluster):
     """No HELLO within the deadline: closed with a reason."""
     node, _ = await strict(cluster, hello_timeout_s=0.03)
@@ -133,6 +134,7 @@ async def test_who_says_nothing_is_disconnected(cluster):
     assert asyncio.get_running_loop().time() - begun >= 0.03
 
 
+@pytest.mark.virtual_time
 async def test_a_dripping_frame_is_disconnected(cluster):
     """A frame that never becomes whole ends the connection while its bytes still drip."""
     node, _ = await strict(cluster, frame_timeout_s=0.1)
@@ -151,6 +153,7 @@ async def test_a_dripping_frame_is_disconnected(cluster):
     assert "not whole" in str(await raw.refused())
 
 
+@pytest.mark.virtual_time
 async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(cluster):
     """Waiting for data is not idleness."""
     node, server = await strict(cluster)
@@ -169,6 +172,7 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
     assert not answer.done()
 
 
+@pytest.mark.virtual_time
 async def test_a_connection_whose_request_waits_for_room_is_not_idle(cluster):
     """It has sent one, and is not read until there is room for it."""
     node, server = await strict(cluster, put_bytes_waiting_max=4_096)
@@ -445,6 +449,7 @@ async def test_a_full_window_is_refused_as_busy(cluster):
     assert frame.correlation_id == 2
 
 
+@pytest.mark.virtual_time
 async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluster):
     """Answers that are not taken make the broker stop reading, and end the connection in time."""
     node, server = await strict(cluster, write_buffer_bytes=10_000)

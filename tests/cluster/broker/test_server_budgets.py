@@ -14,6 +14,8 @@ from vq.limits import MIB
 from vq.remoting.format import COMMANDS, Command
 from vq.remoting.messages import decode_error, decode_reply
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
     """A sender that outruns the disk is stopped by TCP, and goes on when the disk has caught up."""

@@ -20,6 +20,8 @@ from vq.errors import PartitionQuarantined
 from vq.operations.cluster.doctor import check_brokers
 from vq.store.records.format import CONTROL_BYTES
 
+pytestmark = pytest.mark.virtual_time
+
 LOG = DATA / "t" / "0"
 MESSAGES = 60
 

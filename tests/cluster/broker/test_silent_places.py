@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ from support.archives_elsewhere import (
 from support.broker import DATA, Client, message
 from support.client import factory_of
 from support.node_pair import settled
-from support.waiting import WAIT_S, until, until_true
+from support.waiting import until, until_true
 
 from vq import limits
 from vq.broker import upkeep
@@ -40,12 +41,22 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeypatch):
+@contextmanager
+def little_patience(step_s: float = 0.2) -> Iterator[None]:
+    """Have the broker wait a moment only for places elsewhere: around what is to hang there.
+
+    All else has the time that it has in a real broker, which a slow machine needs, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (cold_reads, steps, finding):
+            patch.setattr(module, "ELSEWHERE_TIMEOUT_S", 0.2)
+        patch.setattr(archiving, "STEP_TIMEOUT_S", step_s)
+        patch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
+        yield
+
+
+async def test_a_place_that_never_answers_holds_up_nothing_else(cluster):
     """Threads that wait there are of lanes that nothing else needs; requests are answered."""
-    monkeypatch.setattr(cold_reads, "ELSEWHERE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(steps, "ELSEWHERE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
     runner = ThreadRunner()
     node = cluster.node(retention_interval_s=1e6, runner=runner)
     await node.start()
@@ -61,23 +72,26 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
             await archive(served, block)
         await logs.archiving.archive(channel, blocks[4])
         Failing.free.clear()
-        for _ in range(5):  # more than the lane has threads
-            with pytest.raises(Busy, match="no answer"):
-                await client.get("t", 0, 0)
+        with little_patience():
+            for _ in range(5):  # more than the lane has threads
+                with pytest.raises(Busy, match="no answer"):
+                    await client.get("t", 0, 0)
         assert await read_all(client, blocks[4].start_offset)
         await client.put("t", 0, [message(b"live")])
-        with pytest.raises(Busy):
-            await archive(served, blocks[5])
-        with pytest.raises(Busy):
-            await logs.archiving.verify(channel, blocks[0])
+        with little_patience():
+            with pytest.raises(Busy):
+                await archive(served, blocks[5])
+            with pytest.raises(Busy):
+                await logs.archiving.verify(channel, blocks[0])
         await logs.archiving.restore(channel, blocks[4])
         await logs.archiving.archive(channel, blocks[4])
-        await logs.drop_before(channel, blocks[0].end_offset)
-        await settled(channel)
         verifier = node.parts.verifier
-        await verifier.look_again(
-            channel, channel.log, blocks[1].start_offset, channel.log.end_offset
-        )
+        with little_patience():
+            await logs.drop_before(channel, blocks[0].end_offset)
+            await settled(channel)
+            await verifier.look_again(
+                channel, channel.log, blocks[1].start_offset, channel.log.end_offset
+            )
         assert not verifier.damage(channel)
         assert await client.offsets("t", 0)
         assert not node.parts.verifier.any_damage()
@@ -94,9 +108,7 @@ async def test_a_place_that_never_answers_holds_up_nothing_else(cluster, monkeyp
 
 @pytest.fixture
 async def threaded(cluster, monkeypatch):
-    """A broker with threads, six closed blocks, and little patience with places elsewhere."""
-    for module in (cold_reads, steps, finding):
-        monkeypatch.setattr(module, "ELSEWHERE_TIMEOUT_S", 0.2)
+    """A broker with threads and six closed blocks."""
     monkeypatch.setattr(key_indexing, "LOOK_S", 0.05)
     runner = ThreadRunner()
     node = cluster.node(retention_interval_s=1e6, runner=runner)
@@ -136,11 +148,12 @@ async def test_a_search_goes_past_a_place_that_never_answers(threaded):
         await archive(threaded, block)
     assert await find(threaded) == (before, [])
     Failing.free.clear()
-    count, unreachable = await find(threaded)
-    assert (count, len(unreachable)) == (before * 4 // 6, 2)
-    assert unreachable == [(block.start_offset, block.end_offset) for block in blocks[:2]]
-    for _ in range(5):  # more than the lane has threads
-        await find(threaded)
+    with little_patience():
+        count, unreachable = await find(threaded)
+        assert (count, len(unreachable)) == (before * 4 // 6, 2)
+        assert unreachable == [(block.start_offset, block.end_offset) for block in blocks[:2]]
+        for _ in range(5):  # more than the lane has threads
+            await find(threaded)
     assert await find(threaded, blocks[2].start_offset) == (count, [])
     Failing.free.set()
     await until_true(lambda: is_found(threaded, before))
@@ -158,17 +171,17 @@ async def test_a_place_that_never_answers_keeps_no_other_block_without_a_key_ind
     for block in (blocks[0], blocks[5]):
         threaded.disk.unlink(block.index_path.with_suffix(".keys"))
         threaded.node.parts.upkeep.indexer.rebuild(log_of(threaded), block.start_offset)
-    await until(lambda: blocks[5].index_path.with_suffix(".keys").name in names(threaded, ".keys"))
+    name = blocks[5].index_path.with_suffix(".keys").name
+    with little_patience():
+        await until(lambda: name in names(threaded, ".keys"))
     assert len(names(threaded, ".keys")) == 5
 
 
 OTHER = "failing://other"
 
 
-async def test_a_place_that_never_answers_holds_up_no_other_place(threaded, monkeypatch):
+async def test_a_place_that_never_answers_holds_up_no_other_place(threaded):
     """Each has threads of its own: to read, search, archive, verify and remove there."""
-    monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(archiving, "CLOSE_TIMEOUT_S", 0.2)
     blocks, client, logs = threaded.blocks, threaded.client, threaded.node.parts.partitions.logs
     channel = channel_of(threaded)
     before = await read_all(client, blocks[1].start_offset)
@@ -178,26 +191,27 @@ async def test_a_place_that_never_answers_holds_up_no_other_place(threaded, monk
         await archive(threaded, block, OTHER)
     Failing.held = frozenset({"bucket"})
     Failing.free.clear()
-    for _ in range(5):  # more than a lane has threads
-        with pytest.raises(Busy, match="no answer"):
-            await client.get("t", 0, 0)
-    with pytest.raises(Busy):
-        await archive(threaded, blocks[4])
+    with little_patience():
+        for _ in range(5):  # more than a lane has threads
+            with pytest.raises(Busy, match="no answer"):
+                await client.get("t", 0, 0)
+        with pytest.raises(Busy):
+            await archive(threaded, blocks[4])
     assert await read_all(client, blocks[2].start_offset) == before[blocks[1].length :]
     _, unreachable = await find(threaded, blocks[2].start_offset)
     assert unreachable == []
     assert (await logs.archiving.verify(channel, blocks[2])).problem == ""
     await archive(threaded, blocks[5], OTHER)
-    await logs.drop_before(channel, blocks[2].end_offset)
-    await settled(channel)
-    await until(lambda: len(channel.log.flushing.discards) == 2)
+    with little_patience(step_s=1.0):
+        await logs.drop_before(channel, blocks[2].end_offset)
+        await settled(channel)
+        await until(lambda: len(channel.log.flushing.discards) == 2)
     assert len(stored(OTHER)) == 2, "what is removed here waits for no other place"
 
 
 async def test_deleted_topics_with_archives_in_another_place_are_purged(cluster, monkeypatch):
     """One place hangs; data of a topic that had archives in another one go."""
     monkeypatch.setattr(upkeep, "TIDY_LEAST_S", 0.05)
-    monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
     runner = ThreadRunner()
     node = cluster.node(
         retention_interval_s=1e6, trash_keep_s=0.1, grace_interval_s=0.1, runner=runner
@@ -217,6 +231,7 @@ async def test_deleted_topics_with_archives_in_another_place_are_purged(cluster,
             )
         Failing.held = frozenset({"bucket"})
         Failing.free.clear()
+        monkeypatch.setattr(archiving, "STEP_TIMEOUT_S", 0.2)
         async with factory_of(cluster) as factory:
             for name in ("a", "z"):
                 await factory.admin.delete_topic(name, now=True)
@@ -285,7 +300,7 @@ async def test_what_became_an_archive_elsewhere_during_a_pass_is_read_on_its_own
     (piece,) = log_of(threaded).reader.pieces(0, block.end_offset)
     await archive(threaded, block)
     Failing.free.clear()
-    async with asyncio.timeout(WAIT_S):
+    with little_patience():
         told = await verifier._verify(
             channel, log_of(threaded), piece, steps.NO_PAUSES, lambda _: None
         )

@@ -10,6 +10,8 @@ from vq.broker.base.start_story import LINES_MAX, StartStory
 from vq.model import TopicPartition
 from vq.store.log.recovered import Case, RecoveryReport
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def restart(cluster: MemoryCluster) -> None:
     """Start a broker again after it was killed, without a checkpoint of what it has."""

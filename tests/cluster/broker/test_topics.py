@@ -27,6 +27,8 @@ from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.records.record import decode_records
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def _settings(admin, **changes) -> None:
     await change_settings(admin, "t", TopicSettings(partitions=2, **changes))

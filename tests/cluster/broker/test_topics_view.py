@@ -21,6 +21,8 @@ from vq.errors import Busy, CoordinationError, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
 from vq.store.disk.memory_disk import MemoryDisk
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_one_damaged_topic_does_not_hide_the_others(served):
     """It is named and left alone; topics made later are found, and it is found when repaired."""

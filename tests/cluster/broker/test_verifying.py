@@ -25,6 +25,8 @@ from vq.store.care.walk import BadRange
 from vq.store.log.log import LogState
 from vq.store.records.format import CONTROL_BYTES
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def _fill(client: Client, batches: int = 10) -> list[int]:
     """Put batches of two messages; return the offsets of their first records."""

@@ -13,6 +13,8 @@ from vq.client.config import ConsumerConfig
 from vq.coordination.groups import groups
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize("steps", [*range(12), 15, 20, 30, 50])
 @pytest.mark.parametrize("way", ["shutdown", "async with"])

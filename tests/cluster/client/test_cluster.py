@@ -34,6 +34,8 @@ from vq.remoting.wire_pb2 import (
     PingRequest,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def master(client: ClusterClient) -> Address:
     await client.track("t")

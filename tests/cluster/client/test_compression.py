@@ -30,6 +30,8 @@ from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import Message
 from vq.store.records.format import FLAG_COMPRESSION_SHIFT
 
+pytestmark = pytest.mark.virtual_time
+
 KINDS = ["zlib", "zstd", "lz4"]
 TEXT = b"a line of a log that says the same once more\n" * 50
 MANY = [b"%d " % number * 40 for number in range(100)]

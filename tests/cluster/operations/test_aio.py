@@ -16,6 +16,8 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message, TopicSettings
 from vq.operations.topics import verification
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def consumed(factory: aio.MessageFactory, count: int) -> list[bytes]:
     """Return what the group is given next."""

@@ -19,6 +19,8 @@ from vq.operations.archives.archive_runs import ArchiveRun
 from vq.operations.cluster.checks import Level
 from vq.operations.cluster.doctor import archive_facts
 
+pytestmark = pytest.mark.virtual_time
+
 HOUR_MS = 3_600_000
 
 

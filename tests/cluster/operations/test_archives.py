@@ -18,6 +18,8 @@ from vq.operations.messages.streams import Begin, End, messages
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchiveRequest
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def cluster():

@@ -16,6 +16,8 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import BlocksRequest
 from vq.store.records.format import INDEX_SUFFIX
 
+pytestmark = pytest.mark.virtual_time
+
 SIZE = 88 + 20 + 100  # of a batch with one message of 100 bytes
 
 

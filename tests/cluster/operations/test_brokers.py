@@ -28,6 +28,8 @@ from vq.remoting.wire_pb2 import (
     StatusResponse,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_status_of_one_and_of_all(cluster: MemoryCluster, client: ClusterClient) -> None:
     node = await master_of(client, "b1")

@@ -8,6 +8,8 @@ from vq.model import Address, GroupView, NodeInfo, StatusResult
 from vq.operations.brokers.brokers import Damage
 from vq.operations.cluster.cluster import BrokerReport, ClusterStatus, cluster_status
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_a_silent_broker_and_an_empty_group_are_part_of_the_picture() -> None:
     async with memory_cluster() as cluster:

@@ -23,6 +23,8 @@ from vq.remoting.exposition import metrics_page
 from vq.remoting.memory import MemoryNetwork
 from vq.version import __version__
 
+pytestmark = pytest.mark.virtual_time
+
 HERE = Address("exporter", 8122)
 KNOWN = GroupProgress(
     topic="t",
@@ -97,7 +99,6 @@ class Groups:
         (KeyError("of a bug"), "KeyError('of a bug')\n"),
     ],
 )
-@pytest.mark.virtual_time
 async def test_one_look_serves_all_who_scrape_and_a_failed_one_takes_the_numbers_away(
     error: Exception, told: str
 ) -> None:
@@ -125,7 +126,6 @@ async def test_one_look_serves_all_who_scrape_and_a_failed_one_takes_the_numbers
     await exporter.close()
 
 
-@pytest.mark.virtual_time
 async def test_many_who_scrape_at_once_get_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made once for each look: for 10,000 partitions that takes a second."""
     made: list[Any] = []

@@ -11,6 +11,8 @@ from support.waiting import until_true
 from vq import Message, admin, aio
 from vq.errors import InvalidArgument, UnknownPartition
 
+pytestmark = pytest.mark.virtual_time
+
 MESSAGES = 5
 
 

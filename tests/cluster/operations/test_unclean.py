@@ -31,6 +31,8 @@ from vq.operations.partitions.placements import carry_out as place
 from vq.operations.partitions.placements import plan_moves
 from vq.store.care.divergence import diverged
 
+pytestmark = pytest.mark.virtual_time
+
 
 @dataclass
 class Lost:

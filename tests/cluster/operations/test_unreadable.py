@@ -21,6 +21,8 @@ from vq.operations.cluster.cluster import cluster_status
 from vq.operations.groups import group_removal, groups
 from vq.operations.topics import deletion, topics
 
+pytestmark = pytest.mark.virtual_time
+
 #: What ZooKeeper's shell stores of JSON without quotes.
 HALF = b'{"v":'
 

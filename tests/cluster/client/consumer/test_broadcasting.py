@@ -22,6 +22,8 @@ from vq.errors import GroupStopped, InvalidArgument, InvalidState, OffsetStoreFa
 from vq.model import Message, TopicPartition
 from vq.operations.groups.groups import describe_group
 
+pytestmark = pytest.mark.virtual_time
+
 WHERE = TopicPartition("t", 0)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take, texts
 from support.waiting import until
@@ -9,6 +10,8 @@ from support.waiting import until
 from vq import aio
 from vq.errors import OffsetOutOfRange
 from vq.model import TopicPartition
+
+pytestmark = pytest.mark.virtual_time
 
 T0 = TopicPartition("t", 0)
 

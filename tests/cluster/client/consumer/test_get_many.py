@@ -13,6 +13,8 @@ from vq import aio
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 
 def contents(messages: list[Message]) -> list[bytes]:
     return [message.content for message in messages]

@@ -20,6 +20,8 @@ from vq.offset_stores.file import FileOffsetStore
 from vq.offset_stores.sql import SqlOffsetStore
 from vq.offset_stores.table import Commit, Key, OffsetTable, Outcome, Row, RowClaim
 
+pytestmark = pytest.mark.virtual_time
+
 T0 = TopicPartition("t", 0)
 SIZE = 88 + 20 + 1  # of a batch with one message of one byte
 

@@ -12,6 +12,8 @@ from vq import aio
 from vq.errors import InvalidArgument, InvalidState, OffsetNotBoundary, OffsetOutOfRange
 from vq.model import TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 T0 = TopicPartition("t", 0)
 
 

@@ -24,6 +24,8 @@ from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult, TopicSettings
 from vq.serializers import Json
 
+pytestmark = pytest.mark.virtual_time
+
 #: Messages that no new topic takes, and the settings of the producer.
 NEVER: dict[str, tuple[Message, dict[str, Any]]] = {
     "larger than the topic takes": (Message("new", b"x" * 101), {}),

@@ -20,6 +20,8 @@ from vq.errors import (
 )
 from vq.model import Message, SendResult
 
+pytestmark = pytest.mark.virtual_time
+
 
 def numbered(count: int, size: int = 0) -> list[Message]:
     return [Message("t", b"%05d" % n + b"x" * size) for n in range(count)]

@@ -31,6 +31,8 @@ from vq.errors import (
 )
 from vq.model import Message, SendResult
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_messages_are_stored_and_told_where(factory: aio.MessageFactory) -> None:
     producer = await producer_of(factory)

@@ -15,6 +15,8 @@ from vq.errors import InvalidArgument, MessageTooLarge, UnknownTopic, VqError
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Stamping(ProducerInterceptor):
     """Adds a header; notes what it is given."""

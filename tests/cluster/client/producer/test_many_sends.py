@@ -13,6 +13,8 @@ from vq import aio
 from vq.client.producer.intake.stages import Stages
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 FEW = 200
 MANY = 20 * FEW
 

@@ -13,6 +13,8 @@ from vq.client.future import BlockingSendFuture
 from vq.errors import NotSent, UnknownTopic
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_stored_messages_are_counted_with_their_batches(
     factory: aio.MessageFactory,

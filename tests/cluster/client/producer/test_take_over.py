@@ -18,6 +18,8 @@ from vq.broker.replication import following, insync_set
 from vq.errors import OutcomeUnknown
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def producer(

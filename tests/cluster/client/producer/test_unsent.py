@@ -12,6 +12,8 @@ from vq import aio
 from vq.errors import InvalidState, NotSent
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 
 def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
