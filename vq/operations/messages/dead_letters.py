@@ -85,8 +85,9 @@ class WantedLetters:
     def __post_init__(self) -> None:
         if self.reason is not None:
             check_text("reason", self.reason)
-        if isinstance(self.ids, str) or not isinstance(self.ids, Collection):
-            raise InvalidArgument(f"ids = {shown(self.ids)}; give a list of ids of messages")
+        ids: object = self.ids
+        if isinstance(ids, str) or not isinstance(ids, Collection):
+            raise InvalidArgument(f"ids = {shown(ids)}; give a list of ids of messages")
         for each in self.ids:
             check_whole("an id", each)
         for what, moment in (("since_ms", self.since_ms), ("until_ms", self.until_ms)):
