@@ -67,7 +67,7 @@ the meaning, unit, bounds and default of each field.
 | a pipe or file | tab-separated lines below one line of column names |
 | anywhere, with `--json` | one JSON document; for messages, one object per line |
 
-A column such as `in_sync` has the head `in sync` on a terminal; there `vq cluster status` puts
+A column has the name of its field in JSON. On a terminal `vq cluster status` puts
 the errors of brokers below the table. An unknown value is `unknown` in tables and `null` in
 JSON, never 0. Numbers in tables have no separators: they can be pasted into a command.
 

@@ -28,6 +28,8 @@ FORMAT_ID: Final = 0x7671
 #: Of psycopg: it is in a transaction, which has not failed. In any other state PostgreSQL prepares
 #: nothing, and tells no error.
 _IN_TRANSACTION: Final = 2
+#: Of MariaDB and MySQL (XAER_OUTSIDE): the connection is in a transaction that is none of XA.
+_WORK_OUTSIDE: Final = 1400
 
 
 def global_id(journal_id: str, number: int) -> str:
@@ -100,12 +102,15 @@ def branch_of(connection: Any, xid: Xid) -> Branch:
     raise InvalidArgument(
         f"connection = {shown(connection)} of {type(connection).__module__} has no two-phase "
         "methods; vq takes part with psycopg (PostgreSQL), and PyMySQL or mysqlclient (MariaDB, "
-        "MySQL). SQLite has no two phases"
+        "MySQL). SQLite has no two phases. Of SQLAlchemy give "
+        "connection.connection.driver_connection"
     )
 
 
 def _is_mysql(connection: Any) -> bool:
-    return type(connection).__module__.partition(".")[0] in {"pymysql", "MySQLdb"}
+    """Whether it is a connection of these drivers; a cursor is none."""
+    module = type(connection).__module__.partition(".")[0]
+    return module in {"pymysql", "MySQLdb"} and hasattr(connection, "cursor")
 
 
 class _PlainBranch:
@@ -158,9 +163,20 @@ class _XaBranch:
         self._is_active = False
 
     def begin(self) -> None:
-        """See ``Branch``."""
-        self._connection.rollback()  # as a driver does that begins a transaction by itself
-        self._execute("XA START")
+        """See ``Branch``.
+
+        Raises:
+            InvalidState: The connection is in a transaction. What it has done there is left alone.
+        """
+        try:
+            self._execute("XA START")
+        except Exception as error:
+            if error.args[:1] != (_WORK_OUTSIDE,):
+                raise
+            raise InvalidState(
+                "the connection is in a transaction of its own, which a statement has begun; "
+                "commit it or roll it back before the one with messages begins"
+            ) from error
         self._is_active = True
 
     def prepare(self) -> None:

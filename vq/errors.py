@@ -440,7 +440,7 @@ class TransactionRefused(Refused):
     """A transaction cannot be what was asked for; what it is, the text says."""
 
     status = 47
-    hint = "the transaction is unknown here or already ended"
+    hint = "begin another one; `vq tx show NUMBER` tells what became of this one"
 
 
 class Unreachable(Refused):

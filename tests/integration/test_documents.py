@@ -44,6 +44,9 @@ PAGES = [
 ]
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 _CREATES = re.compile(r'topic create ([\w-]+)|(?:create_topic|publish)\("([\w-]+)"')
+_GROUP = re.compile(
+    r'\bgroup="([\w.-]+)"|--group ([\w.-]+)|vq group (?:create|clone [\w-]+) ([\w-]+)'
+)
 _HEADING = re.compile(r"^(#+) ", re.MULTILINE)
 CLUSTER = Block(
     "howto", "sh", "vq standalone --brokers 2", "a terminal of its own, until: ctrl-C …"
@@ -178,6 +181,18 @@ def test_no_how_to_creates_a_topic_of_another_page() -> None:
                 creators.setdefault(topic, set()).add(document.name)
     assert creators.pop("orders") == {README.name, TUTORIAL.name}  # each says so of the other
     assert {topic: names for topic, names in creators.items() if len(names) > 1} == {}
+
+
+def test_no_how_to_uses_a_group_of_another_page() -> None:
+    """A group keeps its terms, and its place: the next page would get those of the first one."""
+    users: dict[str, set[str]] = {}
+    for document in [README, TUTORIAL, *HOWTOS, STOP, DATABASES, *SPARK[1:]]:
+        for block in filter(lambda block: block.runs, blocks_of(document)):
+            for group in map("".join, _GROUP.findall(block.code)):
+                users.setdefault(group, set()).add(document.name)
+    assert users.pop("shop") == {README.name, TUTORIAL.name}  # each needs a cluster of its own
+    assert len(users) > 30
+    assert {group: names for group, names in users.items() if len(names) > 1} == {}
 
 
 def test_links_lead_somewhere() -> None:

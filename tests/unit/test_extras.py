@@ -8,7 +8,8 @@ import pytest
 
 from vq.extras import install_command
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
@@ -29,3 +30,8 @@ def test_vq_that_was_never_installed_names_the_extra(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(metadata, "requires", missing)
     assert install_command("spark") == "in a checkout of vq: pip install '.[spark]'"
+
+
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
+def test_the_page_of_installing_names_each_extra(extra: str) -> None:
+    assert f"| `{extra}` |" in (ROOT / "docs" / "howto" / "install.md").read_text()

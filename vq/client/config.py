@@ -440,9 +440,10 @@ class ConsumerConfig:
             ``<directory>/<cluster>/<group>/<member>.failed``; the variable ``VQ_FAILED_DIR`` names
             the directory, without it that is ``~/.vq/failed``. None: what the group has; in a new
             group ``retry-topic`` for ``concurrent``, ``hold`` for the other modes.
-        retry_schedule: With ``retry-topic``: the delay of each redelivery, in seconds. A message
-            that fails after the last of them, too, becomes a dead letter. None: what the group has;
-            in a new group the 16 of RocketMQ: 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
+        retry_schedule: With ``retry-topic``, so with ``concurrent`` or ``relaxed`` only: the delay
+            of each redelivery, in seconds. A message that fails after the last of them, too,
+            becomes a dead letter. None: what the group has; in a new group the 16 of RocketMQ:
+            10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h and 2 h.
         on_bad_record: ``stop``, ``skip`` or ``dead-letter``: what becomes of a record that no node
             has so that it can be read, see ``OnBadRecord``; also of a message for which the
             listener raises ``vq.errors.ContentUnreadable``, as serializers do for what is no
@@ -527,6 +528,12 @@ class ConsumerConfig:
         if self.retry_schedule is not None:
             schedule = check_pauses("retry_schedule", self.retry_schedule)
             object.__setattr__(self, "retry_schedule", schedule)
+            if self.mode is not WorkingMode.CONCURRENT and self.order is Ordering.STRICT:
+                raise InvalidArgument(
+                    f"retry_schedule = {self.retry_schedule} is of the retry topic, which mode = "
+                    f"'{self.mode}' has only with order = 'relaxed' and on_failure = "
+                    "'retry-topic'; retry_backoff has the pauses between tries in place"
+                )
         read_from = choice_of(ReadFrom, "read_from", self.read_from)
         object.__setattr__(self, "read_from", read_from)
         check_text("rack", self.rack)

@@ -181,7 +181,10 @@ class Filter:
             return cls()
         given: object = text
         if not isinstance(given, str):
-            raise InvalidArgument(f"{what} = {shown(given)} is {type(given).__name__}; give text")
+            raise InvalidArgument(
+                f"{what} = {shown(given)} is {type(given).__name__}; give text such as 'new || "
+                "paid', a vq.Where, or an object of a class of vq.MessageFilter"
+            )
         tags = _parts(text)
         if tags == (_ALL_TAGS,):
             return cls()

@@ -480,7 +480,7 @@ def engine_of(given: str, timeout_s: float) -> "Engine":
     kind = url.get_backend_name()
     if kind not in _DRIVERS:
         raise InvalidArgument(
-            f"url is one of {kind}; vq.SqlOffsetStore takes {', '.join(sorted(_DRIVERS))}"
+            f"url names a database of {kind}; vq takes {', '.join(sorted(_DRIVERS))}"
         )
     if url.drivername == kind:
         url = url.set(drivername=_DRIVERS[kind])

@@ -216,10 +216,10 @@ async def test_what_was_not_used_has_made_nothing(
     assert await dead_letters.list_dead_letters(client) == []
 
 
-async def test_letters_are_chosen_by_reason_and_time(
+async def test_letters_are_chosen_by_reason_time_and_id(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
-    (early, *_) = await given_up(cluster, client, 2, reason="TimeoutError: db")
+    early, other = await given_up(cluster, client, 2, reason="TimeoutError: db")
     await asyncio.sleep(60)
     await MessageCopies(client, GROUP).give_up(early, FAILURE, timeout=5)
     times = sorted(each.message.append_time_ms or 0 for each in await letters(client))
@@ -233,12 +233,26 @@ async def test_letters_are_chosen_by_reason_and_time(
         ({"since_ms": times[2] + 1}, 0),
         ({"until_ms": times[2]}, 2),
         ({"since_ms": times[0], "until_ms": times[0]}, 0),
+        ({"ids": [early.id]}, 2),
+        ({"ids": {other.id}, "reason": "Value"}, 0),
+        ({"ids": [early.id, other.id, 5]}, 3),
     ):
         with case(chosen):
             assert len(await letters(client, **chosen)) == count
-    for wrong in ({"reason": 5}, {"since_ms": "now"}, {"until_ms": 1.5}):
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"reason": 5},
+        {"since_ms": "now"},
+        {"until_ms": 1.5},
+        {"ids": 7318},
+        {"ids": "7318"},
+        {"ids": ["7318"]},
+    )
+    for wrong in wrongs:
         with case(wrong), pytest.raises(InvalidArgument):
             await letters(client, **wrong)
+    assert (await resending.resend_dead_letters(client, GROUP, ids=[other.id])).resent == 1
+    assert await resending.delete_dead_letters(client, GROUP, ids=[other.id]) == 0
+    assert await resending.delete_dead_letters(client, GROUP, ids=[early.id]) == 2
 
 
 async def test_letters_go_back_where_they_come_from_and_are_noted(

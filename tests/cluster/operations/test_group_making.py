@@ -198,7 +198,9 @@ async def test_terms_of_a_group_go_with_it(factory: aio.MessageFactory) -> None:
         on_bad_record="skip",
     )
     await admin.make_group(await admin.plan_clone_group("g", "cloned"))
-    await admin.roll_group("g", for_s=60.0, strategy="hash")
+    await admin.roll_group("g", for_s=60.0, strategy="hash", filters={"t": "a || b"})
+    rolling = (await admin.describe_group("g")).terms
+    assert rolling.rolls_to == {"strategy": "hash", "filter of t": "a || b"}
     exported = await admin.export_group("g")
     assert exported.terms == made, "what it rolls to is not what it has"
     await admin.make_group(await admin.plan_import_group(exported, "imported"))

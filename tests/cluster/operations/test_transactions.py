@@ -7,14 +7,16 @@ import google_crc32c
 import pytest
 from support.broker import Client, MemoryCluster
 from support.cases import case
+from support.client import factory_of
 
 from vq import aio
 from vq.broker.transactions.notes import TransactionStep, encode_note
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
-from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, TransactionRefused
+from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, NotMaster, TransactionRefused
 from vq.model import Message, TopicPartition, TopicSettings, TransactionState
 from vq.operations.base.who import who
+from vq.operations.messages.transactions import look_at_journals
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FenceRequest, TransactionPart, TransactRequest
 from vq.reserved import TRANSACTIONS_TOPIC
@@ -118,6 +120,26 @@ async def test_a_list_is_read_in_parts_that_answers_have_room_for(
     found = await factory.admin.list_transactions()
     assert [each.number for each in found] == numbers
     assert {len(each.parts) for each in found} == {300}
+
+
+async def test_what_the_journals_of_a_group_that_is_up_have_is_shown_and_decided(
+    two_groups: MemoryCluster,
+) -> None:
+    """While the other group is down: an operator acts just then."""
+    async with factory_of(two_groups) as factory:
+        admin = factory.admin
+        core = admin.cluster
+        prepared = await transact(core, PREPARED, TopicPartition("t", 1))
+        await two_groups.nodes["b1"].stop()
+        with pytest.raises(NotMaster):
+            await admin.list_transactions()
+        found, silent = await look_at_journals(core, ended=False, kept=False, older_than_s=0)
+        assert [each.number for each in found] == [prepared]
+        assert len(silent) == 4
+        assert (await admin.describe_transaction(prepared)).journal == JOURNAL.partition
+        with pytest.raises(NotMaster):
+            await admin.describe_transaction(prepared + 1)  # nobody knows: it may be there
+        assert (await admin.roll_back_transaction(prepared)).state is ROLLED_BACK
 
 
 async def test_nobody_sends_to_the_journal_or_changes_its_partitions(

@@ -185,6 +185,27 @@ def test_all_is_committed_or_rolled_back(
     assert producer.send_sync(vq.Message(topic, b"plain")).offset >= 0
 
 
+def test_work_that_a_connection_has_begun_is_left_alone(
+    factory: vq.MessageFactory, topic: str, connections: tuple[Any, Any]
+) -> None:
+    """A connection that is in a transaction is refused, and loses nothing; a cursor is refused."""
+    producer = factory.create_producer()
+    insert(connections, "begun before")
+    with pytest.raises(psycopg.ProgrammingError, match="INTRANS"):
+        vq.distributed(producer, connections[0])
+    with pytest.raises(vq.InvalidState, match="commit it or roll it back before"):
+        vq.distributed(producer, connections[1])
+    for connection in connections:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT what FROM done WHERE what = 'begun before'")
+            assert len(cursor.fetchall()) == 1
+            with pytest.raises(vq.InvalidArgument, match="no two-phase methods"):
+                vq.distributed(producer, cursor)
+        connection.rollback()
+    with vq.distributed(producer, *connections):
+        producer.send_sync(vq.Message(topic, b"after"))
+
+
 def test_the_package_transaction_commits_and_aborts(
     factory: vq.MessageFactory,
     topic: str,

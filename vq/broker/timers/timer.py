@@ -320,7 +320,7 @@ class Timer(JournalReader):
         ):
             raise InvalidRequest(
                 f"offset {offset} of {self.channel} has no delayed message with id {message_id}; "
-                "give the result of the send"
+                "give the result of the send; one whose time had come at the send is not delayed"
             )
         due_ms, to = delivery
         return Item(due_ms, offset, record.next_offset - offset, self._numbers[to])

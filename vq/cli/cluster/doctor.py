@@ -1,9 +1,12 @@
 """``vq doctor``: the checks of ``vq.admin``, and what ``vq standalone`` needs on this machine."""
 
 import asyncio
+import shutil
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -20,6 +23,8 @@ from vq.operations.cluster.checks import Finding, Level
 from vq.operations.cluster.doctor import check_cluster, check_database, check_machine
 from vq.remoting.ports import port_error
 
+#: A terminal that leaves fewer columns for details breaks them itself.
+_ROOM_MIN: Final = 20
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
 
@@ -82,10 +87,22 @@ def _print(invocation: Invocation, findings: Sequence[Finding]) -> None:
         )
         return
     width = max(len(finding.check) for finding in findings)
+    room = shutil.get_terminal_size().columns - width - 8 if output.to_terminal else 0
     for finding in findings:
-        output.line(f"{_MARKS[finding.level]}  {finding.check.ljust(width)}  {finding.detail}")
+        first, *more = _lines(finding.detail, room)
+        output.line(f"{_MARKS[finding.level]}  {finding.check.ljust(width)}  {first}")
         if finding.remedy:
-            output.line(f"{' ' * (width + 6)}  -> {finding.remedy}")
+            first, *rest = _lines(finding.remedy, room - 3)
+            more += [f"-> {first}", *(f"   {each}" for each in rest)]
+        for each in more:
+            output.line(f"{' ' * (width + 8)}{each}")
+
+
+def _lines(told: str, room: int) -> list[str]:
+    """Return a text in lines of a terminal, broken between words; whole where there is no room."""
+    if room < _ROOM_MIN:
+        return [told]
+    return textwrap.wrap(told, room, break_long_words=False, break_on_hyphens=False) or [told]
 
 
 # Checks of the development tools on this machine ----------------------------------------------

@@ -500,7 +500,7 @@ def _summary(found: GroupDescription) -> dict[str, Any]:
     fields = _summary_json(found)
     for name in ("by_stream", "retry_topic", "lag_is_upper_bound"):  # remarks say so
         del fields[name]
-    for name in ("failure", "roll_until_s", "offset_store"):
+    for name in ("failure", "roll_until_s", "rolls_to", "offset_store"):
         del fields[name]
     topics = {topic: wanted or "all" for topic, wanted in found.topics.items()}
     patterns = {

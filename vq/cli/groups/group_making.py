@@ -42,7 +42,7 @@ from vq.operations.groups.terms import GroupTerms, given_terms, terms_of
 #: The version of the document that `vq group export` writes; before it, there were no terms.
 _EXPORT_VERSION: Final = 2
 #: The terms in it: all but a roll, which is of the group's present members.
-_EXPORTED: Final = tuple(name for name in TERMS if name != "roll_until_s")
+_EXPORTED: Final = tuple(name for name in TERMS if name not in {"roll_until_s", "rolls_to"})
 _MADE: Final = record(
     done=TRUTH,
     group=TEXT,

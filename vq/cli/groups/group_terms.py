@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base.completion import group_names
-from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows, some
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
@@ -40,6 +40,7 @@ TERMS: Final = {
     "failure": FAILURE,
     "offset_store": TEXT,
     "roll_until_s": maybe(NUMBER),
+    "rolls_to": mapping(TEXT),
 }
 
 
@@ -248,28 +249,41 @@ def terms_json(terms: GroupTerms) -> dict[str, Any]:
         "failure": terms.failure.to_json(),
         "offset_store": terms.offset_store,
         "roll_until_s": in_seconds(terms.roll_until_ms),
+        "rolls_to": dict(terms.rolls_to),
     }
 
 
-def failure_text(failure: FailurePolicy) -> str:
+def _pauses_text(pauses: Sequence[float]) -> str:
+    return f"{', '.join(f'{each:g}' for each in pauses)} s"
+
+
+def _failure_text(failure: FailurePolicy) -> dict[str, str]:
     """Return what follows a failed message, for people."""
-    pauses = ", ".join(f"{each:g}" for each in failure.retry_backoff_s)
-    told = f"{failure.on_failure} after {failure.max_attempts} attempts, pauses {pauses} s"
-    return f"{told}; bad records: {failure.on_bad_record}"
+    word = "attempt" if failure.max_attempts == 1 else "attempts"
+    told = f"{failure.on_failure} after {failure.max_attempts} {word}"
+    if failure.max_attempts > 1 or failure.on_failure == OnFailure.HOLD:
+        told = f"{told}, pauses {_pauses_text(failure.retry_backoff_s)}"
+    fields = {"failure": f"{told}; bad records: {failure.on_bad_record}"}
+    if failure.on_failure == OnFailure.RETRY_TOPIC:
+        again = _pauses_text(failure.retry_topic_s)
+        fields["retry_topic"] = f"again after {again}, then a dead letter"
+    return fields
 
 
 def terms_text(terms: GroupTerms) -> dict[str, str]:
     """Return terms for people."""
-    rolls = {} if terms.roll_until_ms is None else {"rolls until": utc(terms.roll_until_ms)}
-    return {
+    fields = {
         "model": terms.model,
         "mode": terms.mode,
         "order": terms.order,
         "strategy": terms.strategy,
-        "failure": failure_text(terms.failure),
-        "offset store": terms.offset_store,
-        **rolls,
+        **_failure_text(terms.failure),
+        "offset_store": terms.offset_store,
     }
+    if terms.roll_until_ms is not None:
+        new = ", ".join(f"{name} {value}" for name, value in terms.rolls_to.items())
+        fields["rolls_to"] = f"{new}; both are let in until {utc(terms.roll_until_ms)}"
+    return fields
 
 
 def _show(invocation: Invocation, name: str, terms: GroupTerms) -> None:

@@ -18,7 +18,7 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
-from vq.cli.messages.message_format import MESSAGE_SCHEMA
+from vq.cli.messages.message_format import MESSAGE_SCHEMA, key_text
 from vq.client.cluster import ClusterClient
 from vq.operations.messages.dead_letters import (
     DeadLetter,
@@ -54,6 +54,14 @@ def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
             help="Given up at or after this time, such as 15m (ago) or 2026-11-22T09:30.",
         ),
         click.option("--reason", metavar="TEXT", help="Whose reason has this text, in any case."),
+        click.option(
+            "--id",
+            "ids",
+            type=WholeNumber(min=0),
+            multiple=True,
+            metavar="ID",
+            help="Only messages with this id; repeatable.",
+        ),
     ):
         function = option(function)
     return function
@@ -69,6 +77,7 @@ _LETTER: Final = record(
     given_up_s=maybe(NUMBER),
     origin=maybe(TEXT),
     origin_number=maybe(WHOLE),
+    id=TEXT,
     attempts=maybe(WHOLE),
     first_failed_s=maybe(NUMBER),
     reason=maybe(TEXT),
@@ -137,6 +146,7 @@ def read(
     reason: str | None,
     since_ms: int | None,
     until_ms: int | None,
+    ids: tuple[int, ...],
     settled: bool,
     content: bool,
     limit: int,
@@ -150,12 +160,19 @@ def read(
     check_span(since_ms, until_ms)
     output = invocation.output
     rows: list[dict[str, Any]] = []
+    count = 0
 
     async def work(cluster: ClusterClient) -> None:
+        nonlocal count
         found = read_dead_letters(
-            cluster, group, reason=reason, since_ms=since_ms, until_ms=until_ms, settled=settled
+            cluster,
+            group,
+            reason=reason,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            ids=ids,
+            settled=settled,
         )
-        count = 0
         async with contextlib.aclosing(found):
             async for letter in found:
                 count += 1
@@ -163,7 +180,8 @@ def read(
                     line = {**_as_json(letter), **_whole(letter, content)}
                     sys.stdout.write(text.json_text(line, ascii_only=True) + "\n")
                 elif content:
-                    output.record({**_as_row(letter), **text.as_record(letter.message)})
+                    own = {name: "-" if v is None else v for name, v in _as_row(letter).items()}
+                    output.record({**own, **text.as_record(letter.message)})
                     output.line("")
                 else:
                     rows.append(_as_row(letter))
@@ -174,11 +192,25 @@ def read(
     invocation.call(work)
     if not (output.as_json or content):
         output.table(rows, columns=_READ_COLUMNS, optional=_OPTIONAL)
+    if not count:
+        which = "dead letter" if settled else "open dead letter"
+        more = "" if settled else "; --settled shows those that were sent again or deleted, too"
+        output.remark(f"found no {which} of group {group}{more}")
     sys.stdout.flush()
 
 
-_READ_COLUMNS: Final = ("letter", "state", "given_up", "origin", "attempts", "raw", "reason")
-_OPTIONAL: Final = ("given_up", "origin", "attempts", "raw", "reason")
+_READ_COLUMNS: Final = (
+    "letter",
+    "state",
+    "given_up",
+    "origin",
+    "id",
+    "key",
+    "attempts",
+    "raw",
+    "reason",
+)
+_OPTIONAL: Final = ("given_up", "origin", "key", "attempts", "raw", "reason")
 
 
 def _as_row(letter: DeadLetter) -> dict[str, Any]:
@@ -189,6 +221,8 @@ def _as_row(letter: DeadLetter) -> dict[str, Any]:
         "state": str(letter.state),
         "given_up": None if given_up is None else text.utc(given_up),
         "origin": None if letter.origin is None else str(letter.origin),
+        "id": message.id,
+        "key": key_text(message.key) or None,
         "attempts": None if failure is None else failure.attempts,
         "raw": None if failure is None else failure.raw_bytes,
         "reason": None if failure is None else failure.reason,
@@ -206,6 +240,7 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
         "given_up_s": text.in_seconds(given_up),
         "origin": None if origin is None else str(origin),
         "origin_number": None if origin is None else origin.number,
+        "id": str(message.id),
         "attempts": None if failure is None else failure.attempts,
         "first_failed_s": None if failure is None else text.in_seconds(failure.first_ms),
         "reason": None if failure is None else failure.reason,
@@ -264,6 +299,7 @@ def resend(
     reason: str | None,
     since_ms: int | None,
     until_ms: int | None,
+    ids: tuple[int, ...],
     to: str | None,
     rate: float,
     yes: bool,
@@ -274,7 +310,12 @@ def resend(
     an error repeat the command: it first finishes what was begun.
     """
     check_span(since_ms, until_ms)
-    chosen: dict[str, Any] = {"reason": reason, "since_ms": since_ms, "until_ms": until_ms}
+    chosen: dict[str, Any] = {
+        "reason": reason,
+        "since_ms": since_ms,
+        "until_ms": until_ms,
+        "ids": ids,
+    }
 
     async def work(cluster: ClusterClient) -> dict[str, Any]:
         is_open, resending = await _count(cluster, group, **chosen)
@@ -321,6 +362,7 @@ def delete(
     reason: str | None,
     since_ms: int | None,
     until_ms: int | None,
+    ids: tuple[int, ...],
     yes: bool,
 ) -> None:
     """Give up dead letters of a group for good: they are not listed, and never sent again.
@@ -329,7 +371,12 @@ def delete(
     `vq topic delete`, of the topic that `vq dlq list --json` names, takes them away.
     """
     check_span(since_ms, until_ms)
-    chosen: dict[str, Any] = {"reason": reason, "since_ms": since_ms, "until_ms": until_ms}
+    chosen: dict[str, Any] = {
+        "reason": reason,
+        "since_ms": since_ms,
+        "until_ms": until_ms,
+        "ids": ids,
+    }
 
     async def work(cluster: ClusterClient) -> int:
         if yes:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from vq.cli.base import text
+from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.model import TransactionState
@@ -17,7 +18,7 @@ from vq.operations.messages.transactions import (
     commit_transaction,
     describe_transaction,
     forget_transaction,
-    list_transactions,
+    look_at_journals,
     roll_back_transaction,
 )
 
@@ -90,16 +91,27 @@ def list_(invocation: Invocation, older_than: int, *, ended: bool, kept: bool) -
     one that was prepared, or since databases follow it. Of a half message, `checks` is
     how often its `producer_group` was asked, and `next_check` when it is again: `parked` is one
     that is asked no more, so that `vq tx check`, `commit` or `rollback` must go on.
+
+    Exit code 1 if a partition of the journal does not answer: its transactions are left out.
     """
-    found = invocation.call(list_transactions, ended=ended, kept=kept, older_than_s=older_than)
+    found, silent = invocation.call(
+        look_at_journals, ended=ended, kept=kept, older_than_s=older_than
+    )
     output = invocation.output
     if output.as_json:
         output.document([{**_values(each), "parts": len(each.parts)} for each in found])
-        return
-    rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
-    output.table(rows, columns=_COLUMNS, optional=_OPTIONAL)
-    if not rows:
-        output.remark("no transaction" if ended or kept else "no transaction is under way")
+    else:
+        rows = [{**_values(each), **_people(each), "parts": len(each.parts)} for each in found]
+        output.table(rows, columns=_COLUMNS, optional=_OPTIONAL)
+        if not rows and not silent:
+            output.remark("no transaction" if ended or kept else "no transaction is under way")
+    for error in silent:
+        output.remark(error.message)
+    if silent:
+        raise CommandFailed(
+            f"{len(silent)} partition(s) of the journal do not answer, so transactions are left "
+            "out; `vq cluster status` shows which brokers are up"
+        )
 
 
 _COLUMNS: Final = (

@@ -136,18 +136,20 @@ def check_database(url: str) -> Finding:
         InvalidArgument: The URL is none of SQLAlchemy, or of a database that vq does not know.
     """
     engine = engine_of(url, _DATABASE_S)
-    check = f"database {engine.url.render_as_string(hide_password=True)}"
+    check = f"database {engine.url.database}"
+    where = engine.url.render_as_string(hide_password=True)
     try:
         with contextlib.closing(engine.raw_connection()) as raw:
             check_prepares(raw.driver_connection)
             count = len(prepared_in(raw.driver_connection))
     except VqError as error:
-        return checks.fail(check, error.message, error.hint)
+        return checks.fail(check, f"{where}: {error.message}", error.hint)
     except Exception as error:  # noqa: BLE001 - drivers raise what they like
-        return checks.fail(check, f"{type(error).__name__}: {error}", "is the server up?")
+        told = f"{where}: {type(error).__name__}: {error}"
+        return checks.fail(check, told, "is the server up?")
     finally:
         engine.dispose()
-    return checks.ok(check, f"it takes part in transactions; {count} are prepared there")
+    return checks.ok(check, f"{where}: it takes part in transactions; {count} are prepared there")
 
 
 # The cluster ----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Loop-bound functions on a ``ClusterClient``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from vq.client.cluster import ClusterClient
@@ -41,6 +41,8 @@ class GroupTerms:
             ``any``: that of the next member.
         roll_until_ms: Until when members of another version are let in, too, in milliseconds since
             1970; None: they are not.
+        rolls_to: What that version has and this one has not: ``mode``, ``order``, ``strategy``, and
+            ``filter of TOPIC``; empty: there is none.
     """
 
     model: str
@@ -50,6 +52,7 @@ class GroupTerms:
     failure: FailurePolicy
     offset_store: str = ZOOKEEPER
     roll_until_ms: int | None = None
+    rolls_to: Mapping[str, str] = field(default_factory=dict)
 
 
 def terms_of(contract: ConsumerGroup) -> GroupTerms:
@@ -62,7 +65,16 @@ def terms_of(contract: ConsumerGroup) -> GroupTerms:
         failure=contract.failure,
         offset_store=contract.offset_store,
         roll_until_ms=None if contract.roll is None else contract.roll.until_ms,
+        rolls_to={} if contract.roll is None else _differing(contract, contract.roll),
     )
+
+
+def _differing(contract: ConsumerGroup, roll: Roll) -> dict[str, str]:
+    names = ("mode", "order", "strategy")
+    new = {name: str(getattr(roll, name)) for name in names}
+    differing = {name: new[name] for name in names if new[name] != str(getattr(contract, name))}
+    filters = {f"filter of {topic}": each.text or "*" for topic, each in roll.topics.items()}
+    return differing | filters
 
 
 def check_one_progress(group: str, contract: ConsumerGroup, what: str) -> None:

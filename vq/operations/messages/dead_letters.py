@@ -5,7 +5,7 @@ letter; ``resending`` writes the notes.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,12 +13,13 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_text, check_whole
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
-from vq.errors import NotMaster, UnknownTopic
+from vq.errors import InvalidArgument, NotMaster, UnknownTopic
 from vq.model import Message, TopicPartition, check_name
 from vq.operations.messages.settling import Ledger, LetterState, Note, Settled
 from vq.operations.messages.stored import read_range
 from vq.operations.partitions.offsets import ends_of
 from vq.reserved import DeliveryFailure, MessageOrigin, Purpose, group_of, topic_of
+from vq.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,16 @@ class WantedLetters:
     since_ms: int | None = None
     until_ms: int | None = None
     states: frozenset[LetterState] = frozenset(LetterState)
+    ids: Collection[int] = ()
 
     def __post_init__(self) -> None:
         if self.reason is not None:
             check_text("reason", self.reason)
+        ids: object = self.ids
+        if isinstance(ids, str) or not isinstance(ids, Collection):
+            raise InvalidArgument(f"ids = {shown(ids)}; give a list of ids of messages")
+        for each in self.ids:
+            check_whole("an id", each)
         for what, moment in (("since_ms", self.since_ms), ("until_ms", self.until_ms)):
             if moment is not None:
                 check_whole(what, moment)
@@ -90,6 +97,8 @@ class WantedLetters:
     def takes(self, letter: DeadLetter) -> bool:
         """Return whether a letter is meant. One without a known time is in no span of time."""
         if letter.state not in self.states:
+            return False
+        if self.ids and letter.message.id not in self.ids:
             return False
         if self.reason is not None:
             failure = letter.failure
@@ -148,6 +157,7 @@ async def read_dead_letters(
     reason: str | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    ids: Collection[int] = (),
     settled: bool = False,
 ) -> AsyncGenerator[DeadLetter, None]:
     """Yield the dead letters of a group, partition by partition, in order.
@@ -157,6 +167,7 @@ async def read_dead_letters(
         reason: Only those whose reason has this text, in upper or lower case.
         since_ms: Only those given up at or after this time, in milliseconds since 1970.
         until_ms: Only those given up before this time.
+        ids: Only messages with these ids; none: all.
         settled: Also those that were sent again or deleted.
 
     Raises:
@@ -164,7 +175,7 @@ async def read_dead_letters(
         CorruptData: A record is damaged.
     """
     states = frozenset(LetterState) if settled else UNSETTLED
-    wanted = WantedLetters(reason, since_ms, until_ms, states)
+    wanted = WantedLetters(reason, since_ms, until_ms, states, ids)
     async for letter in _letters(cluster, group, wanted):
         yield letter
 
@@ -200,11 +211,11 @@ async def _view(cluster: ClusterClient, group: str) -> TopicView:
     name = topic_of(Purpose.DEAD_LETTERS, check_name("group", group))
     try:
         return await topics.describe_topic(cluster.coordinator, name)
-    except UnknownTopic as error:
+    except UnknownTopic:
         raise UnknownTopic(
             f"group {group!r} has no dead letters: there is no topic {name}",
             hint="`vq dlq list` shows the groups that have some",
-        ) from error
+        ) from None  # its hint is to make the topic, which the first letter does
 
 
 @dataclass(slots=True)

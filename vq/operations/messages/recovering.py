@@ -230,4 +230,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
     except VqError:
         raise
     except Exception as error:  # drivers raise what they like
-        raise BranchesLeft(f"the database: {type(error).__name__}: {error}") from error
+        raise BranchesLeft(
+            f"the database: {type(error).__name__}: {error}",
+            hint="`vq doctor --database URL` looks at it; run this again when it answers",
+        ) from error

@@ -6,7 +6,7 @@ first finishes the batches that have no end yet: it sends the same bytes with th
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,6 +67,7 @@ async def resend_dead_letters(
     reason: str | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    ids: Collection[int] = (),
     to: str | None = None,
     rate: float = RATE,
     timeout: float = WAIT_S,
@@ -85,6 +86,7 @@ async def resend_dead_letters(
         reason: Only letters whose reason has this text, in upper or lower case.
         since_ms: Only letters given up at or after this time, in milliseconds since 1970.
         until_ms: Only letters given up before this time.
+        ids: Only messages with these ids; none: all.
         to: Send them to this topic; those with a key to the partition of the key.
         rate: At most so many letters a second.
         timeout: How long to wait for the brokers of each batch, in seconds.
@@ -103,9 +105,12 @@ async def resend_dead_letters(
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= RATE_MAX:
         raise InvalidArgument(f"rate = {rate!r} is not in (0, {RATE_MAX:.0f}] letters a second")
     run = _Run(SingleBatches(cluster, check_timeout(timeout)), to, float(rate))
-    wanted = WantedLetters(reason, since_ms, until_ms, frozenset({LetterState.OPEN}))
+    wanted = WantedLetters(reason, since_ms, until_ms, frozenset({LetterState.OPEN}), ids)
     if to is not None and await run.topic(to) is None:
-        raise UnknownTopic(f"there is no topic {to!r}, or it takes no messages")
+        raise UnknownTopic(
+            f"there is no topic {to!r}, or it takes no messages",
+            hint=f"`vq topic list` shows all topics; create it: `vq topic create {to}`",
+        )
     finished = resent = 0
     async for log in logs(cluster, group):
         finished += await run.finish(log)
@@ -122,6 +127,7 @@ async def delete_dead_letters(
     reason: str | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
+    ids: Collection[int] = (),
     timeout: float = WAIT_S,
 ) -> int:
     """Give up dead letters of a group: they are listed no more, and never sent again.
@@ -137,7 +143,7 @@ async def delete_dead_letters(
         OutcomeUnknown, VqError: As ``resend_dead_letters``; repeat the call.
     """
     run = _Run(SingleBatches(cluster, check_timeout(timeout)), None, RATE_MAX)
-    wanted = WantedLetters(reason, since_ms, until_ms, UNSETTLED)
+    wanted = WantedLetters(reason, since_ms, until_ms, UNSETTLED, ids)
     count = 0
     async for log in logs(cluster, group):
         found = [each.message.offset async for each in log.letters(wanted)]

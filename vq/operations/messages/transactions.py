@@ -4,6 +4,7 @@ Loop-bound functions on a ``ClusterClient``. The masters of the journal are aske
 of its partition. What is refused here is refused there, by the rules that hold for producers.
 """
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -174,17 +175,49 @@ async def list_transactions(
         InvalidArgument: ``older_than_s`` is no whole number from 0 on.
         VqError: The master of a partition of the journal does not answer.
     """
+    found, silent = await look_at_journals(
+        cluster, ended=ended, kept=kept, older_than_s=older_than_s
+    )
+    if silent:
+        raise silent[0]
+    return found
+
+
+async def look_at_journals(
+    cluster: ClusterClient, *, ended: bool, kept: bool, older_than_s: int
+) -> tuple[list[TransactionDescription], list[VqError]]:
+    """Return the transactions of the journals that answer, and why the others do not.
+
+    Arguments and order: see ``list_transactions``.
+    """
     check_whole("older_than_s", older_than_s)
     if older_than_s < 0:
         raise InvalidArgument(f"older_than_s = {older_than_s} is negative; give 0 or more")
     before_ms = cluster.clock.wall_ms() - older_than_s * 1_000
     journals = await _journals(cluster)
-    of_each = await gather_all(_of(cluster, each, ended=ended, kept=kept) for each in journals)
-    found = [each for told in of_each for each in told]
-    return sorted(
-        (each for each in found if not older_than_s or each.begun_ms <= before_ms),
+    answers = await gather_all(
+        _told(_of(cluster, each, ended=ended, kept=kept)) for each in journals
+    )
+    found = sorted(
+        (
+            each
+            for told, _ in answers
+            for each in told
+            if not older_than_s or each.begun_ms <= before_ms
+        ),
         key=lambda each: each.number,
     )
+    return found, [error for _, error in answers if error is not None]
+
+
+async def _told(
+    asking: Awaitable[list[TransactionDescription]],
+) -> tuple[list[TransactionDescription], VqError | None]:
+    """Return what a journal tells, or why it does not. ``gather_all`` would raise a bare error."""
+    try:
+        return await asking, None
+    except VqError as error:
+        return [], error
 
 
 async def describe_transaction(cluster: ClusterClient, number: int) -> TransactionDescription:
@@ -192,17 +225,19 @@ async def describe_transaction(cluster: ClusterClient, number: int) -> Transacti
 
     Raises:
         TransactionRefused: No journal tells of it: it was never begun, or it ended long ago.
-        VqError: The master of a partition of the journal does not answer, so it may be there.
+        VqError: The master of a partition of the journal does not answer, and it may be there.
     """
     check_whole("number", number)
     if not 1 <= number <= _NUMBER_MAX:
         raise InvalidArgument(f"number = {number} is outside [1, {_NUMBER_MAX}]")
     journals = await _journals(cluster)
     silent: VqError | None = None
-    for found in await gather_all(_find(cluster, each, number) for each in journals):
-        if isinstance(found, TransactionDescription):
-            return found
-        silent = silent or found
+    for told, error in await gather_all(
+        _told(_of(cluster, each, ended=True, after=number - 1, count=1)) for each in journals
+    ):
+        if told and told[0].number == number:
+            return told[0]
+        silent = silent or error
     if silent is not None:
         raise silent
     raise TransactionRefused(
@@ -372,17 +407,6 @@ async def _of(
         found += [_description(journal.partition, each) for each in answer.transactions]
         if count or not answer.more or not answer.transactions:
             return found
-
-
-async def _find(
-    cluster: ClusterClient, journal: TopicPartition, number: int
-) -> TransactionDescription | VqError | None:
-    """Return a transaction, None if a journal does not know it, or why that is not known."""
-    try:
-        found = await _of(cluster, journal, ended=True, after=number - 1, count=1)
-    except VqError as error:
-        return error
-    return found[0] if found and found[0].number == number else None
 
 
 def _description(journal: int, told: TransactionStatus) -> TransactionDescription:

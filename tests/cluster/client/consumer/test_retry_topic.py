@@ -515,6 +515,10 @@ async def test_what_cannot_work_is_refused(cluster: MemoryCluster) -> None:
         config(group="g" * (GROUP_CHARS_MAX + 1))
     with pytest.raises(InvalidArgument, match="retry_schedule has -1; give numbers of seconds"):
         config(retry_schedule=(10, -1))
+    for mode in ("orderly", "keyed"):
+        with case(mode), pytest.raises(InvalidArgument, match="has only with order = 'relaxed'"):
+            config(mode=mode, retry_schedule=(10,))
+    config(mode="orderly", order="relaxed", retry_schedule=(10,))
 
     async def handle(_: Message) -> None: ...
 

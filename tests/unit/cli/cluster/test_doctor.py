@@ -4,16 +4,18 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.hosts import HOSTS
 
 from vq.cli.base.errors import CommandFailed
+from vq.cli.base.options import Invocation
 from vq.cli.cluster import doctor
 from vq.model import Address
 from vq.operations.cluster import doctor as machine
-from vq.operations.cluster.checks import Level
+from vq.operations.cluster.checks import Finding, Level
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -32,6 +34,23 @@ def test_a_free_and_a_taken_port_are_told_in_either_family(host: str) -> None:
 def test_a_port_of_a_host_that_none_can_be_is_taken_and_no_error() -> None:
     found = doctor.port_finding(Address("no-such-host.invalid", 8123))
     assert found.level is Level.WARN
+
+
+def test_details_are_broken_between_words_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And whole where they go to a program, or where there is hardly any room for them."""
+    told = "the first words of a finding and " + "x" * 30
+    monkeypatch.setenv("COLUMNS", "40")
+    finding = Finding("port", Level.WARN, told, "free it")
+    for terminal, lines in (
+        (True, ["the first words of a finding", "and", "x" * 30, "-> free it"]),
+        (False, [told, "-> free it"]),
+    ):
+        said: list[str] = []
+        output = SimpleNamespace(as_json=False, to_terminal=terminal, line=said.append)
+        doctor._print(cast("Invocation", SimpleNamespace(output=output)), [finding])
+        assert said == [f"WARN  port  {lines[0]}", *(f"{' ' * 12}{each}" for each in lines[1:])]
 
 
 def test_a_data_directory_that_hangs_is_left_to_the_check_that_waits_for_it(
