@@ -25,6 +25,7 @@ STATES = (
     *("warn", "relieve", "refuse", "stop", "gone", "silent"),
     *("open", "prepared", "committed", "rolled_back", "resending", "resent"),
     *("begun", "done", "failed", "viewer", "operator", "admin"),
+    *("draft", "running", "interrupted", "cancelled"),
 )
 
 

@@ -3,6 +3,7 @@
 Pictures of all pages stay in ``.test-artifacts/console``: they are there to be looked at.
 """
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -26,6 +27,33 @@ VARIANTS = {
         "color_scheme": "light",
         "locale": "zh-CN",
     },
+}
+
+
+PATHS = {
+    "overview": "",
+    "brokers": "/brokers",
+    "broker-group": "/brokers/b1",
+    "remove": "/brokers/b1/remove",
+    "allocation": "/allocation",
+    "topics": "/topics",
+    "create": "/topics/create",
+    "topic": "/topics/looked-at",
+    "messages": "/topics/looked-at/messages",
+    "send": "/topics/looked-at/send",
+    "settings-of-topic": "/topics/looked-at/settings",
+    "delete": "/topics/looked-at/delete",
+    "groups": "/groups",
+    "group": "/groups/readers",
+    "reset": "/groups/readers/reset",
+    "share-out": "/groups/readers/plan?members=3",
+    "dead-letters": "/dead-letters",
+    "delayed": "/delayed",
+    "transactions": "/transactions",
+    "archive": "/archive",
+    "audit": "/audit",
+    "settings": "/settings",
+    "unknown": "/groups/nobody",
 }
 
 
@@ -149,51 +177,90 @@ def test_a_dead_letter_is_sent_again(browser, console, cluster) -> None:
         assert gone.wait(30)
 
 
+def placements(cluster) -> dict[int, str]:
+    """Return the group of each partition of the topic ``flow``."""
+    described = cluster.vq_json("topic", "describe", "flow")
+    return {each["partition"]: each["group"] for each in described["partitions"]}
+
+
 @pytest.mark.slow
-def test_every_page_in_four_variants(browser, console, cluster) -> None:
-    """Each is readable for a screen reader, fits a phone, and the browser has no complaint."""
-    cluster.vq("topic", "create", "looked-at", "--partitions", "3")
+def test_a_partition_is_dragged_while_messages_flow(browser, console, cluster) -> None:
+    """It is on the other group after that, nothing is lost, and a plan of before is refused."""
+    cluster.vq("topic", "create", "flow", "--partitions", "2")
+    placed = placements(cluster)
+    source = placed[0]
+    target = {"b1": "b2", "b2": "b1"}[source]
+    sent: list[vq.SendResult] = []
+    stop, gone = threading.Event(), threading.Event()
+
+    def send() -> None:
+        config = vq.MessageFactoryConfig(zookeeper=cluster.zookeeper, cluster=cluster.name)
+        with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+            while not stop.wait(0.01):
+                sent.append(producer.send_sync(vq.Message("flow", b"x")))
+        gone.set()
+
+    threading.Thread(target=send).start()
+    try:
+        with Tab(browser, viewport={"width": 1280, "height": 1000}) as page:
+            page.goto(f"{console}/allocation?topic=flow")
+            chip = page.locator(f'[data-topic="flow"][data-group="{source}"] [data-partition="0"]')
+            slot = page.locator(f'[data-topic="flow"][data-group="{target}"]')
+            chip.drag_to(slot)
+            expect(page.get_by_label("Moves", exact=True)).to_have_value(f"flow/0 {target}")
+            page.locator("#by-hand").get_by_role("button", name="Preview").click()
+            stale = page.url
+            expect(page.locator("main")).to_contain_text("flow/0")
+            name = page.locator("dd code").first.inner_text()
+            page.get_by_label(f"Type {name} to confirm").fill(name)
+            page.get_by_role("button", name="Apply").click()
+            expect(page.locator("dl")).to_contain_text("done", timeout=WAIT_MS)
+
+            page.goto(f"{console}/allocation?topic=flow")  # back again, by the keyboard alone
+            page.locator(f'[data-group="{target}"] [data-partition="0"]').focus()
+            page.keyboard.press("Enter")
+            page.get_by_label("Broker group", exact=True).select_option(source)
+            page.get_by_role("button", name="Move", exact=True).press("Enter")
+            expect(page.get_by_label("Moves", exact=True)).to_have_value(f"flow/0 {source}")
+            page.goto(stale)
+            expect(page.get_by_role("button", name="Apply")).to_have_count(0)
+    finally:
+        stop.set()
+        assert gone.wait(30)
+    assert placements(cluster)[0] == target
+    found = cluster.vq("consume", "flow", "--group", "count", "--max", str(len(sent)), "--json")
+    assert found.returncode == 0
+    assert len(found.stdout.splitlines()) == len(sent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pages_in_four_variants(browser, console, cluster, variant) -> None:
+    """Each is readable for a screen reader, fits a phone, and the browser has no complaint.
+
+    All pages in the light variant, and in the others with ``VQ_LONG``; else those that differ most.
+    """
+    made = cluster.vq("topic", "create", "looked-at", "--partitions", "3", "--if-not-exists")
+    assert made.returncode == 0, made.stderr
     cluster.vq("produce", "looked-at", stdin=b"a\nb\n")
     cluster.vq("consume", "looked-at", "--group", "readers", "--max", "1")
-    paths = {
-        "overview": "",
-        "brokers": "/brokers",
-        "broker-group": "/brokers/b1",
-        "remove": "/brokers/b1/remove",
-        "topics": "/topics",
-        "create": "/topics/create",
-        "topic": "/topics/looked-at",
-        "messages": "/topics/looked-at/messages",
-        "send": "/topics/looked-at/send",
-        "settings-of-topic": "/topics/looked-at/settings",
-        "delete": "/topics/looked-at/delete",
-        "groups": "/groups",
-        "group": "/groups/readers",
-        "reset": "/groups/readers/reset",
-        "dead-letters": "/dead-letters",
-        "delayed": "/delayed",
-        "transactions": "/transactions",
-        "archive": "/archive",
-        "audit": "/audit",
-        "settings": "/settings",
-        "unknown": "/groups/nobody",
-    }
+    paths = PATHS
+    if variant != "light" and not os.environ.get("VQ_LONG"):
+        paths = {name: PATHS[name] for name in ("overview", "allocation", "messages", "group")}
     PICTURES.mkdir(parents=True, exist_ok=True)
     found = []
-    for variant, options in VARIANTS.items():
-        with Tab(browser, **options) as page:
-            for name, path in paths.items():
-                page.goto(console + path)
-                page.locator("h1").wait_for()
-                page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
-                wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, (name, variant, wide)
-                if variant == "chinese":
-                    assert page.locator("html").get_attribute("lang") == "zh-CN"
-                for each in Axe().run(page).response["violations"] if variant != "chinese" else ():
-                    if each["impact"] in ("serious", "critical"):
-                        nodes = [node["html"][:120] for node in each["nodes"][:3]]
-                        found.append((name, variant, each["id"], nodes))
+    with Tab(browser, **VARIANTS[variant]) as page:
+        for name, path in paths.items():
+            page.goto(console + path)
+            page.locator("h1").wait_for()
+            page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
+            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, (name, variant, wide)
+            assert page.locator("html").get_attribute("lang") == VARIANTS[variant]["locale"]
+            for each in Axe().run(page).response["violations"]:
+                if each["impact"] in ("serious", "critical"):
+                    nodes = [node["html"][:120] for node in each["nodes"][:3]]
+                    found.append((name, variant, each["id"], nodes))
     assert not found, "\n".join(map(str, found))
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -184,6 +184,7 @@ class Door:
         name: str,
         *arguments: Any,
         before: Any = None,
+        on_end: Callable[[Job], Awaitable[None]] | None = None,
         **named: Any,
     ) -> Job:
         """Begin an act that takes long; return the job, which goes on without the browser.
@@ -202,11 +203,18 @@ class Door:
         self.jobs[job.number] = job
         if "on_progress" in row.signature.parameters:
             named["on_progress"] = _note_progress(job)
-        job.task = begin_task(self._work(job, entry, row, site, arguments, named))
+        job.task = begin_task(self._work(job, entry, row, site, arguments, named, on_end))
         return job
 
     async def _work(
-        self, job: Job, entry: int, row: Row, site: Site, arguments: Any, named: Any
+        self,
+        job: Job,
+        entry: int,
+        row: Row,
+        site: Site,
+        arguments: Any,
+        named: Any,
+        on_end: Callable[[Job], Awaitable[None]] | None,
     ) -> None:
         try:
             job.result = await self._carry_out(entry, row, site, arguments, named)
@@ -216,6 +224,8 @@ class Door:
             job.error = shown_raised(error)
         finally:
             job.ended_ms = now_ms()
+            if on_end is not None:
+                await on_end(job)
 
     def _forget_old(self) -> None:
         ended = [each.number for each in self.jobs.values() if each.ended_ms is not None]

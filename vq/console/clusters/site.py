@@ -14,6 +14,7 @@ from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
+from vq.operations.allocation.facts import AllocationFacts
 from vq.operations.cluster.bulk import GroupContract, TopicState, read_contracts, read_topic_states
 from vq.operations.cluster.cluster import ClusterStatus, cluster_status
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
@@ -79,7 +80,8 @@ async def _open(config: MessageFactoryConfig) -> MessageFactory:
 class Site:
     """A cluster that the console shows. Loop-bound.
 
-    It is there while the cluster is not: ``problem`` says so, and it tries again.
+    It is there while the cluster is not: ``problem`` says so, and it tries again. ``allocation``
+    has the last measurement of all partitions, and when it was made by the monotonic clock.
 
     Args:
         name: What the console calls it.
@@ -98,6 +100,7 @@ class Site:
         self.name = name
         self.config = config
         self.facts = Facts()
+        self.allocation: tuple[float, AllocationFacts] | None = None
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
         self._opened = opened or _open

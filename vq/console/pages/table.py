@@ -6,6 +6,7 @@ from typing import Final
 
 from vq.console.pages import (
     accounts,
+    allocation,
     archive,
     audit,
     brokers,
@@ -29,6 +30,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
     entrance,
     overview,
     brokers,
+    allocation,
     topics,
     messages,
     groups,
@@ -50,6 +52,7 @@ PAGES: Final[Sequence[Page]] = [
 MENU: Final[Sequence[Entry]] = (
     Entry("", N_("Overview")),
     Entry("brokers", N_("Brokers")),
+    Entry("allocation", N_("Allocation")),
     Entry("topics", N_("Topics")),
     Entry("groups", N_("Groups")),
     Entry("dead-letters", N_("Dead letters")),

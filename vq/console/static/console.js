@@ -1,6 +1,5 @@
 // What a page does by itself: theme, copying, charts, and news of the cluster.
 // Nothing here is needed to read a page or to send a form.
-"use strict";
 
 // Theme: the system's, until somebody chooses.
 const root = document.documentElement;

@@ -111,10 +111,10 @@ class Context:
             self.visitor.person, self.site, name, *arguments, before=before, **named
         )
 
-    async def start(self, name: str, *arguments: Any, before: Any = None, **named: Any) -> Job:
+    async def start(self, name: str, *arguments: Any, **named: Any) -> Job:
         """Begin a long act for the visitor; see ``Door.start``."""
         return await self.console.door.start(
-            self.visitor.person, self.site, name, *arguments, before=before, **named
+            self.visitor.person, self.site, name, *arguments, **named
         )
 
     def may(self, name: str) -> bool:
