@@ -214,6 +214,56 @@ async def test_zookeeper_away_leaves_the_probe_at_work(
     assert caplog.text.count("broker groups cannot be probed") == 1
 
 
+async def test_groups_beyond_the_bound_are_left_out_and_told(
+    two_groups: MemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "GROUPS_MAX", 1)
+    async with probing(two_groups) as probe:
+        await until_read(probe, "b1")
+        await asyncio.sleep(3 * AUDIT_S)
+        assert [each.group for each in probe.results()] == ["b1"]
+    assert caplog.text.count("1 beyond the first 1 are left out") == 1
+
+
+async def test_a_reader_behind_the_end_of_a_log_goes_on_at_its_end(
+    two_groups: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is after an election that cut the log."""
+    read, jumped = module.PartitionReader.read, []
+
+    def jump(self: Any, start: int, *rest: Any, **named: Any) -> Any:
+        if not jumped:
+            jumped.append(start)
+            start += 1_000_000
+        return read(self, start, *rest, **named)
+
+    monkeypatch.setattr(module.PartitionReader, "read", jump)
+    async with probing(two_groups) as probe:
+        for group in ("b1", "b2"):
+            assert (await until_read(probe, group)).error == ""
+    assert jumped
+
+
+async def test_a_message_without_an_answer_is_received_if_it_was_stored(
+    probe: ClusterProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, silent = module.put_batch, [True]
+
+    async def store(cluster: ClusterClient, partition: Any, *rest: Any, **named: Any) -> int:
+        offset = await put(cluster, partition, *rest, **named)
+        if partition.topic == "_vq.probe.b1" and silent:
+            silent.clear()
+            raise OutcomeUnknown("no answer")
+        return offset
+
+    await until_read(probe, "b1")
+    monkeypatch.setattr(module, "put_batch", store)
+    await until(lambda: of(probe, "b1").failed == 1, timeout_s=120)
+    result = await until_read(probe, "b1")
+    assert (result.lost, result.error) == (0, "")
+    assert result.received >= result.sent, "it was received and never acknowledged"
+
+
 async def test_a_scrape_has_the_newest_numbers_and_waits_for_no_broker(
     two_groups: MemoryCluster, probe: ClusterProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

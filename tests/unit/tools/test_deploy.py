@@ -159,7 +159,7 @@ def test_the_file_of_a_cluster_without_an_engine_is_whole() -> None:
     }
     scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
     targets = [t for job in scraped["scrape_configs"] for t in job["static_configs"][0]["targets"]]
-    assert targets == [*(f"{name}:8124" for name in brokers), "exporter:8122"]
+    assert targets == [*(f"{name}:8124" for name in brokers), "exporter:8122", "gateway:8126"]
     jobs = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     named = [[job["job_name"] for job in each["scrape_configs"]] for each in (scraped, jobs)]
     assert named[0] == named[1]

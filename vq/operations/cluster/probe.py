@@ -78,6 +78,7 @@ class ClusterProbe:
         self._cluster = cluster
         self._probes: dict[str, _GroupProbe] = {}
         self._results: dict[str, ProbeResult] = {}
+        self._left_out = 0  # groups beyond the bound
         self._told = ""  # the last complaint, so that it is logged once
 
     def results(self) -> list[ProbeResult]:
@@ -106,11 +107,10 @@ class ClusterProbe:
         cluster = self._cluster
         views = await group_views.groups(cluster.coordinator)
         wanted = {each.group: each for each in views if not each.draining}
-        if len(wanted) > GROUPS_MAX:
-            left_out = sorted(wanted)[GROUPS_MAX:]
-            logger.warning("too many broker groups, some are not probed", left_out=len(left_out))
-            for name in left_out:
-                del wanted[name]
+        left_out = sorted(wanted)[GROUPS_MAX:]
+        for name in left_out:
+            del wanted[name]
+        self._left_out = len(left_out)
         for name in [each for each in self._probes if each not in wanted]:
             await self._stop(name)
         for name in [each for each in self._results if each not in wanted]:
@@ -146,9 +146,10 @@ class ClusterProbe:
         await self._probes.pop(name).stop()
 
     def _complain(self, failed: dict[str, VqError]) -> None:
-        told = "; ".join(
-            f"{name}: {error}" if name else str(error) for name, error in failed.items()
-        )
+        complaints = [f"{name}: {error}" if name else str(error) for name, error in failed.items()]
+        if self._left_out:
+            complaints.append(f"{self._left_out} beyond the first {GROUPS_MAX} are left out")
+        told = "; ".join(complaints)
         if told and told != self._told:
             logger.warning("broker groups cannot be probed, trying again later", error=told)
         self._told = told
@@ -333,7 +334,9 @@ class _GroupProbe:
         """Return where to read on after an error."""
         try:
             if isinstance(error, OffsetOutOfRange):
-                return await self._end()
+                earliest, latest = await self._reader.bounds()
+                self._outstanding.deleted(earliest)
+                return max(at, earliest) if at < latest else latest
             if isinstance(error, CorruptData | PartitionQuarantined):
                 return await self._reader.behind(int(error.details.get("offset", at)), error)
         except UnknownTopic:

@@ -2,6 +2,7 @@
 
 sent ──▶ read back                      received; late if it took over LATE_S
   ├────▶ acknowledged, and the reader passed its place without it      lost
+      ├────▶ acknowledged, and retention deleted it before it was read     counts nowhere
   └────▶ refused, or no answer          failed; if it is read all the same: received, too
 """
 
@@ -116,6 +117,12 @@ class Outstanding:
             del self._waiting[number]
         self.result.lost += len(lost)
         return lost
+
+    def deleted(self, offset: int) -> None:
+        """Retention deleted everything before an offset."""
+        for number, each in list(self._waiting.items()):
+            if each.offset is not None and each.offset < offset:
+                del self._waiting[number]
 
     def waiting_s(self, now_s: float) -> float:
         """Return for how long the oldest acknowledged message has not been read back; 0: none."""

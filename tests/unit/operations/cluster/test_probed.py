@@ -62,6 +62,14 @@ def test_what_was_not_acknowledged_cannot_be_lost() -> None:
     assert (made.result.failed, made.result.received, made.result.lost) == (3, 1, 0)
 
 
+def test_what_retention_deleted_is_not_lost() -> None:
+    made = begun(1, 2)
+    made.acknowledge(1, 0)
+    made.acknowledge(2, 50)
+    made.deleted(50)
+    assert made.passed(100, 101.0) == [2]
+
+
 def test_what_waits_is_bounded() -> None:
     made = begun(*range(WAITING_MAX - 1))
     assert not made.is_full
