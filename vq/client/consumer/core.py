@@ -540,6 +540,13 @@ class ConsumerCore:
         membership = self._membership
         if membership is None:
             return
+        holds, unsettled = list(holds), None
+        for hold in holds:
+            if hold.has_left_transactions and not is_last:
+                try:
+                    await membership.share.settle(hold, only_left=True)
+                except CoordinationError as error:  # the others can be committed
+                    unsettled = error
         dirty, counts = {}, {}
         for hold in holds:
             progress = hold.to_commit(is_last=is_last)
@@ -567,6 +574,8 @@ class ConsumerCore:
         for error in outcome.values():
             if error is not None and not isinstance(error, GenerationStale):
                 raise error
+        if unsettled is not None:
+            raise unsettled
 
     # Transactions ---------------------------------------------------------------------------------
     def take(

@@ -372,6 +372,62 @@ async def test_in_doubt_is_settled_by_another_commit(
     assert await stored(cluster) == [b"x" + each for each in ALL]
 
 
+async def test_doubt_does_not_stop_a_listener_that_needs_no_transaction_behind_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    """Its own commits settle what is left: otherwise the window would be full for ever."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=3.0))
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    handled: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        handled.append(message.content)
+        if message.content not in {b"0", b"1"} or handled.count(message.content) > 1:
+            return
+        transaction = await transform(producer, consumer, [message])
+        if message.content == b"0":
+            await told(transaction)
+            return
+        cluster.ensemble.lose_next_reply(coordinator)
+        coordinator.cut = True
+        asyncio.get_running_loop().call_later(6.0, cluster.ensemble.reconnect, coordinator)
+        await transaction.commit()
+
+    consumer = await member(factory, window_messages=4, retry_backoff=(0.1, 1.0))
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: handled[-1:] == ALL[-1:])
+    await asyncio.sleep(3)
+    assert handled == [b"0", b"1", *ALL[1:]]
+    assert await committed(cluster) == 358
+    assert await stored(cluster) == [b"x0", b"x1"]
+
+
+async def test_offsets_go_on_when_the_journal_has_told_the_outcome(
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    """A rollback hears that it is committed; the next messages need no transaction."""
+    producer = await factory.create_producer()
+    consumer = (await member(factory, window_messages=6)).subscribe("t")
+    await told(await transform(producer, consumer, await consumer.get_many(2)))
+    transaction = await transform(producer, consumer, await consumer.get_many(2))
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    cluster.ensemble.lose_next_reply(coordinator)
+    coordinator.cut = True
+    with pytest.raises(TransactionInDoubt):
+        await transaction.commit(3.0)
+    cluster.ensemble.reconnect(coordinator)
+    with pytest.raises(TransactionRefused, match="committed"):
+        await transaction.rollback()
+    rest: list[bytes] = []
+    for _ in range(4):
+        rest += [each.content for each in await consumer.get_many(2, timeout=10)]
+    assert rest == ALL[4:]
+    await asyncio.sleep(3)
+    assert await committed(cluster) == 358
+
+
 async def test_the_journal_settles_what_its_producer_does_not_tell(
     cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
 ) -> None:
