@@ -119,12 +119,15 @@ class Transactions:
                 return each
         return None
 
-    def begin(self, xid: Xid | None = None, *, number: int = 0) -> "TransactionCore":
+    def begin(
+        self, xid: Xid | None = None, *, number: int = 0, keep: bool = False
+    ) -> "TransactionCore":
         """Begin one for this thread, or this task, and those that it begins.
 
         Args:
             xid: Its name in other resources, if it has one.
-            number: Its number, if its commit decides for these, and is to be kept for them.
+            number: Its number, if that is known before.
+            keep: Its commit decides for these, and is kept until it is forgotten.
 
         Raises:
             InvalidState: It has one already, or the producer is closed.
@@ -135,11 +138,13 @@ class Transactions:
                 "a producer with a transactional_id has no transactions with names of their own: "
                 "each of the two says in which journal a transaction is"
             )
-        begun = self.begin_apart(xid, number)
+        begun = self.begin_apart(xid, number, keep=keep)
         _CURRENT.set((*(each for each in _CURRENT.get() if each.is_open), begun))
         return begun
 
-    def begin_apart(self, xid: Xid | None = None, number: int = 0) -> "TransactionCore":
+    def begin_apart(
+        self, xid: Xid | None = None, number: int = 0, *, keep: bool = False
+    ) -> "TransactionCore":
         """Begin one that gets its messages by ``add`` alone; otherwise as ``begin``."""
         if self._fenced is not None:
             raise self._fenced
@@ -155,7 +160,7 @@ class Transactions:
                 "this thread, or task, has a transaction of this producer already; commit it or "
                 "roll it back first"
             )
-        begun = TransactionCore(self, xid, number)
+        begun = TransactionCore(self, xid, number, keep=keep)
         with self._lock:
             self.open += 1
             self._unended[begun] = None
@@ -274,11 +279,18 @@ class TransactionCore:
         xid: Its name in other resources, if it has one.
     """
 
-    def __init__(self, producer: Transactions, xid: Xid | None = None, number: int = 0) -> None:
+    def __init__(
+        self,
+        producer: Transactions,
+        xid: Xid | None = None,
+        number: int = 0,
+        *,
+        keep: bool = False,
+    ) -> None:
         self.producer = producer
         self.number = number
         self.xid = xid
-        self._keep = number > 0
+        self._keep = keep
         self._collected = Collected()
         self._ids: list[int] = []  # for the next messages, the last one first
         self._lock = threading.Lock()
