@@ -17,8 +17,8 @@ from vq.broker.partition.acknowledgements import Acknowledgement
 from vq.broker.partition.batch_check import check_batch, check_empty
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.partition_state import RULES, ChannelState
-from vq.errors import DiskFull, InvalidRequest, NotEnoughInSync, VqError
-from vq.limits import PRODUCER_EPOCH_MAX
+from vq.errors import DiskFull, InvalidRequest, MessageTooLarge, NotEnoughInSync, VqError
+from vq.limits import MESSAGE_BYTES_MAX, PRODUCER_EPOCH_MAX
 from vq.model import FlushMode, ProducerStamp, Replication
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -61,12 +61,18 @@ def put(
         count, crc = header.record_count, header.crc
         producer_id = header.producer_id
         if count or body:
-            check_batch(
-                body,
-                record_count=count,
-                crc=crc,
-                max_message_bytes=settings.max_message_bytes,
-            )
+            try:
+                check_batch(
+                    body,
+                    record_count=count,
+                    crc=crc,
+                    max_message_bytes=settings.max_message_bytes,
+                )
+            except MessageTooLarge:
+                if not header.accepted:
+                    raise
+                # The topic took more when they were sent; no broker may be left with them.
+                check_batch(body, record_count=count, crc=crc, max_message_bytes=MESSAGE_BYTES_MAX)
             if channel.own_tag is not None and channel.own_tag in body:
                 _check_tags(channel, session, body, channel.own_tag)
         else:
