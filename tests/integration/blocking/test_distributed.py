@@ -254,31 +254,29 @@ def test_a_branch_that_a_deadlock_has_ended_is_rolled_back(
     engine = sa.create_engine(databases[1], poolclass=sa.NullPool)
     mine = connections[1].cursor()
 
-    def update(what: str) -> None:
-        mine.execute("UPDATE done SET what = what WHERE what = %s", (what,))
-
     def waits() -> bool:
         with engine.connect() as watcher:
             found = watcher.execute(sa.text("SELECT * FROM information_schema.innodb_lock_waits"))
             return found.first() is not None
+
+    def deadlocks(other: sa.Connection) -> None:
+        with vq.distributed(producer, connections[1]):
+            producer.send_sync(vq.Message(topic, b"never"))
+            mine.execute("DELETE FROM done WHERE what = 'first'")
+            deleted = spawn(lambda: other.execute(sa.text("DELETE FROM done WHERE what = 'first'")))
+            block_until(waits)
+            try:
+                mine.execute("DELETE FROM done WHERE what = 'second'")
+            finally:
+                deleted.result(WAIT_S)
 
     with engine.begin() as other:
         other.execute(sa.text("INSERT INTO done VALUES ('first'), ('second')"))
     with engine.connect() as other:
         other.execute(sa.text("INSERT INTO done VALUES ('a'), ('b'), ('c')"))  # so it is spared
         other.execute(sa.text("DELETE FROM done WHERE what = 'second'"))
-        with (
-            pytest.raises(pymysql.OperationalError, match="Deadlock"),
-            vq.distributed(producer, connections[1]),
-        ):
-            producer.send_sync(vq.Message(topic, b"never"))
-            mine.execute("DELETE FROM done WHERE what = 'first'")
-            deleted = spawn(
-                lambda: other.execute(sa.text("DELETE FROM done WHERE what = 'first'"))
-            )
-            block_until(waits)
-            update("second")
-        deleted.result(WAIT_S)
+        with pytest.raises(pymysql.OperationalError, match="Deadlock"):
+            deadlocks(other)
         other.rollback()
     with vq.distributed(producer, connections[1]):
         mine.execute("INSERT INTO done VALUES ('behind a deadlock')")
