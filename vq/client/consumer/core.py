@@ -639,7 +639,13 @@ class ConsumerCore:
             )
         if isinstance(hand.taken, TakenMessages) and not hand.taken.is_over:
             return hand.taken
-        taken = hand.taken = self._taken([(hand.delivery, hand.in_hand())], lambda _: None)
+        messages = hand.in_hand()
+        if not messages or not hand.delivery.is_entered:
+            raise InvalidState(
+                "send_offsets came when the listener had returned, and with that its messages are "
+                "handled; call it in the listener, or in what the listener awaits"
+            )
+        taken = hand.taken = self._taken([(hand.delivery, messages)], lambda _: None)
         return taken
 
     def _taken(

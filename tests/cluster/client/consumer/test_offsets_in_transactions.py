@@ -28,6 +28,7 @@ from vq.errors import (
     InvalidState,
     TransactionInDoubt,
     TransactionRefused,
+    VqError,
 )
 from vq.model import Message, TopicPartition, TransactionState
 
@@ -535,6 +536,31 @@ async def test_what_crashed_producers_left_is_swept(
     assert await decisions(cluster) == []
     await told(await transform(producer, consumer, await consumer.get_many(5)))
     assert await stored(cluster) == [b"x" + each for each in ALL]
+
+
+@pytest.mark.parametrize("mode", ["orderly", "concurrent"])
+async def test_a_task_that_outlives_its_listener_finishes_nothing(
+    factory: aio.MessageFactory, mode: str
+) -> None:
+    """Its message is handled by then, and it has no other one."""
+    producer = await factory.create_producer()
+    told: list[VqError] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def later() -> None:
+        await asyncio.sleep(5)
+        async with producer.transaction():
+            with pytest.raises(InvalidState, match="had returned") as caught:
+                await producer.send_offsets(consumer)
+        told.append(caught.value)
+
+    async def listener(_: Message) -> None:
+        tasks.append(asyncio.create_task(later()))
+
+    consumer = await member(factory, mode=mode)
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: len(told) == 10)
+    await asyncio.gather(*tasks)
 
 
 # Bad input ----------------------------------------------------------------------------------------
