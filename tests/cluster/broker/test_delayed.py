@@ -254,6 +254,12 @@ async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
             await producer.cancel(wrong._replace(partition=waits.partition))
     with pytest.raises(InvalidArgument, match="result"):
         await producer.cancel(5)  # type: ignore[arg-type]
+    async with producer.transaction() as transaction:
+        place = await producer.send(Message("t", b"y", delay_s=50))
+        with pytest.raises(InvalidArgument, match=r"sent in a transaction.*commit\(\)"):
+            await producer.cancel(place)
+    (place,) = await transaction.commit()
+    assert await producer.cancel(place) is Cancellation.CANCELLED
 
 
 async def test_the_result_of_another_cluster_cancels_nothing(
