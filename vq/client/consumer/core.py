@@ -540,13 +540,14 @@ class ConsumerCore:
         membership = self._membership
         if membership is None:
             return
-        holds, unsettled = list(holds), None
+        holds = list(holds)
+        unsettled: CoordinationError | None = None
         for hold in holds:
             if hold.has_left_transactions and not is_last:
                 try:
                     await membership.share.settle(hold, only_left=True)
-                except CoordinationError as error:  # the others can be committed
-                    unsettled = error
+                except CoordinationError as unknown:  # the others can be committed
+                    unsettled = unknown
         dirty, counts = {}, {}
         for hold in holds:
             progress = hold.to_commit(is_last=is_last)
