@@ -68,10 +68,11 @@ def put(
                     crc=crc,
                     max_message_bytes=settings.max_message_bytes,
                 )
-            except MessageTooLarge:
+            except MessageTooLarge:  # the topic took more when it was sent first, perhaps
+                if header.resend and _acknowledge_stored(channel, session, request_id, header):
+                    return
                 if not header.accepted:
                     raise
-                # The topic took more when they were sent; no broker may be left with them.
                 check_batch(body, record_count=count, crc=crc, max_message_bytes=MESSAGE_BYTES_MAX)
             if channel.own_tag is not None and channel.own_tag in body:
                 _check_tags(channel, session, body, channel.own_tag)
@@ -166,6 +167,17 @@ def acknowledge_known(
     if not (is_closed or is_full) or place.gone or not header.producer_id:
         return False
     if log is None or log.state not in _KNOWS or not header.epoch <= role.epoch > 0:
+        return False
+    return _acknowledge_stored(channel, session, request_id, header)
+
+
+def _acknowledge_stored(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.PutRequest
+) -> bool:
+    """Answer a batch with its first result if the log, which knows, has it; return whether."""
+    log = channel.log
+    assert log is not None
+    if not header.producer_id:
         return False
     stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
     try:
