@@ -5,6 +5,7 @@ of the transaction there, in one text; and which branch of how many it is. So wh
 is prepared knows whom to ask. Drivers block: nothing here is for an event loop.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -194,8 +195,12 @@ class _XaBranch:
         self._execute("XA COMMIT")
 
     def rollback(self) -> None:
-        """See ``Branch``."""
-        self._end()
+        """See ``Branch``.
+
+        What the server has ended by itself, as after a deadlock, it does not let end once more.
+        """
+        with contextlib.suppress(Exception):  # drivers raise what they like; what follows tells
+            self._end()
         self._execute("XA ROLLBACK")
 
     def _execute(self, statement: str) -> None:

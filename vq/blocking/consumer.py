@@ -234,7 +234,13 @@ class MessageConsumer:
     def _take(self, transaction: TransactionCore | None) -> TakenMessages | None:
         """See ``ConsumerCore.take``; for a producer."""
         hand, inbox = present_hand(), None if self._listeners else self._pull.inbox
-        return self._runtime.call(lambda: self._core.take(transaction, hand, inbox))
+
+        def take() -> TakenMessages | None:
+            if inbox is not None:
+                self._pull.drop_unreceived()
+            return self._core.take(transaction, hand, inbox)
+
+        return self._runtime.call(take)
 
     def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""

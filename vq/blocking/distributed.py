@@ -57,7 +57,9 @@ class DistributedTransaction:
         self._since = time.monotonic()
         self._prepared = 0  # branches of which a prepare was asked for
         self._ended = False
-        self._transaction: Transaction = producer._begin_for(self._xid, self.number)
+        self._transaction: Transaction = producer._begin_for(
+            self._xid, self.number, keep=bool(self._branches)
+        )
         self._producer = producer
         begun = 0
         try:

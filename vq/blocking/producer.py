@@ -300,11 +300,16 @@ class MessageProducer:
             self._append = self._append_beside
         return Transaction(core, self._runtime, self.config.send_timeout_s)
 
-    def _begin_for(self, xid: Xid, number: int) -> Transaction:
-        """Begin a transaction whose commit is kept, since databases follow it; for vq only."""
+    def _begin_for(self, xid: Xid, number: int, *, keep: bool) -> Transaction:
+        """Begin a transaction with a name and a number; for vq only.
+
+        Args:
+            xid, number: Those.
+            keep: Databases follow its commit, so that is kept until it is forgotten.
+        """
         self._runtime.check()
         with self._switching:
-            core = self._transactions.begin(xid, number=number)
+            core = self._transactions.begin(xid, number=number, keep=keep)
             self._append = self._append_beside
         return Transaction(core, self._runtime, self.config.send_timeout_s)
 

@@ -291,7 +291,7 @@ class StatusResponse(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
-    __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend")
+    __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend", "accepted")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +303,7 @@ class PutRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     RESEND_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     record_count: int
@@ -314,7 +315,8 @@ class PutRequest(_message.Message):
     epoch: int
     topic_id: str
     resend: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_count: _Optional[int] = ..., crc: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transaction_id: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., resend: _Optional[bool] = ...) -> None: ...
+    accepted: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_count: _Optional[int] = ..., crc: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transaction_id: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., resend: _Optional[bool] = ..., accepted: _Optional[bool] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("offset", "duplicate", "epoch")

@@ -22,7 +22,14 @@ from vq.broker.timers import timer, timers
 from vq.broker.timers.notes import encode_note
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
-from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, Unreachable, VqError
+from vq.errors import (
+    BatchFailed,
+    InvalidArgument,
+    InvalidRequest,
+    MessageTooLarge,
+    Unreachable,
+    VqError,
+)
 from vq.limits import DELAY_S_MAX, MIB
 from vq.model import (
     Cancellation,
@@ -70,6 +77,29 @@ async def delayed(factory: aio.MessageFactory, *delays: float) -> list[SendResul
     """Send a message to ``t`` for each delay; its content says it."""
     producer = await factory.create_producer()
     return [await producer.send(Message("t", b"%g" % each, delay_s=each)) for each in delays]
+
+
+async def test_a_topic_that_takes_less_gets_what_was_accepted_before(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """It would hold up all that is due behind it; what is sent from then on meets the bound."""
+    producer = await factory.create_producer()
+    large = b"l" * 5_000
+    await producer.send(Message("t", large, delay_s=10))
+    await producer.send(Message("t", b"behind", delay_s=11))
+    transaction = await producer.begin_transaction()
+    await producer.send(Message("t", large))
+    await producer.send(Message("t", large, delay_s=12))
+    await transaction.prepare()
+    async with cluster.admin() as admin:
+        view = await describe_topic(admin, "t")
+        await change_settings(admin, "t", replace(view.settings, max_message_bytes=1_000))
+    await asyncio.sleep(5)
+    with pytest.raises(MessageTooLarge):
+        await producer.send(Message("t", large))
+    await transaction.commit()
+    await asyncio.sleep(15)
+    assert sorted(await stored(cluster)) == [b"behind", large, large, large]
 
 
 async def test_a_message_comes_when_it_is_due_and_not_before(
@@ -224,6 +254,12 @@ async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
             await producer.cancel(wrong._replace(partition=waits.partition))
     with pytest.raises(InvalidArgument, match="result"):
         await producer.cancel(5)  # type: ignore[arg-type]
+    async with producer.transaction() as transaction:
+        place = await producer.send(Message("t", b"y", delay_s=50))
+        with pytest.raises(InvalidArgument, match=r"sent in a transaction.*commit\(\)"):
+            await producer.cancel(place)
+    (place,) = await transaction.commit()
+    assert await producer.cancel(place) is Cancellation.CANCELLED
 
 
 async def test_the_result_of_another_cluster_cancels_nothing(

@@ -5,6 +5,7 @@ import contextvars
 import gc
 import itertools
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from support.broker import Client, MemoryCluster
@@ -14,7 +15,7 @@ from support.waiting import until
 from vq import aio
 from vq.broker.transactions import ledger as ledgers
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.coordination.topics.topics import delete_topic
+from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.errors import (
     BatchTooLarge,
     InvalidArgument,
@@ -275,6 +276,29 @@ async def test_an_outcome_that_is_lost_is_settled(
     assert await all_stored(cluster, *topics) == sorted([b"0", b"1"] * len(topics))
     with pytest.raises(TransactionRefused, match="committed"):
         await transaction.rollback()
+
+
+async def test_an_outcome_is_told_by_a_topic_that_takes_less_by_now(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A batch that is stored is recognised, also if it would be refused as a new one."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=3))
+    large = bytes(5_000)
+    async with producer.transaction():
+        await producer.send(Message("t", large, key=1))
+    transaction = await producer.begin_transaction()
+    await producer.send(Message("t", large, key=1))
+    cluster.network.cut_one_way("b1", "client")
+    with pytest.raises(TransactionInDoubt):
+        await transaction.commit()
+    async with cluster.admin() as admin:
+        view = await describe_topic(admin, "t")
+        await change_settings(admin, "t", replace(view.settings, max_message_bytes=1_000))
+    await asyncio.sleep(5)
+    cluster.network.heal()
+    (place,) = await transaction.commit()
+    assert place.offset > 0
+    assert await all_stored(cluster, "t") == [large, large]
 
 
 async def test_a_commit_that_is_in_doubt_stays_so_until_somebody_knows(

@@ -20,7 +20,8 @@ from support.cases import case
 from support.cluster import ProcessCluster
 from support.databases import mariadb, postgresql
 from support.distributing_process import DECIDED, STEPS
-from support.waiting import PROCESSES_WAIT_S, block_until
+from support.threads import spawn
+from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 
 import vq
 import vq.datamanager
@@ -261,6 +262,64 @@ def test_the_package_transaction_commits_and_aborts(
     for found in stored(factory, topic, databases):
         assert "by the package" in found
         assert not found & {"aborted by vote", "aborted at once"}
+
+
+def test_a_branch_that_a_deadlock_has_ended_is_rolled_back(
+    factory: vq.MessageFactory,
+    topic: str,
+    databases: tuple[str, str],
+    connections: tuple[Any, Any],
+) -> None:
+    """MariaDB has ended it by itself; the connection takes part in the next transaction."""
+    producer = factory.create_producer()
+    engine = sa.create_engine(databases[1], poolclass=sa.NullPool)
+    mine = connections[1].cursor()
+
+    def waits() -> bool:
+        with engine.connect() as watcher:
+            found = watcher.execute(sa.text("SELECT * FROM information_schema.innodb_lock_waits"))
+            return found.first() is not None
+
+    def deadlocks(other: sa.Connection) -> None:
+        with vq.distributed(producer, connections[1]):
+            producer.send_sync(vq.Message(topic, b"never"))
+            mine.execute("DELETE FROM done WHERE what = 'first'")
+            deleted = spawn(lambda: other.execute(sa.text("DELETE FROM done WHERE what = 'first'")))
+            block_until(waits)
+            try:
+                mine.execute("DELETE FROM done WHERE what = 'second'")
+            finally:
+                deleted.result(WAIT_S)
+
+    with engine.begin() as other:
+        other.execute(sa.text("INSERT INTO done VALUES ('first'), ('second')"))
+    with engine.connect() as other:
+        other.execute(sa.text("INSERT INTO done VALUES ('a'), ('b'), ('c')"))  # so it is spared
+        other.execute(sa.text("DELETE FROM done WHERE what = 'second'"))
+        with pytest.raises(pymysql.OperationalError, match="Deadlock"):
+            deadlocks(other)
+        other.rollback()
+    with vq.distributed(producer, connections[1]):
+        mine.execute("INSERT INTO done VALUES ('behind a deadlock')")
+    assert {"first", "second", "behind a deadlock"} <= rows(databases[1])
+    assert [each for found in read_all(factory, topic).values() for each in found] == []
+    engine.dispose()
+
+
+def test_nothing_is_kept_for_databases_that_are_not_there(
+    factory: vq.MessageFactory, topic: str
+) -> None:
+    """Only databases follow a decision: beside other resources of the package there are none."""
+    producer = factory.create_producer()
+    transaction.begin()
+    vq.datamanager.join(producer)
+    producer.send_sync(vq.Message(topic, b"by the package"))
+    transaction.commit()
+    with vq.distributed(producer):
+        producer.send_sync(vq.Message(topic, b"alone"))
+    messages = [each for found in read_all(factory, topic).values() for each in found]
+    assert sorted(contents(messages)) == [b"alone", b"by the package"]
+    assert factory.admin.list_transactions(kept=True) == []
 
 
 def test_a_postgresql_that_prepares_nothing_is_named(

@@ -110,4 +110,5 @@ def test_the_samples_leave_out_no_field() -> None:
         "HelloRequest.credentials",
         "PutRequest.transaction_id",  # reserved for transactions
         "PutRequest.resend",  # in frames of its own
+        "PutRequest.accepted",  # only brokers set it
     }

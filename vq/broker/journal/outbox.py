@@ -127,6 +127,7 @@ class Outbox:
             resend=parcel.resend,
             transaction_id=parcel.transaction,
             topic_id=parcel.topic_id,
+            accepted=True,
         )
         failures = 0
         while True:

@@ -17,8 +17,8 @@ from vq.broker.partition.acknowledgements import Acknowledgement
 from vq.broker.partition.batch_check import check_batch, check_empty
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.partition_state import RULES, ChannelState
-from vq.errors import DiskFull, InvalidRequest, NotEnoughInSync, VqError
-from vq.limits import PRODUCER_EPOCH_MAX
+from vq.errors import DiskFull, InvalidRequest, MessageTooLarge, NotEnoughInSync, VqError
+from vq.limits import MESSAGE_BYTES_MAX, PRODUCER_EPOCH_MAX
 from vq.model import FlushMode, ProducerStamp, Replication
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
@@ -61,12 +61,19 @@ def put(
         count, crc = header.record_count, header.crc
         producer_id = header.producer_id
         if count or body:
-            check_batch(
-                body,
-                record_count=count,
-                crc=crc,
-                max_message_bytes=settings.max_message_bytes,
-            )
+            try:
+                check_batch(
+                    body,
+                    record_count=count,
+                    crc=crc,
+                    max_message_bytes=settings.max_message_bytes,
+                )
+            except MessageTooLarge:  # the topic took more when it was sent first, perhaps
+                if header.resend and _acknowledge_stored(channel, session, request_id, header):
+                    return
+                if not header.accepted:
+                    raise
+                check_batch(body, record_count=count, crc=crc, max_message_bytes=MESSAGE_BYTES_MAX)
             if channel.own_tag is not None and channel.own_tag in body:
                 _check_tags(channel, session, body, channel.own_tag)
         else:
@@ -160,6 +167,17 @@ def acknowledge_known(
     if not (is_closed or is_full) or place.gone or not header.producer_id:
         return False
     if log is None or log.state not in _KNOWS or not header.epoch <= role.epoch > 0:
+        return False
+    return _acknowledge_stored(channel, session, request_id, header)
+
+
+def _acknowledge_stored(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.PutRequest
+) -> bool:
+    """Answer a batch with its first result if the log, which knows, has it; return whether."""
+    log = channel.log
+    assert log is not None
+    if not header.producer_id:
         return False
     stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
     try:

@@ -540,6 +540,14 @@ class ConsumerCore:
         membership = self._membership
         if membership is None:
             return
+        holds = list(holds)
+        unsettled: CoordinationError | None = None
+        for hold in holds:
+            if hold.has_left_transactions and not is_last:
+                try:
+                    await membership.share.settle(hold, only_left=True)
+                except CoordinationError as unknown:  # the others can be committed
+                    unsettled = unknown
         dirty, counts = {}, {}
         for hold in holds:
             progress = hold.to_commit(is_last=is_last)
@@ -567,6 +575,8 @@ class ConsumerCore:
         for error in outcome.values():
             if error is not None and not isinstance(error, GenerationStale):
                 raise error
+        if unsettled is not None:
+            raise unsettled
 
     # Transactions ---------------------------------------------------------------------------------
     def take(
@@ -630,7 +640,13 @@ class ConsumerCore:
             )
         if isinstance(hand.taken, TakenMessages) and not hand.taken.is_over:
             return hand.taken
-        taken = hand.taken = self._taken([(hand.delivery, hand.in_hand())], lambda _: None)
+        messages = hand.in_hand()
+        if not messages or not hand.delivery.is_entered:
+            raise InvalidState(
+                "send_offsets came when the listener had returned, and with that its messages are "
+                "handled; call it in the listener, or in what the listener awaits"
+            )
+        taken = hand.taken = self._taken([(hand.delivery, messages)], lambda _: None)
         return taken
 
     def _taken(

@@ -215,6 +215,12 @@ class ThreadPull:
             self._owner, self._call = me, self._call + 1
             return self._call, self._received
 
+    def drop_unreceived(self) -> None:
+        """Have messages delivered again whose call did not reach its thread. On the loop."""
+        with self._lock:
+            received = self._received
+        self._pull.take_back(received)
+
     def put_down(self) -> None:
         """Do not count what is in hand as consumed."""
         with self._lock:

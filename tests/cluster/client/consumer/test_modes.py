@@ -246,7 +246,9 @@ async def test_the_group_stops_at_a_message_until_it_is_reset(
         await until(
             lambda consumer=consumer: isinstance(consumer.troubles()[T0].error, GroupStopped)
         )
-        told = str(consumer.troubles()[T0].error)
+        trouble = consumer.troubles()[T0]
+        assert sent[0].offset < trouble.offset <= sent[1].offset, "not up to where it has fetched"
+        told = str(trouble.error)
         assert "on_failure = 'stop'" in told
         assert "Messages were lost" not in told
         await until(lambda: b"9" in got)

@@ -28,6 +28,7 @@ from vq.errors import (
     InvalidState,
     TransactionInDoubt,
     TransactionRefused,
+    VqError,
 )
 from vq.model import Message, TopicPartition, TransactionState
 
@@ -372,6 +373,62 @@ async def test_in_doubt_is_settled_by_another_commit(
     assert await stored(cluster) == [b"x" + each for each in ALL]
 
 
+async def test_doubt_does_not_stop_a_listener_that_needs_no_transaction_behind_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    """Its own commits settle what is left: otherwise the window would be full for ever."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=3.0))
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    handled: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        handled.append(message.content)
+        if message.content not in {b"0", b"1"} or handled.count(message.content) > 1:
+            return
+        transaction = await transform(producer, consumer, [message])
+        if message.content == b"0":
+            await told(transaction)
+            return
+        cluster.ensemble.lose_next_reply(coordinator)
+        coordinator.cut = True
+        asyncio.get_running_loop().call_later(6.0, cluster.ensemble.reconnect, coordinator)
+        await transaction.commit()
+
+    consumer = await member(factory, window_messages=4, retry_backoff=(0.1, 1.0))
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: handled[-1:] == ALL[-1:])
+    await asyncio.sleep(3)
+    assert handled == [b"0", b"1", *ALL[1:]]
+    assert await committed(cluster) == 358
+    assert await stored(cluster) == [b"x0", b"x1"]
+
+
+async def test_offsets_go_on_when_the_journal_has_told_the_outcome(
+    cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
+) -> None:
+    """A rollback hears that it is committed; the next messages need no transaction."""
+    producer = await factory.create_producer()
+    consumer = (await member(factory, window_messages=6)).subscribe("t")
+    await told(await transform(producer, consumer, await consumer.get_many(2)))
+    transaction = await transform(producer, consumer, await consumer.get_many(2))
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    cluster.ensemble.lose_next_reply(coordinator)
+    coordinator.cut = True
+    with pytest.raises(TransactionInDoubt):
+        await transaction.commit(3.0)
+    cluster.ensemble.reconnect(coordinator)
+    with pytest.raises(TransactionRefused, match="committed"):
+        await transaction.rollback()
+    rest: list[bytes] = []
+    for _ in range(4):
+        rest += [each.content for each in await consumer.get_many(2, timeout=10)]
+    assert rest == ALL[4:]
+    await asyncio.sleep(3)
+    assert await committed(cluster) == 358
+
+
 async def test_the_journal_settles_what_its_producer_does_not_tell(
     cluster: MemoryCluster, factory: aio.MessageFactory, client: ClusterClient
 ) -> None:
@@ -479,6 +536,31 @@ async def test_what_crashed_producers_left_is_swept(
     assert await decisions(cluster) == []
     await told(await transform(producer, consumer, await consumer.get_many(5)))
     assert await stored(cluster) == [b"x" + each for each in ALL]
+
+
+@pytest.mark.parametrize("mode", ["orderly", "concurrent"])
+async def test_a_task_that_outlives_its_listener_finishes_nothing(
+    factory: aio.MessageFactory, mode: str
+) -> None:
+    """Its message is handled by then, and it has no other one."""
+    producer = await factory.create_producer()
+    told: list[VqError] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def later() -> None:
+        await asyncio.sleep(5)
+        async with producer.transaction():
+            with pytest.raises(InvalidState, match="had returned") as caught:
+                await producer.send_offsets(consumer)
+        told.append(caught.value)
+
+    async def listener(_: Message) -> None:
+        tasks.append(asyncio.create_task(later()))
+
+    consumer = await member(factory, mode=mode)
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: len(told) == 10)
+    await asyncio.gather(*tasks)
 
 
 # Bad input ----------------------------------------------------------------------------------------

@@ -50,10 +50,10 @@ class Hand:
         self.taken: Finisher | None = None
 
     def in_hand(self) -> Sequence[Message]:
-        """Return the messages for which the listener was called."""
+        """Return the messages for which the listener was called; none: it has returned."""
         if isinstance(self.delivery, InTurn):
             window = self.delivery.window
-            return [window.messages[window.finished]]
+            return list(window.messages[window.finished :][:1])
         return [self.messages] if isinstance(self.messages, Message) else self.messages
 
     def is_failed(self, error: BaseException) -> bool:

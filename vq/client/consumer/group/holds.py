@@ -93,6 +93,11 @@ def _settle(future: "asyncio.Future[None]") -> None:
 class Undecided(Protocol):
     """A transaction of which it is not known whether it has moved the offset of a partition."""
 
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody ends it any more who has its messages in hand: the next commit does."""
+        ...
+
     async def settle(self) -> None:
         """Know it, and see to it that it does not happen later.
 
@@ -191,6 +196,11 @@ class Hold:
     def is_ending(self) -> bool:
         """Whether it was given up or lost, and is not released yet."""
         return self._state in ENDING
+
+    @property
+    def has_left_transactions(self) -> bool:
+        """Whether transactions are to be settled before anything can be committed here."""
+        return self.is_owned and any(each.is_left for each in self.deciding)
 
     @property
     def stop_is_committed(self) -> bool:

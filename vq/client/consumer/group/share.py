@@ -524,8 +524,12 @@ class Share:
         if hold.claim.generation == found.generation:
             hold.claim = found
 
-    async def settle(self, hold: Hold) -> None:
+    async def settle(self, hold: Hold, *, only_left: bool = False) -> None:
         """Know what became of transactions that may have moved the offset of a hold.
+
+        Args:
+            hold: That.
+            only_left: Those that are not left may still be ended by their application.
 
         Raises:
             CoordinationError: ZooKeeper does not say so now.
@@ -533,7 +537,8 @@ class Share:
         if hold.deciding:
             async with self.writing:
                 for each in list(hold.deciding):
-                    await each.settle()
+                    if each.is_left or not only_left:
+                        await each.settle()
 
     def _topic_id(self, hold: Hold) -> str:
         """Return the id of the topic that the progress was made in; "": not known."""

@@ -122,6 +122,7 @@ class TakenMessages:
         self._clock = cluster.clock
         self._give_back: Callable[[bool], None] | None = give_back
         self._stage = _TakenStage.TAKEN
+        self._was_let_go = False
         self._transaction: object = None
         self._roll_back: Callable[[str], None] = lambda _: None
         self._node: DecisionNode | None = None
@@ -149,8 +150,15 @@ class TakenMessages:
         """See ``Finisher``."""
         return self._stage in {_TakenStage.COMMITTED, _TakenStage.HANDLED}
 
+    @property
+    def is_left(self) -> bool:
+        """See ``Undecided``; a decision that is under way is not."""
+        ends = self._was_let_go or self.is_over
+        return ends and self._stage is not _TakenStage.DECIDING
+
     def let_go(self) -> Exception:
         """See ``Finisher``. An open transaction is rolled back."""
+        self._was_let_go = True
         if self._stage is _TakenStage.TAKEN:
             self._roll_back("its listener has ended before it")
         return InvalidState(

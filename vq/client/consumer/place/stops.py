@@ -117,20 +117,24 @@ class Stops:
                 return str(error)
             raise
 
-    def stop(self, reading: Reading, reason: str) -> None:
-        """Stop the group here until a reset, for this member and every later one."""
+    def stop(self, reading: Reading, reason: str, *, offset: int | None = None) -> None:
+        """Stop the group here until a reset, for this member and every later one.
+
+        ``offset`` is that of the message because of which; None: the lowest that is not handled.
+        """
         hold = reading.hold
         hold.on(Event.STOP)
         reading.fetcher.stop()
         hold.stopped = reason
-        self._report_stopped(reading)
+        self._report_stopped(reading, offset)
         if not hold.stop_is_committed:
             reading.task = begin_task(self._keep_stop())
 
-    def _report_stopped(self, reading: Reading) -> None:
+    def _report_stopped(self, reading: Reading, offset: int | None = None) -> None:
         hold = reading.hold
         error = places.stopped_error(self._config, hold.partition, hold.stopped)
-        self._troubles.failed(hold.partition, reading.fetcher.position, error)
+        at = reading.delivery.position if offset is None else offset  # what is fetched is far ahead
+        self._troubles.failed(hold.partition, at, error)
 
     async def _keep_stop(self) -> None:
         """Commit that the group is stopped; if that fails, the next regular commit does."""
@@ -153,7 +157,8 @@ class Stops:
             is_bad &= self._policy.now.on_bad_record == OnBadRecord.STOP
             why = BAD_RECORD if is_bad else places.LISTENER_FAILED
             reading.end()
-            self.stop(reading, f"{why}: {error}")
+            offset = error.details.get("offset")
+            self.stop(reading, f"{why}: {error}", offset=None if offset is None else int(offset))
 
     async def meet_bad_record(self, reading: Reading, offset: int, damage: VqError) -> int | None:
         """Do about a record that nobody can read what the settings say; see the fetcher."""

@@ -125,12 +125,15 @@ class Transactions:
                 return each
         return None
 
-    def begin(self, xid: Xid | None = None, *, number: int = 0) -> "TransactionCore":
+    def begin(
+        self, xid: Xid | None = None, *, number: int = 0, keep: bool = False
+    ) -> "TransactionCore":
         """Begin one for this thread, or this task, and those that it begins.
 
         Args:
             xid: Its name in other resources, if it has one.
-            number: Its number, if its commit decides for these, and is to be kept for them.
+            number: Its number, if that is known before.
+            keep: Its commit decides for these, and is kept until it is forgotten.
 
         Raises:
             InvalidState: It has one already, or the producer is closed.
@@ -141,12 +144,14 @@ class Transactions:
                 "a producer with a transactional_id has no transactions with names of their own: "
                 "each of the two says in which journal a transaction is"
             )
-        begun = self.begin_apart(xid, number)
+        begun = self.begin_apart(xid, number, keep=keep)
         others = (e for e in _CURRENT.get() if e.awaits_end and e.producer is not self)
         _CURRENT.set((*others, begun))
         return begun
 
-    def begin_apart(self, xid: Xid | None = None, number: int = 0) -> "TransactionCore":
+    def begin_apart(
+        self, xid: Xid | None = None, number: int = 0, *, keep: bool = False
+    ) -> "TransactionCore":
         """Begin one that gets its messages by ``add`` alone; otherwise as ``begin``."""
         if self._fenced is not None:
             raise self._fenced
@@ -162,7 +167,7 @@ class Transactions:
                 "this thread, or task, has a transaction of this producer already; commit it or "
                 "roll it back first"
             )
-        begun = TransactionCore(self, xid, number)
+        begun = TransactionCore(self, xid, number, keep=keep)
         key, still = id(begun), self.open
         still[key] = weakref.ref(begun, lambda _: still.pop(key, None))
         self._unended[begun] = None
@@ -305,7 +310,14 @@ class TransactionCore:
         ends_at: It is given up then if it is still open; monotonic time.
     """
 
-    def __init__(self, producer: Transactions, xid: Xid | None = None, number: int = 0) -> None:
+    def __init__(
+        self,
+        producer: Transactions,
+        xid: Xid | None = None,
+        number: int = 0,
+        *,
+        keep: bool = False,
+    ) -> None:
         self.producer = producer
         self.number = number
         self.xid = xid
