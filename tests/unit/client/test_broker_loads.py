@@ -15,6 +15,8 @@ from vq.coordination.tree.coordinator import SessionState
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.brokers import BrokerLoad
 
+pytestmark = pytest.mark.virtual_time
+
 ONE = {"b1": "n1"}
 PATH = BrokerLoad.path("b1", "n1")
 

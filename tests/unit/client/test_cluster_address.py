@@ -14,6 +14,8 @@ from vq.errors import NotMaster, OffsetOutOfRange, UnknownPartition
 from vq.model import Address, PartitionPlacement, Span, TopicPartition
 from vq.remoting.transport import TcpNetwork
 
+pytestmark = pytest.mark.virtual_time
+
 WHERE = TopicPartition("t", 0)
 
 

@@ -26,6 +26,8 @@ from vq.remoting.hello import ServerIdentity
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 
+pytestmark = pytest.mark.virtual_time
+
 ADDRESS = Address("broker", 7000)
 
 

@@ -11,6 +11,8 @@ from vq.remoting import http as http_module
 from vq.remoting.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer, Page, text_page
 from vq.remoting.memory import MemoryNetwork
 
+pytestmark = pytest.mark.virtual_time
+
 HERE = Address("broker", 8124)
 
 
@@ -98,7 +100,6 @@ async def test_one_more_than_can_be_answered_is_refused(server) -> None:
         assert (await peer.answer()).status == 200
 
 
-@pytest.mark.virtual_time
 async def test_who_sends_no_whole_request_in_time_is_cut(server) -> None:
     peer = await http_peer(server.network, HERE)
     peer.transport.write(b"GET /hello HTTP/1.1\r\n")

@@ -16,6 +16,8 @@ from vq.errors import NotMaster
 from vq.model import Address, NodeInfo
 from vq.remoting.memory import MemoryNetwork
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Slow(MemoryCoordinator):
     """Answers nothing before it is allowed to."""

@@ -20,6 +20,8 @@ from vq.broker.replication.soundness import (
 )
 from vq.clock import ManualClock
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize(
     ("since", "tried", "expected"),
@@ -59,7 +61,6 @@ class HandOver:
         return "n2"
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("named", [1, 2])
 async def test_it_hands_over_only_to_nodes_that_the_record_names(named: int) -> None:
     """One that is about to join counts already for acknowledgements, and may not lead."""

@@ -13,6 +13,8 @@ from vq.clock import ManualClock
 from vq.errors import Busy, ConnectionCut, CoordinationError, CorruptData, ListenerFailed
 from vq.model import PartitionTrouble, TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -135,7 +137,6 @@ async def test_what_changes_is_published_and_what_was_over_in_time_is_not(
         await task
 
 
-@pytest.mark.virtual_time
 async def test_what_is_held_is_published_in_a_bounded_way() -> None:
     """However often its listener fails: one write for all partitions, at most every few seconds."""
     loop = asyncio.get_running_loop()

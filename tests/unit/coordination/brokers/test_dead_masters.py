@@ -13,6 +13,8 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 
+pytestmark = pytest.mark.virtual_time
+
 MASTER = Registration.path("b1", "n1")
 
 

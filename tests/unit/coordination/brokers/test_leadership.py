@@ -18,6 +18,8 @@ from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError
 from vq.model import Address, GroupView
 
+pytestmark = pytest.mark.virtual_time
+
 
 def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> LeadingBroker:
     options = {"address": Address("127.0.0.1", 8123)} | options

@@ -7,6 +7,8 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def publish(client: MemoryCoordinator, group: str, data: bytes) -> None:
     path = BrokerLoad.path(group, "n1")

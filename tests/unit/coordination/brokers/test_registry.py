@@ -51,6 +51,7 @@ async def test_each_start_has_a_new_epoch_and_incarnation(client) -> None:
     assert len({each.incarnation for each in seen}) == 3
 
 
+@pytest.mark.virtual_time
 async def test_a_second_process_of_one_name_is_refused(client, other) -> None:
     """The node of the first is never overwritten; the message names who has it."""
     first = broker(client)
@@ -103,6 +104,7 @@ async def test_two_processes_with_copies_of_a_directory_do_not_fight(
     await until(lambda: first.registration.incarnation is not None)
 
 
+@pytest.mark.virtual_time
 async def test_another_directory_has_to_wait(ensemble, client, other) -> None:
     """Also when its operator accepts that messages are lost: the first one may be alive."""
     await broker(client, directory="d1").start()

@@ -11,6 +11,8 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.cluster import ClusterSecret
 from vq.errors import CoordinationError
 
+pytestmark = pytest.mark.virtual_time
+
 _numbers = itertools.count(1)
 
 

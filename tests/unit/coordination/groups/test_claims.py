@@ -25,6 +25,8 @@ from vq.coordination.tree.values.partitions import Partition
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 P0 = TopicPartition("t", 0)
 
 

@@ -18,6 +18,8 @@ from vq.errors import CoordinationError
 from vq.message_filter import ALL
 from vq.model import TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 P = [TopicPartition("t", number) for number in range(8)]
 
 

@@ -27,6 +27,8 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 P0 = TopicPartition("t", 0)
 
 

@@ -14,6 +14,8 @@ from vq.coordination.tree.values.consumers import Assignment, CommittedOffset
 from vq.errors import InvalidArgument
 from vq.model import TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 P0, P1, P2 = (TopicPartition("t", n) for n in range(3))
 
 
@@ -68,7 +70,6 @@ async def test_an_offset_goes_back_where_that_is_meant(client) -> None:
         await ZooKeeperOffsets(client).commit([(mine, at(3))], may_go_back={P1})
 
 
-@pytest.mark.virtual_time
 async def test_a_commit_that_may_be_written_is_not_told_as_certainly_lost() -> None:
     """Its answer is lost, and no later call finds a connection to look again."""
     ensemble = MemoryEnsemble(reconnect_delay_s=3600.0)

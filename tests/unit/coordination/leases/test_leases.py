@@ -13,6 +13,8 @@ from vq.coordination.tree.coordinator import BadVersion, Coordinator, Create, Se
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 
+pytestmark = pytest.mark.virtual_time
+
 
 def lease_of(coordinator: Coordinator, name: str = "b1/n1", **options: object) -> JobLease:
     return JobLease(

@@ -16,6 +16,8 @@ from vq.coordination.tree.paths import SLOTS
 from vq.coordination.tree.values.slots import SlotMark
 from vq.errors import CoordinationError, InvalidState
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_leases_at_once_get_different_slots(client) -> None:
     """Many producers that start together."""

@@ -23,6 +23,8 @@ from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import Address, FlushMode, TopicSettings
 
+pytestmark = pytest.mark.virtual_time
+
 WANTED = TopicSettings(partitions=3, flush=FlushMode.ASYNC)
 
 

@@ -30,6 +30,8 @@ from vq.errors import CoordinationError, UnknownTopic
 from vq.message_filter import ALL
 from vq.model import TopicDeletion, TopicOrigin, TopicPartition, TopicSettings
 
+pytestmark = pytest.mark.virtual_time
+
 BY = TopicOrigin(client="operator", host="h", time_ms=1_763_800_000_000)
 HOUR_MS = 3_600_000
 P = TopicPartition("t", 0)

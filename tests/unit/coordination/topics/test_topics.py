@@ -26,6 +26,8 @@ from vq.coordination.tree.values.topics import CREATING, TopicNode
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import FlushMode, Replication, Span, TopicOrigin, TopicPartition, TopicSettings
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def add_broker(client: MemoryCoordinator, group: str, *, pool: str | None = None) -> None:
     """Put a live broker group into the tree."""
@@ -339,7 +341,6 @@ async def topic_story(client: MemoryCoordinator) -> None:
         del steps[0]
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_topic_changes_survive_a_fault_at_every_call(fault: str) -> None:
     """Whichever call is struck, the end is the same topic, moved once."""
@@ -361,7 +362,6 @@ async def test_topic_changes_survive_a_fault_at_every_call(fault: str) -> None:
     assert skip > 15
 
 
-@pytest.mark.virtual_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
     """Tried again until the topic is unknown; nothing is left of it."""

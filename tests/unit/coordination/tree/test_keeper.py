@@ -13,6 +13,8 @@ from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import CoordinationError
 
+pytestmark = pytest.mark.virtual_time
+
 NEVER_S = 1_000.0
 QUICK = Backoff(first_s=0.001, most_s=0.002)
 

@@ -18,6 +18,8 @@ from vq.coordination.tree.coordinator import (
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
@@ -66,7 +68,6 @@ async def test_a_call_that_waits_while_its_session_ends_says_so(ensemble, client
     assert await client.exists("eph") is None
 
 
-@pytest.mark.virtual_time
 async def test_sessions_do_not_age_while_the_ensemble_is_away(ensemble, client) -> None:
     """As with a real outage: after it every session has its full time-out to come back."""
     await client.create("eph", ephemeral=True)

@@ -10,6 +10,8 @@ from vq.coordination.tree.coordinator import ConnectionLost, NoNode, Watch
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.mirror import Mirror
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Words:
     """Mirrors the words below ``top``; notes what it is told.

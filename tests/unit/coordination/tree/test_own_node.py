@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
 from support.coordination import expire
 from support.waiting import until
 
@@ -10,6 +11,8 @@ from vq.backoff import Backoff
 from vq.coordination.tree.coordinator import NodeExists, NoNode
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.own_node import OwnNode, delete_own
+
+pytestmark = pytest.mark.virtual_time
 
 PATH = "here"
 

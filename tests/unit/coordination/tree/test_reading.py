@@ -27,6 +27,8 @@ from vq.coordination.tree.values.topics import DELETING, TopicNode
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:
     """Write a topic into the tree by hand, one partition on each group."""

@@ -24,6 +24,8 @@ from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.update import TRIES_MAX, Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument
 
+pytestmark = pytest.mark.virtual_time
+
 PATH = "a/b"
 LOST, AWAY, OVER = ConnectionLost("cut"), NotConnected("away"), SessionExpired("over")
 FASTER = [BadVersion(PATH), NodeExists(PATH), NoNode(PATH)]

@@ -27,6 +27,8 @@ from vq.operations.base.changes import ChangeUnknown
 from vq.operations.partitions import placements
 from vq.remoting.wire_pb2 import AdoptRequest, PingRequest, SealRequest
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_a_move_seals_adopts_and_then_changes_the_tree(brokers: Brokers) -> None:
     (planned,) = await placements.plan_moves(cluster_of(brokers), "t", [0, 1], "b2")
@@ -77,7 +79,6 @@ async def test_a_group_with_another_master_meanwhile_is_said_so(brokers: Brokers
     assert view.partition_versions[0] > planned.version, "the seal is undone"
 
 
-@pytest.mark.virtual_time
 async def test_a_failed_move_is_undone_with_a_slow_zookeeper() -> None:
     """Each call takes so long that the usual bound of undoing it would end it."""
     delay_s = 0.0
