@@ -23,7 +23,7 @@ _WORDS = {"type", "properties", "required", "items", "additionalProperties"}
 def schema_of(arguments: Sequence[str]) -> Mapping[str, Any]:
     """Return the schema of what a command line prints with ``--json``."""
     both = " ".join(arguments[:2])
-    for option in ("--delete", "--deleted"):
+    for option in ("--content", "--delete", "--deleted"):
         if option in arguments:
             both += f" {option}"
     known = schemas()

@@ -17,6 +17,7 @@ MORE = {
     "cluster diverged --delete",
     "dlq read --content",
     "topic list --deleted",
+    "tx show --content",
 }
 
 
