@@ -23,7 +23,7 @@ _WORDS = {"type", "properties", "required", "items", "additionalProperties"}
 def schema_of(arguments: Sequence[str]) -> Mapping[str, Any]:
     """Return the schema of what a command line prints with ``--json``."""
     known, both = schemas(), " ".join(arguments[:2])
-    for option in ("--all", "--delete", "--deleted", "--partitions", "--topics"):
+    for option in ("--all", "--content", "--delete", "--deleted", "--partitions", "--topics"):
         if option in arguments and f"{both} {option}" in known:
             both += f" {option}"
     return known[both if both in known else arguments[0]]

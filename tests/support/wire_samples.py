@@ -269,6 +269,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             ended=True,
             xid="1/a/b",
             kept=True,
+            messages=True,
         )
     ),
     (Command.TRANSACTIONS, "response"): Sample(

@@ -24,7 +24,32 @@ async def ask_master(
     what: str,
     unanswered: Callable[[], None] | None = None,
 ) -> Any:
-    """Return the header of the answer.
+    """Return the header of the answer; see ``ask_for_body``."""
+    answer, _ = await ask_for_body(
+        cluster,
+        partition,
+        command,
+        request,
+        body,
+        deadline=deadline,
+        what=what,
+        unanswered=unanswered,
+    )
+    return answer
+
+
+async def ask_for_body(
+    cluster: ClusterClient,
+    partition: TopicPartition,
+    command: Command,
+    request: Any,
+    body: bytes = b"",
+    *,
+    deadline: float,
+    what: str,
+    unanswered: Callable[[], None] | None = None,
+) -> tuple[Any, bytes]:
+    """Return the header and the body of the answer.
 
     Args:
         cluster: It tracks the topic.
@@ -48,8 +73,7 @@ async def ask_master(
         bound = max(0.01, min(left, cluster.config.request_timeout_s))
         try:
             address, request.epoch = master_of(cluster, partition)
-            answer, _ = await cluster.request(address, command, request, body, timeout=bound)
-            return answer
+            return await cluster.request(address, command, request, body, timeout=bound)
         except VqError as error:
             if isinstance(error, OutcomeUnknown):
                 in_doubt = error

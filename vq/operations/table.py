@@ -127,6 +127,7 @@ class Operations:
     # Transactions
     list_transactions = row(transactions.list_transactions, ASK, DESCRIBE, CLUSTER, "tx list")
     describe_transaction = row(transactions.describe_transaction, ASK, DESCRIBE, CLUSTER, "tx show")
+    read_transaction = row(transactions.read_transaction, ASK, READ, CLUSTER, "tx show")
     commit_transaction = row(transactions.commit_transaction, ACT, MANAGE, CLUSTER, "tx commit")
     forget_transaction = row(transactions.forget_transaction, ACT, MANAGE, CLUSTER, "tx forget")
     list_branches = row(recovering.list_branches, ASK, DESCRIBE, CLUSTER, "tx recover")

@@ -455,7 +455,7 @@ class FenceResponse(_message.Message):
     def __init__(self, client_epoch: _Optional[int] = ...) -> None: ...
 
 class TransactionsRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "after", "max_count", "ended", "xid", "kept")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "after", "max_count", "ended", "xid", "kept", "messages")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -465,6 +465,7 @@ class TransactionsRequest(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     XID_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -474,7 +475,8 @@ class TransactionsRequest(_message.Message):
     ended: bool
     xid: str
     kept: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., ended: _Optional[bool] = ..., xid: _Optional[str] = ..., kept: _Optional[bool] = ...) -> None: ...
+    messages: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., ended: _Optional[bool] = ..., xid: _Optional[str] = ..., kept: _Optional[bool] = ..., messages: _Optional[bool] = ...) -> None: ...
 
 class TransactionStatus(_message.Message):
     __slots__ = ("transaction", "state", "by", "client", "client_epoch", "xid", "begun_ms", "ends_ms", "decided_ms", "parts", "kept", "checks")

@@ -9,10 +9,12 @@ from support.broker import Client, MemoryCluster
 from support.cases import case
 from support.client import factory_of
 
+import vq
 from vq import aio
 from vq.broker.transactions.notes import TransactionStep, encode_note
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
+from vq.client.config import ProducerConfig
 from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, NotMaster, TransactionRefused
 from vq.model import Message, TopicPartition, TopicSettings, TransactionState
 from vq.operations.base.who import who
@@ -109,6 +111,41 @@ async def test_an_operator_sees_transactions_and_decides_them(
         assert message.content == b"%d" % prepared
     with pytest.raises(TransactionRefused, match="none of the 8 journals knows it"):
         await admin.describe_transaction(prepared + 1)
+
+
+async def test_an_operator_reads_the_messages_that_wait(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """With the ids that their producer knows, as long as they wait; nothing is decided by that."""
+    await cluster.create_topic("u", partitions=2)
+    listener = vq.TransactionListener(lambda *_: vq.UNKNOWN, lambda _: vq.UNKNOWN)
+    config = ProducerConfig(producer_group="shop", transaction_listener=listener)
+    producer = await factory.create_producer(config)
+    sent = [
+        Message("t", b"paid", key="order 9", tag="x", headers={"h": "v"}),
+        Message("u", b"later", key=1, delay_s=3_600),
+    ]
+    number = (await producer.send_half(sent)).number
+    first, second = await factory.admin.read_transaction(number)
+    assert (first.topic, first.content, first.key, first.tag) == ("t", b"paid", "order 9", "x")
+    assert (first.headers, first.offset) == ({"h": "v"}, -1)
+    assert (second.topic, second.content) == ("u", b"later")
+    assert second.deliver_at is not None
+    assert first.id < second.id
+    assert (await factory.admin.describe_transaction(number)).state is PREPARED
+    await factory.admin.commit_transaction(number)
+    for known in (number, 7):
+        with pytest.raises(TransactionRefused, match=r"no message of it waits|none of the 8"):
+            await factory.admin.read_transaction(known)
+    consumer = await factory.create_consumer()
+    (stored,) = [e for n in range(2) for e in await consumer.get("t", n, 0, 1 << 20)]
+    assert (stored.id, stored.content) == (first.id, b"paid")
+    many = await producer.begin_transaction()
+    for each in range(5):
+        await producer.send(Message("tu"[each % 2], bytes(1_000_000), key=each))
+    await many.prepare()
+    with pytest.raises(TransactionRefused, match="at most 3670016 are told"):
+        await factory.admin.read_transaction(many.number)
 
 
 async def test_a_list_is_read_in_parts_that_answers_have_room_for(

@@ -154,6 +154,16 @@ def test_a_transaction_that_hangs_is_seen_and_decided_on_the_command_line(
         (topic, 0, True),
         (topic, 1, True),
     ]
+    assert cluster.vq_json("tx", "show", number, "--content")["waiting"] == []
+    assert cluster.vq("tx", "show", str(committed.number), "--content").returncode == 1
+    waits = producer.begin_transaction()
+    sent = producer.send_sync(vq.Message(topic, b"1", key=7))
+    waits.prepare()
+    (waiting,) = cluster.vq_json("tx", "show", str(waits.number), "--content")["waiting"]
+    assert (waiting["id"], waiting["key"], waiting["content"]) == (str(sent.id), 7, "1")
+    lines = cluster.vq("tx", "show", str(waits.number), "--content").stdout.decode().splitlines()
+    assert {f"id\t{sent.id}", "content\t1"} <= set(lines)
+    waits.rollback()
     plan = cluster.vq_json("tx", "rollback", number)
     assert (plan["done"], plan["state"]) == (False, "prepared")
     done = cluster.vq_json("tx", "rollback", number, "--yes")

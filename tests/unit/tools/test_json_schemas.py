@@ -20,6 +20,7 @@ MORE = {
     "cluster diverged --delete",
     "dlq read --content",
     "topic list --deleted",
+    "tx show --content",
 }
 
 

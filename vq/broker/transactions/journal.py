@@ -466,6 +466,33 @@ class Journal(JournalReader):
             response.transactions.append(status)
         return response
 
+    async def messages_of(self, told: wire.TransactionStatus) -> bytes:
+        """Return the records of the parts that are told, one part behind the other.
+
+        Raises:
+            TransactionRefused: They are not here any more; or they are too many.
+            VqError, OSError: They cannot be read now.
+        """
+        found = self.ledger.active.get(told.transaction)
+        if found is None or found.is_stored:
+            state = TransactionState(told.state)
+            raise TransactionRefused(
+                f"transaction {told.transaction} is {state.word}, and no message of it waits in "
+                "its journal",
+                details={"state": told.state},
+            )
+        size = sum(each.size for each in told.parts)
+        if size > limits.TRANSACT_BYTES_MAX:
+            raise TransactionRefused(
+                f"transaction {told.transaction} has {size} bytes of messages; at most "
+                f"{limits.TRANSACT_BYTES_MAX} are told"
+            )
+        data = [await self._bytes_of(part) for part in found.parts[: len(told.parts)]]
+        body = b"".join(data)
+        if len(body) != size:  # it has ended, or got more, meanwhile
+            raise Busy(f"transaction {told.transaction} goes on; ask again")
+        return body
+
     # Reading --------------------------------------------------------------------------------------
     def take(self, record: Record) -> None:
         """See ``JournalReader``."""

@@ -111,13 +111,17 @@ class Journals:
 
     async def listed(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.TransactionsRequest
-    ) -> wire.TransactionsResponse:
+    ) -> tuple[wire.TransactionsResponse, bytes]:
         """Carry out a TRANSACTIONS.
 
         Raises:
-            VqError: This node has no journal for the partition.
+            VqError: This node has no journal for the partition; or see ``Journal.messages_of``.
         """
-        return self.readers.of(channel, header.epoch, _WHAT).listed(header)
+        journal = self.readers.of(channel, header.epoch, _WHAT)
+        listed, body = journal.listed(header), b""
+        if header.messages and listed.transactions:
+            body = await journal.messages_of(listed.transactions[0])
+        return listed, body
 
     def _count(self, state: TransactionState) -> int:
         return sum(each.ledger.counts()[state] for each in self.readers.all.values())

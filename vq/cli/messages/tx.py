@@ -7,8 +7,9 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.errors import CommandFailed
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.cli.messages.message_format import MESSAGE_SCHEMA
 from vq.model import TransactionState
 from vq.operations.messages.recovering import WAIT_S, list_branches, recover_branches
 from vq.operations.messages.transactions import (
@@ -19,6 +20,7 @@ from vq.operations.messages.transactions import (
     describe_transaction,
     forget_transaction,
     look_at_journals,
+    read_transaction,
     roll_back_transaction,
 )
 
@@ -187,31 +189,35 @@ def _word(state: TransactionState) -> str:
     return state.name.lower()
 
 
+_SHOWN: Final = record(
+    **_ROW,
+    owner_epoch=WHOLE,
+    parts=some(
+        record(
+            topic=TEXT,
+            partition=WHOLE,
+            messages=WHOLE,
+            bytes=WHOLE,
+            stored=TRUTH,
+            offset=maybe(WHOLE),
+        )
+    ),
+)
+
+
 @tx.command()
 @click.argument("number", type=TransactionNumber())
-@shows(
-    record(
-        **_ROW,
-        owner_epoch=WHOLE,
-        parts=some(
-            record(
-                topic=TEXT,
-                partition=WHOLE,
-                messages=WHOLE,
-                bytes=WHOLE,
-                stored=TRUTH,
-                offset=maybe(WHOLE),
-            )
-        ),
-    )
-)
+@click.option("--content", is_flag=True, help="The messages that wait, too: ids, keys, contents.")
+@shows(_SHOWN, content=having(_SHOWN, waiting=some(MESSAGE_SCHEMA)))
 @command_options
-def show(invocation: Invocation, number: int) -> None:
+def show(invocation: Invocation, number: int, *, content: bool) -> None:
     """Show a transaction, and what it has for each partition.
 
-    Also one of the last that have ended.
+    Also one of the last that have ended. With --content, its messages as long as not all of them
+    are stored, up to 3.5 MiB: a half message has the id that its producer has kept.
     """
     found = invocation.call(describe_transaction, number)
+    waiting = invocation.call(read_transaction, number) if content else []
     values = {**_values(found), "owner_epoch": found.owner_epoch}
     parts = [
         {
@@ -226,7 +232,8 @@ def show(invocation: Invocation, number: int) -> None:
     ]
     output = invocation.output
     if output.as_json:
-        output.document({**values, "parts": parts})
+        messages = {"waiting": [text.as_fields(each) for each in waiting]} if content else {}
+        output.document({**values, "parts": parts, **messages})
         return
     lines = {
         name: "-" if each is None else each for name, each in {**values, **_people(found)}.items()
@@ -239,8 +246,13 @@ def show(invocation: Invocation, number: int) -> None:
             columns=("topic", "partition", "messages", "bytes", "stored", "offset"),
             optional=("offset",),
         )
+    for message in waiting:
+        output.line("")
+        fields = text.as_record(message)
+        output.record({name: each for name, each in fields.items() if name not in _OF_A_PLACE})
 
 
+_OF_A_PLACE: Final = frozenset(("stored", "offset", "next_offset"))
 _LINES: Final = (
     "transaction",
     "journal",

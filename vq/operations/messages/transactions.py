@@ -8,9 +8,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from vq.client.asking import ask_master
+from vq.client.asking import ask_for_body, ask_master
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
+from vq.client.producer.transaction.waiting import waiting_messages
 from vq.coordination.tree.reading import gather_all
 from vq.errors import (
     InvalidArgument,
@@ -20,7 +21,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.model import TopicPartition, TransactionState, check_timeout
+from vq.model import Message, TopicPartition, TransactionState, check_timeout
 from vq.operations.base.who import who
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
@@ -245,6 +246,42 @@ async def describe_transaction(cluster: ClusterClient, number: int) -> Transacti
         "or it ended, and each of them remembers the last 1,000 that did",
         hint="`vq tx list --ended --kept` shows those that are known",
     )
+
+
+async def read_transaction(cluster: ClusterClient, number: int) -> list[Message]:
+    """Return the messages of a transaction that wait, in the order of the sends.
+
+    They have no offset yet. A delayed message has the topic to which it goes, and when.
+
+    Args:
+        number: Of the transaction.
+
+    Raises:
+        TransactionRefused: All of it is stored, or it is rolled back; or it has more than 3.5 MiB;
+            or it is not known.
+        VqError: The journal does not answer.
+    """
+    found = await describe_transaction(cluster, number)
+    if not found.messages:
+        return []
+    request = TransactionsRequest(
+        topic=TRANSACTIONS_TOPIC,
+        partition=found.journal,
+        after=number - 1,
+        max_count=1,
+        ended=True,
+        kept=True,
+        messages=True,
+    )
+    answer, body = await ask_for_body(
+        cluster,
+        TopicPartition(TRANSACTIONS_TOPIC, found.journal),
+        Command.TRANSACTIONS,
+        request,
+        deadline=cluster.clock.monotonic() + ASK_S,
+        what="what the messages of a transaction are",
+    )
+    return waiting_messages(answer.transactions[0].parts, body)
 
 
 async def commit_transaction(

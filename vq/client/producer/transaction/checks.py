@@ -24,12 +24,12 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.loop_calls import call_soon
 from vq.client.producer.transaction.half import resolution_of
+from vq.client.producer.transaction.waiting import waiting_messages
 from vq.client.producer.transaction_listener import COMMIT, UNKNOWN, TransactionResolution
 from vq.client.raised import forget_locals
-from vq.client.reading.decode import to_message
-from vq.errors import CorruptData, TransactionRefused, UnknownTopic, VqError
+from vq.errors import TransactionRefused, UnknownTopic, VqError
 from vq.log_lines import get_logger
-from vq.model import Message, TopicPartition, TransactionState
+from vq.model import TopicPartition, TransactionState
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
     CheckedTransaction,
@@ -37,8 +37,7 @@ from vq.remoting.wire_pb2 import (
     TransactionChecks,
     TransactRequest,
 )
-from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
-from vq.store.records.record import decode_properties, decode_records
+from vq.reserved import TRANSACTIONS_TOPIC
 from vq.tasks import begin_task, cancellation_of
 
 __all__ = ["ListenerCalls", "LoopCalls", "ProducerChecks", "ThreadCalls"]
@@ -337,7 +336,7 @@ class ProducerChecks:
     async def _ask(self, told: CheckedTransaction, body: bytes) -> TransactionResolution:
         why: BaseException | None = None
         try:
-            messages = messages_of(told, body)
+            messages = waiting_messages(told.parts, body)
             given = messages if told.many else messages[0]
             return resolution_of(await self._calls.run(partial(self._check, given)), "check")
         except CheckRaised as error:
@@ -362,31 +361,6 @@ class ProducerChecks:
         if why is not None:
             forget_locals(why)
         return UNKNOWN
-
-
-def messages_of(told: CheckedTransaction, body: bytes) -> list[Message]:
-    """Return the messages of a half message, in the order in which they were sent.
-
-    Raises:
-        CorruptData: A record cannot be read, or there is none.
-    """
-    messages: list[Message] = []
-    at = 0
-    for part in told.parts:
-        to = TopicPartition(part.topic, part.partition)
-        for record in decode_records(body[at : at + part.size], 0):
-            message = to_message(to, record)._replace(offset=-1, next_offset=-1)
-            if part.topic == DELAYED_TOPIC and record.properties is not None:
-                properties = decode_properties(record.properties)
-                if properties.destination is not None:
-                    topic, partition = properties.destination
-                    due_s = properties.delivery_time_ms / 1_000
-                    message = message._replace(topic=topic, partition=partition, deliver_at=due_s)
-            messages.append(message)
-        at += part.size
-    if not messages:
-        raise CorruptData(f"half message {told.transaction} came without messages")
-    return sorted(messages, key=lambda each: each.id)
 
 
 class _Sparing:
