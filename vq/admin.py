@@ -45,6 +45,19 @@ if TYPE_CHECKING:
     )
     from vq.operations.cluster.checks import Finding, Level
     from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
+    from vq.operations.cluster.definition_file import (
+        DefinedBrokers,
+        DefinedTopic,
+        Definitions,
+        definitions_from,
+        definitions_json,
+    )
+    from vq.operations.cluster.definitions import (
+        DefinitionAction,
+        DefinitionChange,
+        DefinitionStep,
+        PlannedDefinitions,
+    )
     from vq.operations.cluster.settings import SettingsUnknown
     from vq.operations.explain.answers import Cause, ExplainedFact, Explanation
     from vq.operations.explain.disk_causes import TopicOnDisk
@@ -196,6 +209,19 @@ _HOMES = {
         "TreeFinding",
         "TreeRepair",
     ),
+    "vq.operations.cluster.definition_file": (
+        "DefinedBrokers",
+        "DefinedTopic",
+        "Definitions",
+        "definitions_from",
+        "definitions_json",
+    ),
+    "vq.operations.cluster.definitions": (
+        "DefinitionAction",
+        "DefinitionChange",
+        "DefinitionStep",
+        "PlannedDefinitions",
+    ),
     "vq.operations.groups.balance": (
         "BalancePlan",
         "OwnerChange",
@@ -274,6 +300,12 @@ __all__ = [
     "Damage",
     "DeadLetter",
     "DeadLetters",
+    "DefinedBrokers",
+    "DefinedTopic",
+    "DefinitionAction",
+    "DefinitionChange",
+    "DefinitionStep",
+    "Definitions",
     "DelayedMessage",
     "DelayedMessages",
     "DeletedTopic",
@@ -327,6 +359,7 @@ __all__ = [
     "PartitionDescription",
     "PartitionEnds",
     "PartitionMove",
+    "PlannedDefinitions",
     "PlannedGroup",
     "PlannedImport",
     "PlannedMember",
@@ -377,6 +410,8 @@ __all__ = [
     "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
+    "definitions_from",
+    "definitions_json",
     "judge_lag",
     "read_tree",
     "sequence_fault",
