@@ -72,6 +72,19 @@ if TYPE_CHECKING:
     )
     from vq.operations.cluster.checks import Finding, Level
     from vq.operations.cluster.cluster import BrokerReport, ClusterStatus
+    from vq.operations.cluster.definition_file import (
+        DefinedBrokers,
+        DefinedTopic,
+        Definitions,
+        definitions_from,
+        definitions_json,
+    )
+    from vq.operations.cluster.definitions import (
+        DefinitionAction,
+        DefinitionChange,
+        DefinitionStep,
+        PlannedDefinitions,
+    )
     from vq.operations.cluster.settings import SettingsUnknown
     from vq.operations.explain.answers import Cause, ExplainedFact, Explanation
     from vq.operations.explain.disk_causes import TopicOnDisk
@@ -250,6 +263,19 @@ _HOMES = {
         "TreeFinding",
         "TreeRepair",
     ),
+    "vq.operations.cluster.definition_file": (
+        "DefinedBrokers",
+        "DefinedTopic",
+        "Definitions",
+        "definitions_from",
+        "definitions_json",
+    ),
+    "vq.operations.cluster.definitions": (
+        "DefinitionAction",
+        "DefinitionChange",
+        "DefinitionStep",
+        "PlannedDefinitions",
+    ),
     "vq.operations.groups.balance": (
         "BalancePlan",
         "OwnerChange",
@@ -337,6 +363,12 @@ __all__ = [
     "Damage",
     "DeadLetter",
     "DeadLetters",
+    "DefinedBrokers",
+    "DefinedTopic",
+    "DefinitionAction",
+    "DefinitionChange",
+    "DefinitionStep",
+    "Definitions",
     "DelayedMessage",
     "DelayedMessages",
     "DeletedTopic",
@@ -401,6 +433,7 @@ __all__ = [
     "PartitionMove",
     "PlanChange",
     "PlanOutdated",
+    "PlannedDefinitions",
     "PlannedGroup",
     "PlannedImport",
     "PlannedMember",
@@ -454,6 +487,8 @@ __all__ = [
     "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
+    "definitions_from",
+    "definitions_json",
     "judge",
     "judge_lag",
     "plan_from_json",

@@ -79,7 +79,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "cluster": Entry(
         "vq.cli.cluster.cluster",
         "cluster",
-        "Look at the brokers of the cluster, switch masters, change settings.",
+        "Look at the brokers of the cluster, switch masters, change settings; definitions.",
     ),
     "gateway": Entry(
         "vq.cli.messages.gateway",

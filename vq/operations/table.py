@@ -17,7 +17,7 @@ from vq.operations.brokers import (
     switching,
     unclean,
 )
-from vq.operations.cluster import bulk, cluster, settings
+from vq.operations.cluster import bulk, cluster, definitions, settings
 from vq.operations.explain import disks, messages, partition, sends
 from vq.operations.groups import balance, group_removal, groups, making, progress, resets, terms
 from vq.operations.messages import (
@@ -201,6 +201,13 @@ class Operations:
     cluster_status = row(cluster.cluster_status, ASK, DESCRIBE, CLUSTER, "cluster status")
     cluster_settings = row(settings.read_settings, ASK, DESCRIBE, CLUSTER, "cluster settings")
     set_auto_create = row(settings.set_auto_create, ACT, MANAGE, CLUSTER, "cluster settings")
+    export_definitions = row(
+        definitions.export_definitions, ASK, DESCRIBE, CLUSTER, "cluster export"
+    )
+    plan_import_definitions = row(
+        definitions.plan_import_definitions, PLAN, DESCRIBE, CLUSTER, "cluster import"
+    )
+    import_definitions = row(definitions.import_definitions, ACT, MANAGE, CLUSTER, "cluster import")
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
     repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")

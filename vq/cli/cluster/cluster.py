@@ -28,6 +28,7 @@ from vq.cli.brokers.epoch import raise_epoch_command
 from vq.cli.brokers.scrub import scrub
 from vq.cli.brokers.secret import replace_secret_command
 from vq.cli.brokers.unclean import unclean
+from vq.cli.cluster.definitions import export, import_
 from vq.cli.topics.topic_settings import (
     SETTINGS_SCHEMA,
     remark_retention,
@@ -104,7 +105,7 @@ _CLOSED_TOLD_MAX: Final = 10
 
 @click.group(cls=Commands)
 def cluster() -> None:
-    """Look at the brokers of the cluster, switch masters, change settings."""
+    """Look at the brokers of the cluster, switch masters, change settings; definitions."""
 
 
 @cluster.command()
@@ -281,6 +282,8 @@ def settings(
 
 
 cluster.add_command(diverged)
+cluster.add_command(export)
+cluster.add_command(import_)
 cluster.add_command(raise_epoch_command)
 cluster.add_command(replace_secret_command)
 cluster.add_command(scrub)

@@ -1,8 +1,6 @@
 """``vq zk``: the cluster's tree in ZooKeeper, checked, repaired, exported and imported."""
 
-import asyncio
-import os
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +9,7 @@ import click
 
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.new_file import check_new, write_new
 from vq.cli.base.options import Commands, Invocation, command_options, yes_option
 from vq.cli.base.output import Output
 from vq.cli.base.text import in_seconds, utc
@@ -37,8 +36,6 @@ from vq.operations.tree.tree_rules import TreeFinding
 _FINDING: Final = record(
     path=TEXT, problem=TEXT, severity=TEXT, text=TEXT, commands=some(TEXT), repair=maybe(TEXT)
 )
-#: Lines that are written at once.
-_LINES: Final = 256
 #: Steps of an import that a table for people has.
 _STEPS_SHOWN: Final = 50
 
@@ -103,14 +100,14 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         backup = Path(f"vq-tree-{name}-{now}.jsonl")
     if backup is not None:
-        _check_new(backup)
+        check_new(backup)
 
     async def work(cluster: ClusterClient) -> list[RepairedNode]:
         planned = await plan_repair_tree(cluster)
         if not yes or not planned:
             return [RepairedNode(each) for each in planned]
         assert backup is not None, "it has a name with --yes"
-        await _write(backup, export_tree(cluster))
+        await write_new(backup, export_tree(cluster))
         return await repair_tree(cluster, planned)
 
     found = invocation.call(work)
@@ -157,11 +154,12 @@ def export(invocation: Invocation, file: Path, below: str, with_secrets: bool) -
     what changes meanwhile is in it as it was before or after.
     """
 
-    _check_new(file)
+    check_new(file)
 
     async def work(cluster: ClusterClient) -> tuple[int, int]:
         lines = export_tree(cluster, below=below, with_secrets=with_secrets)
-        return await _write(file, lines)
+        written, size = await write_new(file, lines)
+        return written - 2, size  # without the first and the last line
 
     nodes, size = invocation.call(work)
     invocation.output.record({"file": str(file), "nodes": nodes, "bytes": size})
@@ -258,43 +256,6 @@ def _show_import(invocation: Invocation, planned: PlannedImport, *, yes: bool) -
 
 
 # Files ------------------------------------------------------------------------------------------
-def _check_new(file: Path) -> None:
-    """Check that there is no file of a name, before anything is read for it."""
-    if file.exists():
-        raise InvalidArgument(f"there is a file {file}; give the name of a new one")
-
-
-async def _write(file: Path, lines: AsyncGenerator[str, None]) -> tuple[int, int]:
-    """Write the lines of an export into a new file; return how many nodes and bytes it has.
-
-    The file gets its name when it is whole. Only its owner may read it.
-
-    Raises:
-        InvalidArgument: There is a file of that name.
-    """
-    partial = file.with_name(file.name + ".partial")
-    nodes = size = 0
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            batch: list[str] = []
-            async for line in lines:
-                nodes += 1
-                batch.append(line)
-                if len(batch) == _LINES:
-                    size += await asyncio.to_thread(out.write, "".join(batch).encode())
-                    batch.clear()
-            size += await asyncio.to_thread(out.write, "".join(batch).encode())
-            out.flush()
-            await asyncio.to_thread(os.fsync, out.fileno())
-        os.link(partial, file)  # unlike a rename it never replaces another file
-    except FileExistsError:
-        raise InvalidArgument(f"there is a file {file}; give the name of a new one") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    return nodes - 2, size
-
-
 def _read(file: Path) -> TreeExport:
     """Return the exported tree in a file.
 

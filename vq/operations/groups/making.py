@@ -253,6 +253,31 @@ async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
     )
 
 
+def exported_of(group: str, contract: ConsumerGroup, time_ms: int) -> GroupExport:
+    """Return a group without its offsets, to be made again elsewhere.
+
+    Without a roll, which is of its present members, and its retry topic, which they make.
+    """
+    reads = {**contract.topics, **contract.patterns}
+    return GroupExport(
+        group=group,
+        time_ms=time_ms,
+        start=contract.start,
+        topics={name: each.text for name, each in sorted(_without_retries(group, reads).items())},
+        offsets=(),
+        terms=terms_of(replace(contract, roll=None)),
+    )
+
+
+def plan_defined_group(wanted: GroupExport) -> PlannedGroup:
+    """Return what making a group without offsets would do.
+
+    Raises:
+        InvalidArgument: Its terms do not fit together.
+    """
+    return _planned(wanted.group, contract_of(wanted), [], is_new=True)
+
+
 async def plan_import_group(
     cluster: ClusterClient, exported: GroupExport, group: str
 ) -> PlannedGroup:
@@ -285,7 +310,7 @@ async def plan_import_group(
             ),
         )
     present = await groups.read_group(cluster.coordinator, check_name("group", group))
-    contract = present or _contract(exported)
+    contract = present or contract_of(exported)
     check_one_progress(group, contract, "there is no place of the group to be set")
     names = sorted({each.topic for each in exported.offsets})
     for name in names:
@@ -353,7 +378,7 @@ async def make_group(cluster: ClusterClient, planned: PlannedGroup, *, fence: bo
         await check_topics(cluster, planned.offsets)
         for each in planned.offsets:
             await cluster.offsets.reset(planned.group, each.partition, each.after)
-        contract = _contract(planned)
+        contract = contract_of(planned)
         made = await groups.ensure_group(cluster.coordinator, planned.group, contract)
     if made != contract:
         raise InvalidState(
@@ -387,7 +412,12 @@ def _planned(
     return PlannedGroup(group, is_new, contract.start, _texts(contract), terms, tuple(offsets))
 
 
-def _contract(wanted: PlannedGroup | GroupExport) -> ConsumerGroup:
+def contract_of(wanted: PlannedGroup | GroupExport) -> ConsumerGroup:
+    """Return the contract of a group that is to be made.
+
+    Raises:
+        InvalidArgument: Its terms do not fit together.
+    """
     terms = wanted.terms
     return ConsumerGroup(
         model=terms.model,
