@@ -1,6 +1,7 @@
 """``vq gateway`` as a process: real HTTP, real brokers, and clients that are no Python."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -11,13 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
+from support.cases import case
 from support.cluster import ProcessCluster
 from support.gateway_process import GatewayHere, gateway_process
 from support.http import samples
 from support.waiting import PROCESSES_WAIT_S, block_until
 
 pytestmark = pytest.mark.slow
+LONG = os.environ.get("VQ_LONG") == "1"
+#: What schemathesis compares with the description.
+CONFORMANCE = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -194,6 +207,60 @@ def test_a_peer_that_takes_nothing_of_its_stream_is_cut(
 
         block_until(lambda: streams() == 0)
     assert client.delete(consumer).status_code == 204
+
+
+def answers_to(operation: Any, mode: Any, here: dict[str, str], checks: list[Any]) -> set[int]:
+    """Send some requests of an operation; return the statuses of the answers.
+
+    With ``here`` they are for what is there, and do not wait.
+    """
+    statuses = set()
+
+    @hypothesis.settings(
+        max_examples=200 if LONG else 5,
+        deadline=None,
+        database=None,
+        derandomize=not LONG,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate],
+    )
+    @hypothesis.given(made=operation.as_strategy(generation_mode=mode))
+    def send(made: Any) -> None:
+        for name in here.keys() & (made.path_parameters or {}).keys():
+            made.path_parameters[name] = here[name]
+        if here and "wait" in (made.query or {}):
+            made.query["wait"] = 0
+        answer = made.call()
+        statuses.add(answer.status_code)
+        made.validate_response(answer, checks=checks)
+
+    send()
+    return statuses
+
+
+def test_requests_made_of_the_description_get_what_it_says(
+    cluster: ProcessCluster, gateway: GatewayHere, client: httpx.Client
+) -> None:
+    """Good and bad ones of every route, but of streams, which do not end."""
+    import schemathesis
+    from schemathesis.checks import CHECKS, load_all_checks
+    from schemathesis.generation import GenerationMode
+
+    load_all_checks()
+    checks = [CHECKS.get_one(name) for name in CONFORMANCE]
+    topic = create(cluster, "web-described")
+    consumer = consumer_of(client, topic, lease_s=600).rpartition("/")[2]
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+    statuses: set[int] = set()
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if operation.path.endswith("/stream") or operation.method.lower() == "delete":
+            continue
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            here = {"topic": topic, "consumer": consumer} if mode is GenerationMode.POSITIVE else {}
+            with case(operation.label, str(mode)):
+                statuses |= answers_to(operation, mode, here, checks)
+    assert {200, 201, 204, 400, 404} <= statuses
 
 
 def read_all(peer: socket.socket) -> bytes:

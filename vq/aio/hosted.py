@@ -19,7 +19,7 @@ from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.group.share import stale
 from vq.errors import InvalidState, VqError
 from vq.message_filter import Wanting
-from vq.model import Message, TopicPartition
+from vq.model import Message, PartitionTrouble, TopicPartition
 
 #: Fetched at a time: a hosted member shares the memory of its process with many others.
 _LENGTH: Final = 256 * limits.KIB
@@ -61,6 +61,15 @@ class HostedConsumer:
     def size(self) -> int:
         """Bytes of their contents."""
         return self._given.size
+
+    @property
+    def error(self) -> VqError | None:
+        """Why no message follows ever again; None: some may."""
+        return self._given.error
+
+    def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
+        """Return the partitions that do not go on now; see ``MessageConsumer.troubles``."""
+        return self._core.troubles()
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that it holds now."""
@@ -120,21 +129,20 @@ class HostedConsumer:
                 another call tells.
         """
         outcomes: dict[TopicPartition, VqError | None] = {}
+        expected: dict[TopicPartition, int] = {}  # what is to be stored then
         for partition, position in positions.items():
             try:
-                self._given.finish(partition, position)
+                finished = self._given.finish(partition, position)
+                expected[partition] = position if finished is None else finished
             except VqError as error:
                 outcomes[partition] = error
         await self._core.commit()
-        asked = [each for each in positions if each not in outcomes]
-        doubtful = [each for each in asked if not self._is_stored(each, positions[each])]
+        doubtful = [each for each in expected if not self._is_stored(each, expected[each])]
         stored: dict[TopicPartition, int] = {}
         for topic in {each.topic for each in doubtful}:  # as when it was given up meanwhile
             stored |= await self._core.committed(topic)
-        for partition in asked:
-            is_stored = (
-                partition not in doubtful or stored.get(partition, -1) >= positions[partition]
-            )
+        for partition, position in expected.items():
+            is_stored = partition not in doubtful or stored.get(partition, -1) >= position
             outcomes[partition] = None if is_stored else self._why_not(partition, positions)
         return outcomes
 

@@ -5,6 +5,7 @@
     tokens      who may do what: the file of tokens
     forms       messages and answers as JSON
     bodies      bodies of requests, bounded
+    unread      answers that peers do not take
     members     members of groups that the gateway hosts, with leases
     streams     messages as server-sent events
     counts      what is counted, as metrics

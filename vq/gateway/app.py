@@ -38,6 +38,7 @@ from vq.gateway.problems import (
 )
 from vq.gateway.routes import CALLER, GatewayRoutes, RouteRow, caller_of
 from vq.gateway.tokens import ANYBODY, TokenFile
+from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.operations.operation import Right
 from vq.version import __version__
@@ -47,6 +48,8 @@ logger = get_logger(__name__)
 #: Problems that any route may answer with.
 _ALWAYS: Final = (400, 401, 403, 421, 429, 500, 503)
 _PREFIX: Final = "/v1"
+#: Where the description is; it needs no token.
+_DESCRIPTIONS: Final = ("/openapi.json", f"{_PREFIX}/openapi.json")
 _DESCRIPTION: Final = """\
 vq over HTTP: send messages, receive them as a member of a consumer group, and read partitions.
 
@@ -82,6 +85,7 @@ class Gateway:
     Attributes:
         counts: What was counted since the start.
         members: The consumers.
+        unread: Answers that peers have not taken, as its server tells.
         routes: What the routes do.
         app: The routes as FastAPI has them.
     """
@@ -96,8 +100,14 @@ class Gateway:
         self._is_stopping = False
         self.counts = GatewayCounts()
         self.members = HostedMembers(config, factory, self.counts)
+        self.unread = Unread(config)
         self.routes = GatewayRoutes(
-            config, factory, bodies=self._bodies, members=self.members, counts=self.counts
+            config,
+            factory,
+            bodies=self._bodies,
+            unread=self.unread,
+            members=self.members,
+            counts=self.counts,
         )
         self.app = _fastapi(self.routes.rows())
         self._inner: ASGIApp = self._authenticated
@@ -122,10 +132,12 @@ class Gateway:
         began = time.monotonic()
         self._under_way += 1
         try:
-            self._check(scope)
-            await self._inner(scope, receive, answer.send)
-        except VqError as error:
-            await _problem(error)(scope, receive, answer.send)
+            try:
+                self._check(scope)
+            except VqError as error:
+                await _problem(error)(scope, receive, answer.send)
+            else:
+                await self._inner(scope, receive, answer.send)
         finally:
             self._under_way -= 1
             path = getattr(scope.get("route"), "path", "other")
@@ -152,10 +164,15 @@ class Gateway:
 
     async def _authenticated(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = ANYBODY
-        if self._tokens is not None and not scope["path"].endswith("/openapi.json"):
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if self._tokens is not None and path not in _DESCRIPTIONS:
             given = [value for name, value in scope["headers"] if name == b"authorization"]
             header = given[0].decode("latin-1") if given else None
-            caller = self._tokens.caller_of(header)
+            try:
+                caller = self._tokens.caller_of(header)
+            except VqError as error:
+                await _problem(error)(scope, receive, send)
+                return
         scope[CALLER] = caller
         await self.app(scope, receive, send)
 
@@ -166,6 +183,7 @@ class Gateway:
             "waiting_requests": ("Requests that wait for messages.", self.members.waiting),
             "requests_under_way": ("Requests that are being answered.", self._under_way),
             "body_bytes": ("Bytes of bodies that are read or sent.", self._bodies.held),
+            "unread_bytes": ("Bytes of answers that peers have not taken.", self.unread.size),
             "given_bytes": (
                 "Bytes of messages that consumers were given and have not committed.",
                 self.members.given_bytes,
@@ -263,7 +281,7 @@ def _fastapi(rows: list[RouteRow]) -> FastAPI:
     async def description(request: Request) -> Response:
         return Response(as_json(app.openapi()), headers={"Content-Type": JSON})
 
-    for path in ("/openapi.json", f"{_PREFIX}/openapi.json"):
+    for path in _DESCRIPTIONS:
         app.add_api_route(path, description, include_in_schema=False)
     app.openapi = _Description(app, rows)  # type: ignore[method-assign]
     app.add_exception_handler(VqError, _answer_error)

@@ -47,6 +47,8 @@ class GatewayConfig:
         body_bytes_max: Bytes of the body of one request. It must hold a message of 1 MiB in Base64.
         bodies_bytes_max: Bytes of all bodies that are being read or sent; at the bound a request is
             answered with 429.
+        unread_bytes_max: Bytes of answers that peers have not taken; at the bound a request for
+            messages is answered with 429.
         body_timeout_s: A body must be whole within this time.
         header_bytes_max: Bytes of the first line and the headers of a request.
         header_timeout_s: They must be whole within this time.
@@ -72,6 +74,7 @@ class GatewayConfig:
     metrics_port: int = METRICS_PORT
     body_bytes_max: int = 8 * limits.MIB
     bodies_bytes_max: int = 64 * limits.MIB
+    unread_bytes_max: int = 64 * limits.MIB
     body_timeout_s: float = 20.0
     header_bytes_max: int = 64 * limits.KIB
     header_timeout_s: float = 10.0

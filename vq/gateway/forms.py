@@ -30,6 +30,7 @@ from vq.model import Key, Message, SendResult, TopicPartition, time_ms_of
 
 T = TypeVar("T")
 NAME: Final = r"^[A-Za-z0-9._-]+$"
+BASE64: Final = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 PATTERN: Final = r"^[A-Za-z0-9._*?-]+$"
 _HEADERS_MAX: Final = 256
 #: The largest integer whose neighbours JavaScript tells apart.
@@ -55,7 +56,13 @@ class Form(BaseModel):
 class KeyBytes(Form):
     """A key that is bytes."""
 
-    base64: Annotated[str, Field(max_length=4 * limits.PROPERTIES_BYTES_MAX)]
+    base64: Annotated[
+        str,
+        Field(
+            max_length=2 * limits.PROPERTIES_BYTES_MAX,
+            json_schema_extra={"contentEncoding": "base64", "pattern": BASE64},
+        ),
+    ]
 
 
 class KeyInteger(Form):
@@ -75,9 +82,17 @@ FormOfKey = (
 class MessageForm(Form):
     """A message to send: exactly one of ``json``, ``text`` and ``base64`` is its content."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [each]} for each in ("json", "text", "base64")]}
+    )
+
     content_json: Any = Field(default=None, alias="json", description="Any JSON value.")
-    text: str | None = Field(default=None, max_length=limits.MESSAGE_BYTES_MAX)
-    base64: str | None = Field(default=None, max_length=2 * limits.MESSAGE_BYTES_MAX)
+    text: str = Field(default="", max_length=limits.MESSAGE_BYTES_MAX)
+    base64: str = Field(
+        default="",
+        max_length=2 * limits.MESSAGE_BYTES_MAX,
+        json_schema_extra={"contentEncoding": "base64", "pattern": BASE64},
+    )
     key: FormOfKey | None = Field(
         default=None, description="Chooses the partition: equal keys have the same one."
     )
@@ -98,16 +113,15 @@ class MessageForm(Form):
             name
             for name, field in (("json", "content_json"), ("text", "text"), ("base64", "base64"))
             if field in self.model_fields_set
-            and (name == "json" or getattr(self, field) is not None)
         ]
         if len(given) != 1:
             raise BodyRefused(
                 "a message has exactly one of json, text and base64; this one has "
                 f"{' and '.join(given) or 'none'}"
             )
-        if self.text is not None:
+        if given == ["text"]:
             return _encoded("text", self.text)
-        if self.base64 is not None:
+        if given == ["base64"]:
             return _decoded("base64", self.base64)
         try:
             value = json.dumps(
@@ -345,6 +359,14 @@ class AssignedForm(Form):
     partition: PartitionNumber
 
 
+class TroubleForm(AssignedForm):
+    """A partition that does not go on for now, and why; the consumer tries again by itself."""
+
+    code: str
+    detail: str
+    since_ms: int
+
+
 class HostedForm(Form):
     """A consumer: a member of a group that the gateway hosts."""
 
@@ -355,6 +377,7 @@ class HostedForm(Form):
     lease_left_s: float
     uncommitted: int = Field(description="Messages that it was given and has not committed.")
     assignment: list[AssignedForm]
+    troubles: list[TroubleForm]
 
 
 class GivenForm(Form):

@@ -80,6 +80,7 @@ class HostedMember:
         window: int,
         budget: Callable[[], int],
         on_lapse: Callable[["HostedMember"], None],
+        on_end: Callable[["HostedMember", VqError], None],
     ) -> None:
         self.id = secrets.token_urlsafe(18)
         self.owner = owner
@@ -92,6 +93,7 @@ class HostedMember:
         self._stage = MemberStage.JOINING
         self._budget = budget
         self._on_lapse = on_lapse
+        self._on_end = on_end
         self._now = asyncio.get_running_loop().time
         self._used_at = self._now()
         self._under_way = 0  # requests that use it
@@ -184,7 +186,6 @@ class HostedMember:
         Raises:
             ReceiveTakenOver: A later request receives.
             ConsumerGone: It is no member any more.
-            VqError: No message follows.
         """
         self._check_receiver(receiver)
         messages = self._take_now(most)
@@ -235,6 +236,8 @@ class HostedMember:
         return (min(most, self.window - consumer.count) if most_bytes > 0 else 0), most_bytes
 
     def _check_receiver(self, receiver: int) -> None:
+        if self.consumer.error is not None:
+            self._on_end(self, self.consumer.error)
         self.check_live()
         if receiver != self._receiver:
             raise ReceiveTakenOver("a later request receives for this consumer")
@@ -249,19 +252,20 @@ class HostedMember:
             self._streams -= 1
 
     # The end --------------------------------------------------------------------------------------
-    async def leave(self, end: VqError) -> None:
-        """Leave the group; what is not committed is delivered again.
-
-        ``end`` is what requests are told from now on.
-        """
+    def end(self, why: VqError) -> bool:
+        """Give nothing more, and tell every request why; return whether ``leave`` follows."""
         if self._stage in {MemberStage.LEAVING, MemberStage.GONE}:
-            return
-        self._end = end
+            return False
+        self._end = why
         self._on(MemberStage.LEAVING)
         if self._timer is not None:
             self._timer.cancel()
         if self._receiving is not None:
             self._receiving.cancel()
+        return True
+
+    async def leave(self) -> None:
+        """Leave the group; what is not committed is delivered again."""
         try:
             await self.consumer.close()
         except VqError as error:
@@ -372,6 +376,7 @@ class HostedMembers:
             window=window,
             budget=lambda: self._config.given_bytes_max - self.given_bytes,
             on_lapse=self._lapse,
+            on_end=self._ended,
         )
         self._members[member.id] = member
         try:
@@ -420,7 +425,9 @@ class HostedMembers:
 
     async def delete(self, member: HostedMember) -> None:
         """Have a member leave, and wait until it has."""
-        await asyncio.shield(self._begin_leave(member, ConsumerGone("the consumer was deleted")))
+        task = self._begin_leave(member, ConsumerGone("the consumer was deleted"))
+        if task is not None:
+            await asyncio.shield(task)
 
     def _lapse(self, member: HostedMember) -> None:
         self._counts.lapsed += 1
@@ -436,9 +443,15 @@ class HostedMembers:
         )
         self._begin_leave(member, end)
 
-    def _begin_leave(self, member: HostedMember, end: VqError) -> "asyncio.Task[None]":
+    def _ended(self, member: HostedMember, error: VqError) -> None:
+        """A member gets no more messages, as when its group was given other terms."""
+        self._begin_leave(member, ConsumerGone(f"the consumer was ended: {error}"))
+
+    def _begin_leave(self, member: HostedMember, end: VqError) -> "asyncio.Task[None] | None":
         self._members.pop(member.id, None)
-        task = begin_task(member.leave(end))
+        if not member.end(end):
+            return None
+        task = begin_task(member.leave())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         return task

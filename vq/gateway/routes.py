@@ -42,6 +42,7 @@ from vq.gateway.members import HostedMember, HostedMembers
 from vq.gateway.problems import BodyRefused, as_json, problem_headers, problem_of
 from vq.gateway.streams import EventStream, until_gone
 from vq.gateway.tokens import Caller
+from vq.gateway.unread import Unread
 from vq.message_filter import Wanting, Where
 from vq.model import Message, SendResult, TopicPartition
 from vq.operations.operation import Resource, Right
@@ -57,6 +58,7 @@ _HEADERS: Final = {
 }
 #: Request headers of a raw message.
 _KEY, _TAG, _DELAY, _HEADER = "vq-key", "vq-tag", "vq-delay", "vq-header-"
+_DETAIL_CHARS_MAX: Final = 2_000
 #: Topics of one page.
 _TOPICS_MAX: Final = 1_000
 #: Memory of messages that are being sent; bodies have a bound that is reached first.
@@ -111,6 +113,7 @@ class GatewayRoutes:
         config: The bounds.
         factory: An open factory.
         bodies: The bodies of requests.
+        unread: Answers that peers have not taken.
         members: The consumers.
         counts: What is counted.
     """
@@ -121,12 +124,14 @@ class GatewayRoutes:
         factory: MessageFactory,
         *,
         bodies: Bodies,
+        unread: Unread,
         members: HostedMembers,
         counts: GatewayCounts,
     ) -> None:
         self._config = config
         self._factory = factory
         self._bodies = bodies
+        self._unread = unread
         self._members = members
         self._counts = counts
         self._opening = asyncio.Lock()
@@ -364,6 +369,7 @@ class GatewayRoutes:
             raise BodyRefused("give one of offset, time and start", hint="for example `?offset=0`")
         if tags is not None and where is not None:
             raise BodyRefused("give tags or where, not both", hint="where can ask for a tag, too")
+        self._unread.check()
         wanted: Wanting = tags if where is None else Where(where)
         reader = await self._open_reader()
         if offset is None:
@@ -445,6 +451,7 @@ class GatewayRoutes:
         `fresh` they are left out: for a program that handles some while it asks for more. A request
         that receives ends an earlier one of the same consumer that still waits.
         """
+        self._unread.check()
         member = self._member(request, consumer)
         with member.used():
             receiver = member.enter()
@@ -552,6 +559,16 @@ def _hosted_form(member: HostedMember) -> dict[str, Any]:
         "assignment": [
             {"topic": each.topic, "partition": each.partition}
             for each in member.consumer.assignment()
+        ],
+        "troubles": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "code": type(trouble.error).__name__,
+                "detail": str(trouble.error)[:_DETAIL_CHARS_MAX],
+                "since_ms": trouble.since_ms,
+            }
+            for each, trouble in sorted(member.consumer.troubles().items())
         ],
     }
 

@@ -16,6 +16,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.errors import AddressUnavailable
 from vq.gateway.app import Gateway, gateway_app
 from vq.gateway.config import GatewayConfig
+from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
@@ -36,7 +37,8 @@ class BoundedProtocol(H11Protocol):
     one; otherwise the connection is cut. One connection too many is cut at once.
     """
 
-    gateway: GatewayConfig  # set by ``protocol_for``
+    gateway: GatewayConfig  # these are set by ``protocol_for``
+    unread: Unread
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -55,6 +57,7 @@ class BoundedProtocol(H11Protocol):
         for timer in (self._deadline, self._write_deadline):
             if timer is not None:
                 timer.cancel()
+        self.unread.transports.discard(self.transport)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -70,14 +73,28 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """See ``asyncio.Protocol``."""
         super().pause_writing()
-        self._write_deadline = self.loop.call_later(self.gateway.write_timeout_s, self._cut)
+        self.unread.transports.add(self.transport)
+        self._await_taking(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """See ``asyncio.Protocol``."""
         super().resume_writing()
+        self.unread.transports.discard(self.transport)
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
+
+    def _await_taking(self, size: int) -> None:
+        """Cut the connection unless the peer takes something in time, and then again."""
+        timeout_s = self.gateway.write_timeout_s
+        self._write_deadline = self.loop.call_later(timeout_s, self._look_at_peer, size)
+
+    def _look_at_peer(self, before: int) -> None:
+        size = self.transport.get_write_buffer_size()
+        if size < before:
+            self._await_taking(size)
+        else:
+            self._cut()
 
     def _await_headers(self) -> None:
         self._deadline = self.loop.call_later(self.gateway.header_timeout_s, self._cut)
@@ -86,9 +103,9 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
 
-def protocol_for(config: GatewayConfig) -> type[BoundedProtocol]:
+def protocol_for(config: GatewayConfig, unread: Unread) -> type[BoundedProtocol]:
     """Return the protocol of connections of a gateway."""
-    return type("GatewayConnection", (BoundedProtocol,), {"gateway": config})
+    return type("GatewayConnection", (BoundedProtocol,), {"gateway": config, "unread": unread})
 
 
 class GatewayServer(uvicorn.Server):
@@ -150,7 +167,7 @@ class GatewayProcess:
         self._server = GatewayServer(
             uvicorn.Config(
                 self.gateway,
-                http=protocol_for(config),
+                http=protocol_for(config, self.gateway.unread),
                 ws="none",
                 lifespan="off",
                 log_config=None,

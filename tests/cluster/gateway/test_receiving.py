@@ -243,6 +243,47 @@ async def test_requests_that_wait_are_bounded(factory: aio.MessageFactory) -> No
         assert (await waits).status_code == 200
 
 
+async def test_a_consumer_that_vq_has_ended_is_told_so_and_is_gone(
+    gateway: Gateway, client: httpx.AsyncClient, factory: aio.MessageFactory
+) -> None:
+    """As when its group was given other terms: asking again would wait for ever."""
+    consumer = await consumer_of(client)
+    waits = asyncio.ensure_future(client.get(f"{consumer}/messages", params=WAIT))
+    await until(lambda: gateway.members.waiting == 1)
+    await factory.admin.roll_group("g", for_s=600, strategy="circle")
+    await factory.admin.end_roll("g")
+    answer = await waits
+    assert (answer.status_code, answer.json()["code"]) == (410, "ConsumerGone")
+    assert len(gateway.members) == 0
+
+
+async def test_troubles_of_a_consumer_are_told(
+    client: httpx.AsyncClient, cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    consumer = await consumer_of(client)
+    assert (await client.get(consumer)).json()["troubles"] == []
+
+
+async def test_clients_that_do_not_take_their_answers_hold_back_further_ones(
+    factory: aio.MessageFactory,
+) -> None:
+    class Transport(asyncio.Transport):
+        def get_write_buffer_size(self) -> int:
+            return 100
+
+    async with (
+        gateway_of(factory, unread_bytes_max=100) as gateway,
+        http_client(gateway) as client,
+    ):
+        consumer = await consumer_of(client)
+        gateway.unread.transports.add(Transport())
+        for path in (f"{consumer}/messages", "/v1/topics/t/partitions/0/messages?offset=0"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+        gateway.unread.transports.clear()
+        assert (await client.get(f"{consumer}/messages")).status_code == 200
+
+
 # Streams -----------------------------------------------------------------------------------------
 async def test_a_stream_has_each_message_once_and_goes_on_behind_the_last_event(
     gateway: Gateway, client: httpx.AsyncClient, factory: aio.MessageFactory

@@ -205,6 +205,41 @@ async def test_a_stream_of_a_token_ends_with_its_consumer_only(
         assert (stream.status, stream.ended) == (200, True)
 
 
+async def test_no_path_but_that_of_the_description_goes_without_a_token(
+    cluster: MemoryCluster, factory: aio.MessageFactory, tmp_path: Path
+) -> None:
+    """A topic may have a name that looks like it."""
+    await cluster.create_topic("openapi.json")
+    token_file(tmp_path / "tokens")
+    async with (
+        gateway_of(factory, tokens=tmp_path / "tokens") as gateway,
+        http_client(gateway) as client,
+    ):
+        for path, status in (
+            ("/openapi.json", 200),
+            ("/v1/openapi.json", 200),
+            ("/v1/topics/openapi.json", 401),
+            ("//openapi.json", 401),
+            ("/v1/consumers/x/openapi.json", 401),
+            ("/", 401),
+        ):
+            with case(path):
+                assert (await client.get(path)).status_code == status
+
+
+async def test_a_problem_can_be_read_by_a_web_page(
+    factory: aio.MessageFactory, tmp_path: Path
+) -> None:
+    token_file(tmp_path / "tokens")
+    async with (
+        gateway_of(factory, origins=("*",), tokens=tmp_path / "tokens") as gateway,
+        http_client(gateway) as client,
+    ):
+        answer = await client.get("/v1/topics", headers={"Origin": "https://shop.example"})
+        assert answer.status_code == 401
+        assert answer.headers["access-control-allow-origin"] == "*"
+
+
 async def test_it_can_be_mounted_in_another_application(
     gateway: Gateway, client: httpx.AsyncClient
 ) -> None:

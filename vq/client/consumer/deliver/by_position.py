@@ -40,6 +40,7 @@ class ByPosition(Executor):
     Attributes:
         count: How many messages are given out and not finished.
         size: Bytes of their contents.
+        error: Why no message follows; None: some may.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class ByPosition(Executor):
         self._next = 0
         self._arrived = asyncio.Event()
         self._stops: dict[Sliding, asyncio.TimerHandle] = {}
-        self._error: VqError | None = None
+        self.error: VqError | None = None
         self._is_closed = False
 
     # The consumer ---------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ class ByPosition(Executor):
 
     def fail(self, error: VqError) -> None:
         """See ``Executor.fail``."""
-        self._error = error
+        self.error = error
         self._arrived.set()
 
     # The user -------------------------------------------------------------------------------------
@@ -112,8 +113,8 @@ class ByPosition(Executor):
         """Return what ``take`` does without a wait; nothing if there is nothing."""
         if self._is_closed:
             raise InvalidState("this consumer is closed")
-        if self._error is not None:
-            raise self._error.with_traceback(None)
+        if self.error is not None:
+            raise self.error.with_traceback(None)
         return self._take(most, most_bytes)
 
     def again(self) -> list[Message]:
@@ -125,8 +126,9 @@ class ByPosition(Executor):
         """Finish what was given out of a partition before a position.
 
         Returns:
-            How many messages were finished. None: nothing of the partition is given out, or
-            nothing before the position; it may be finished long since, or given back.
+            Up to where the partition is finished then, which is to be stored: it may be before the
+            position, where there is no message in between. None: nothing of the partition is given
+            out; what is before the position may be finished long since, or given back.
 
         Raises:
             InvalidState: The position is behind all that was given out.
@@ -143,18 +145,15 @@ class ByPosition(Executor):
             done = []
             while waiting and waiting[0].message.next_offset <= position:
                 done.append(waiting.popleft().message)
-            if not done:
-                return None
             self._forget_given(done)
             delivery.done.extend(done)
-            if delivery.is_stopped:
-                delivery.settle()
-                if not waiting:
-                    self._leave(delivery)
-            else:
+            finished = min(position, delivery.position)
+            if not delivery.is_stopped:
                 self._line[delivery] = None  # its window has room
                 self._arrived.set()
-            return len(done)
+            elif not waiting:
+                self._leave(delivery)
+            return finished
         return None
 
     def close(self) -> None:
