@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster
@@ -87,3 +88,6 @@ async def test_what_makes_no_sense_is_refused(factory: aio.MessageFactory) -> No
         sent = await producer.send(Message("t", b"", delay_s=100))
     with pytest.raises(InvalidArgument, match="no delayed message with id"):
         await admin.cancel_delayed(SendResult(sent.partition, sent.offset, sent.id + 1))
+    handle: Any = f"{sent.partition}:{sent.offset}:{sent.id}"
+    with pytest.raises(InvalidArgument, match="is str; give the result of a delayed message"):
+        await admin.cancel_delayed(handle)

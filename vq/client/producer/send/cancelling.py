@@ -7,6 +7,7 @@ from vq.model import Cancellation, SendResult, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import CancelRequest
 from vq.reserved import DELAYED_TOPIC
+from vq.shown import shown
 
 
 async def cancel(cluster: ClusterClient, result: SendResult, timeout_s: float) -> Cancellation:
@@ -16,6 +17,11 @@ async def cancel(cluster: ClusterClient, result: SendResult, timeout_s: float) -
         InvalidArgument: It is not the result of a delayed message.
         VqError: The broker could not be asked in time; the message is certainly not cancelled.
     """
+    given: object = result
+    if not isinstance(given, SendResult):
+        raise InvalidArgument(
+            f"{shown(given)} is {type(given).__name__}; give the result of a delayed message"
+        )
     deadline = cluster.clock.monotonic() + timeout_s
     partition = TopicPartition(DELAYED_TOPIC, result.partition)
     request = CancelRequest(
