@@ -14,6 +14,7 @@ from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import (
     Commands,
     Invocation,
+    Seconds,
     WholeNumber,
     command_options,
     yes_option,
@@ -274,7 +275,7 @@ async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, RATE_MAX, min_open=True),
+    type=Seconds(0, RATE_MAX, min_open=True),
     default=RATE,
     show_default=True,
     metavar="N",
