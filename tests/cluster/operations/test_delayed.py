@@ -88,6 +88,11 @@ async def test_what_makes_no_sense_is_refused(factory: aio.MessageFactory) -> No
         sent = await producer.send(Message("t", b"", delay_s=100))
     with pytest.raises(InvalidArgument, match="no delayed message with id"):
         await admin.cancel_delayed(SendResult(sent.partition, sent.offset, sent.id + 1))
+    plain = SendResult((sent.partition + 1) % 8, 88, sent.id)  # nothing ever waited there
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(InvalidArgument, match="no delayed message with id"):
+        await admin.cancel_delayed(plain)
+    assert asyncio.get_running_loop().time() - begun < 1
     handle: Any = f"{sent.partition}:{sent.offset}:{sent.id}"
     with pytest.raises(InvalidArgument, match="is str; give the result of a delayed message"):
         await admin.cancel_delayed(handle)
