@@ -9,8 +9,9 @@ from support.broker import Client, MemoryCluster
 from support.client import factory_of
 
 from vq import aio
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, VqError
 from vq.model import Cancellation, Message, SendResult
+from vq.operations.messages.delayed import look_at_delayed
 from vq.reserved import DELAYED_TOPIC
 from vq.store.records.record import encode_record
 
@@ -78,6 +79,20 @@ async def test_a_record_that_nobody_can_read_is_counted_and_hides_no_other_one(
     found = await factory.admin.list_delayed()
     assert [each.waits for each in found.first] == [before, after]
     assert (found.waiting, found.unreadable) == (2, 1)
+
+
+async def test_what_waits_at_brokers_that_answer_is_shown(two_groups: MemoryCluster) -> None:
+    async with factory_of(two_groups) as factory:
+        async with await factory.create_producer() as producer:
+            short = await producer.send(Message("t", b"", delay_s=60))
+            long = await producer.send(Message("t", b"", delay_s=900))
+        assert (short.partition % 2, long.partition % 2) == (0, 1)  # of b1, and of b2
+        await two_groups.nodes["b1"].stop()
+        found, silent = await look_at_delayed(factory.admin.cluster, "t", limit=100)
+        assert (found.waiting, [each.waits for each in found.first]) == (1, [long])
+        assert len(silent) == 4
+        with pytest.raises(VqError):
+            await factory.admin.list_delayed()
 
 
 async def test_what_makes_no_sense_is_refused(factory: aio.MessageFactory) -> None:
