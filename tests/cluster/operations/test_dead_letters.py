@@ -20,6 +20,7 @@ from vq.errors import (
     ConnectionCut,
     InvalidArgument,
     MessageTooLarge,
+    NotMaster,
     OutcomeUnknown,
     UnknownTopic,
     VqError,
@@ -253,6 +254,26 @@ async def test_letters_are_chosen_by_reason_time_and_id(
     assert (await resending.resend_dead_letters(client, GROUP, ids=[other.id])).resent == 1
     assert await resending.delete_dead_letters(client, GROUP, ids=[other.id]) == 0
     assert await resending.delete_dead_letters(client, GROUP, ids=[early.id]) == 2
+
+
+async def test_a_group_whose_letters_cannot_be_read_hides_no_other_one(
+    cluster: MemoryCluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (message, *_) = await given_up(cluster, client, 1)
+    await MessageCopies(client, "a").give_up(message, FAILURE, timeout=5)
+    counted = dead_letters._counted
+
+    async def count(cluster: ClusterClient, group: str) -> dead_letters.DeadLetters:
+        if group == "a":
+            raise NotMaster("no broker has the letters of a")
+        return await counted(cluster, group)
+
+    monkeypatch.setattr(dead_letters, "_counted", count)
+    found, failed = await dead_letters.look_at_dead_letters(client)
+    assert [each.group for each in found] == [GROUP]
+    assert [error.message for error in failed] == ["no broker has the letters of a"]
+    with pytest.raises(NotMaster):
+        await dead_letters.list_dead_letters(client)
 
 
 async def test_letters_go_back_where_they_come_from_and_are_noted(

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster
 from support.client import factory_of
 
 from vq import aio
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, VqError
 from vq.model import Cancellation, Message, SendResult
+from vq.operations.messages.delayed import look_at_delayed
 from vq.reserved import DELAYED_TOPIC
 from vq.store.records.record import encode_record
 
@@ -79,6 +81,20 @@ async def test_a_record_that_nobody_can_read_is_counted_and_hides_no_other_one(
     assert (found.waiting, found.unreadable) == (2, 1)
 
 
+async def test_what_waits_at_brokers_that_answer_is_shown(two_groups: MemoryCluster) -> None:
+    async with factory_of(two_groups) as factory:
+        async with await factory.create_producer() as producer:
+            short = await producer.send(Message("t", b"", delay_s=60))
+            long = await producer.send(Message("t", b"", delay_s=900))
+        assert (short.partition % 2, long.partition % 2) == (0, 1)  # of b1, and of b2
+        await two_groups.nodes["b1"].stop()
+        found, silent = await look_at_delayed(factory.admin.cluster, "t", limit=100)
+        assert (found.waiting, [each.waits for each in found.first]) == (1, [long])
+        assert len(silent) == 4
+        with pytest.raises(VqError):
+            await factory.admin.list_delayed()
+
+
 async def test_what_makes_no_sense_is_refused(factory: aio.MessageFactory) -> None:
     admin = factory.admin
     with pytest.raises(InvalidArgument, match=r"limit = 0 is outside \[1, 100000\]"):
@@ -87,3 +103,11 @@ async def test_what_makes_no_sense_is_refused(factory: aio.MessageFactory) -> No
         sent = await producer.send(Message("t", b"", delay_s=100))
     with pytest.raises(InvalidArgument, match="no delayed message with id"):
         await admin.cancel_delayed(SendResult(sent.partition, sent.offset, sent.id + 1))
+    plain = SendResult((sent.partition + 1) % 8, 88, sent.id)  # nothing ever waited there
+    begun = asyncio.get_running_loop().time()
+    with pytest.raises(InvalidArgument, match="no delayed message with id"):
+        await admin.cancel_delayed(plain)
+    assert asyncio.get_running_loop().time() - begun < 1
+    handle: Any = f"{sent.partition}:{sent.offset}:{sent.id}"
+    with pytest.raises(InvalidArgument, match="is str; give the result of a delayed message"):
+        await admin.cancel_delayed(handle)

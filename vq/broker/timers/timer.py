@@ -309,9 +309,11 @@ class Timer(JournalReader):
             InvalidRequest: It has another id, or there is none.
         """
         record, delivery = None, None
-        with suppress(CorruptData, OffsetOutOfRange):
-            record = await self._log.record_at(offset)
-            delivery = read_delivery(record.properties or b"")
+        # What is live was read to its end, so a log that was not opened for that has nothing.
+        if self.channel.log is not None or offset < self.channel.start_offset:
+            with suppress(CorruptData, OffsetOutOfRange):
+                record = await self._log.record_at(offset)
+                delivery = read_delivery(record.properties or b"")
         if (
             not record
             or not delivery

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from vq.cli.base.options import Seconds
 from vq.cli.base.text import utc
 from vq.limits import DELAY_S_MAX
 
@@ -39,6 +40,26 @@ class Moment(click.ParamType[int]):
                 "not so long ago, like 90s, 15m, 2h or 7d"
             )
         return moment_ms
+
+
+class Delay(Seconds):
+    """A number of seconds within bounds, or so long: ``90s``, ``15m``, ``2h``, ``7d``."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return seconds."""
+        text = str(value)
+        long = _AGO.fullmatch(text)
+        try:
+            seconds = int(long[1]) * _UNIT_MS[long[2]] / 1_000 if long else float(text)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no number of seconds, and not so long, like 90s, 15m, 2h or 7d"
+            )
+        return super().convert(seconds, param, ctx)
 
 
 class LaterMoment(click.ParamType[float]):

@@ -8,8 +8,10 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import topic_names
+from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.output import Output
 from vq.cli.messages.message_format import key_text
 from vq.client.cluster import ClusterClient
 from vq.errors import OutcomeUnknown
@@ -18,8 +20,9 @@ from vq.operations.messages.delayed import (
     DELAYED_MESSAGES,
     DELAYED_MESSAGES_MAX,
     DelayedMessage,
+    DelayedMessages,
     cancel_delayed,
-    list_delayed,
+    look_at_delayed,
 )
 
 _HANDLE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,19}):([0-9]{1,19})")
@@ -88,9 +91,22 @@ def list_(invocation: Invocation, topic: str | None, limit: int) -> None:
 
     With TOPIC only those for it. The log of all that waits is read for that. A handle is what `vq
     delayed cancel` takes: where the message waits, and its id.
+
+    Exit code 1 if a broker does not answer: what waits there is left out.
     """
-    found = invocation.call(lambda cluster: list_delayed(cluster, topic, limit=limit))
+    found, silent = invocation.call(look_at_delayed, topic, limit=limit)
     output = invocation.output
+    _print(output, topic, found, is_whole=not silent)
+    for error in silent:
+        output.remark(error.message)
+    if silent:
+        raise CommandFailed(
+            f"{len(silent)} partition(s) of what waits were not read, so messages are left out; "
+            "`vq cluster status` shows which brokers are up"
+        )
+
+
+def _print(output: Output, topic: str | None, found: DelayedMessages, *, is_whole: bool) -> None:
     if output.as_json:
         output.document(
             {
@@ -107,7 +123,7 @@ def list_(invocation: Invocation, topic: str | None, limit: int) -> None:
     output.table(rows, columns=_COLUMNS, optional=("key", "tag"))
     if found.waiting > len(rows):
         output.remark(f"and {found.waiting - len(rows)} more that are due later (--limit)")
-    if not rows:
+    if not rows and is_whole:
         output.remark("no message waits" if topic is None else f"no message for {topic} waits")
     if found.unreadable:
         output.remark(f"{found.unreadable} record(s) of what waits cannot be read: `vq doctor`")

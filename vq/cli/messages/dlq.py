@@ -9,11 +9,13 @@ import click
 
 from vq.cli.base import text
 from vq.cli.base.completion import dead_letter_groups, topic_names
+from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, having, maybe, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import (
     Commands,
     Invocation,
+    Seconds,
     WholeNumber,
     command_options,
     yes_option,
@@ -23,7 +25,7 @@ from vq.client.cluster import ClusterClient
 from vq.operations.messages.dead_letters import (
     DeadLetter,
     DeadLetters,
-    list_dead_letters,
+    look_at_dead_letters,
     read_dead_letters,
 )
 from vq.operations.messages.resending import (
@@ -104,20 +106,28 @@ def list_(invocation: Invocation) -> None:
 
     `open`: nothing was done about them; `resending`: `vq dlq resend` was interrupted, and finishes
     them when it is repeated. All letters are read for that.
+
+    Exit code 1 if letters of a group cannot be read: the group is left out.
     """
-    found = invocation.call(list_dead_letters)
-    if invocation.output.as_json:
-        invocation.output.document(
+    found, failed = invocation.call(look_at_dead_letters)
+    output = invocation.output
+    if output.as_json:
+        output.document(
             [{**_counts(each), "oldest_s": text.in_seconds(each.oldest_ms)} for each in found]
         )
-        return
-    rows = [
-        {**_counts(each), "oldest": None if each.oldest_ms is None else text.utc(each.oldest_ms)}
-        for each in found
-    ]
-    invocation.output.table(rows, columns=("group", *_COUNTS, "oldest"), optional=("oldest",))
-    if not rows:
-        invocation.output.remark("no group has dead letters")
+    else:
+        moments = [None if each.oldest_ms is None else text.utc(each.oldest_ms) for each in found]
+        rows = [{**_counts(each), "oldest": at} for each, at in zip(found, moments, strict=True)]
+        output.table(rows, columns=("group", *_COUNTS, "oldest"), optional=("oldest",))
+        if not (rows or failed):
+            output.remark("no group has dead letters")
+    for error in failed:
+        output.remark(error.message)
+    if failed:
+        raise CommandFailed(
+            f"{len(failed)} group(s) are left out, since their letters cannot be read now; `vq "
+            "cluster status` shows which brokers are up"
+        )
 
 
 def _counts(found: DeadLetters) -> dict[str, Any]:
@@ -274,7 +284,7 @@ async def _count(cluster: ClusterClient, group: str, **chosen: Any) -> tuple[int
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, RATE_MAX, min_open=True),
+    type=Seconds(0, RATE_MAX, min_open=True),
     default=RATE,
     show_default=True,
     metavar="N",

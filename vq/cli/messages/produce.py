@@ -19,7 +19,7 @@ from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.base.completion import topic_names
 from vq.cli.base.input import interruptible
 from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, mapping, maybe, record, shows
-from vq.cli.base.moments import LaterMoment
+from vq.cli.base.moments import Delay, LaterMoment
 from vq.cli.base.options import (
     Invocation,
     Seconds,
@@ -221,9 +221,9 @@ def _one_of(names: Iterable[str]) -> str:
 )
 @click.option(
     "--delay",
-    type=Seconds(min=0, min_open=True, max=DELAY_S_MAX),
+    type=Delay(min=0, min_open=True, max=DELAY_S_MAX),
     metavar="SECONDS",
-    help="Deliver each message so long after it was sent, at most 40 days.",
+    help="Deliver each message so long after it was sent, such as 90 or 2h; at most 40 days.",
 )
 @click.option(
     "--deliver-at",

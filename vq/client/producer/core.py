@@ -41,7 +41,6 @@ from vq.client.producer.transaction.two_phase import TwoPhase
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
-    InvalidArgument,
     InvalidState,
     NotPublished,
     NotSent,
@@ -59,7 +58,6 @@ from vq.model import (
     check_timeout,
 )
 from vq.reserved import DELAYED_TOPIC, check_own_name
-from vq.shown import shown
 from vq.tasks import begin_task
 
 _CLOSED = "the producer is closed"
@@ -394,11 +392,6 @@ class ProducerCore:
         Raises:
             InvalidArgument: It is not the result of a delayed message.
         """
-        given: object = result
-        if not isinstance(given, SendResult):
-            raise InvalidArgument(
-                f"{shown(given)} is {type(given).__name__}; give the result of a delayed message"
-            )
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         return await cancel(self.cluster, result, bound)
 

@@ -13,7 +13,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_text, check_whole
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
-from vq.errors import InvalidArgument, NotMaster, UnknownTopic
+from vq.errors import InvalidArgument, NotMaster, UnknownTopic, VqError
 from vq.model import Message, TopicPartition, check_name
 from vq.operations.messages.settling import Ledger, LetterState, Note, Settled
 from vq.operations.messages.stored import read_range
@@ -128,7 +128,16 @@ async def list_dead_letters(cluster: ClusterClient) -> list[DeadLetters]:
         CorruptData: A record is damaged.
         VqError: A broker does not answer.
     """
-    found = []
+    found, failed = await look_at_dead_letters(cluster)
+    if failed:
+        raise failed[0]
+    return found
+
+
+async def look_at_dead_letters(cluster: ClusterClient) -> tuple[list[DeadLetters], list[VqError]]:
+    """Return what ``list_dead_letters`` does of groups that can be read, and why others cannot."""
+    found: list[DeadLetters] = []
+    failed: list[VqError] = []
     for name in await topics.list_topics(cluster.coordinator):
         group = group_of(name, Purpose.DEAD_LETTERS)
         if group is not None:
@@ -136,7 +145,9 @@ async def list_dead_letters(cluster: ClusterClient) -> list[DeadLetters]:
                 found.append(await _counted(cluster, group))
             except UnknownTopic:
                 continue  # deleted, or being made
-    return found
+            except VqError as error:
+                failed.append(error)
+    return found, failed
 
 
 async def _counted(cluster: ClusterClient, group: str) -> DeadLetters:

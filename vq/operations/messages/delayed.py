@@ -18,7 +18,8 @@ from vq.client.kinds import check_whole
 from vq.client.producer.send import cancelling
 from vq.client.reading.partition_reader import PartitionReader, records_decoder
 from vq.coordination.topics import topics
-from vq.errors import CorruptData, InvalidArgument, UnknownTopic
+from vq.coordination.tree.reading import gather_all
+from vq.errors import CorruptData, InvalidArgument, UnknownTopic, VqError
 from vq.model import Cancellation, Key, SendResult, TopicPartition, check_name, check_timeout
 from vq.reserved import DELAYED_TOPIC
 from vq.store.records.record import Record, read_delivery, read_properties
@@ -84,6 +85,19 @@ async def list_delayed(
         InvalidArgument: ``limit`` is out of range.
         VqError: A broker does not answer.
     """
+    found, silent = await look_at_delayed(cluster, topic, limit=limit)
+    if silent:
+        raise silent[0]
+    return found
+
+
+async def look_at_delayed(
+    cluster: ClusterClient, topic: str | None, *, limit: int
+) -> tuple[DelayedMessages, list[VqError]]:
+    """Return what waits where brokers answer, and why other partitions of it were not read.
+
+    Arguments: see ``list_delayed``.
+    """
     check_whole("limit", limit)
     if not 1 <= limit <= DELAYED_MESSAGES_MAX:
         raise InvalidArgument(f"limit = {limit} is outside [1, {DELAYED_MESSAGES_MAX}]")
@@ -92,11 +106,18 @@ async def list_delayed(
     try:
         view = await topics.describe_topic(cluster.coordinator, DELAYED_TOPIC)
     except UnknownTopic:  # nobody has ever sent one
-        return DelayedMessages(0, [], 0)
+        return DelayedMessages(0, [], 0), []
     found = _Waiting(topic, limit)
-    for number in range(len(view.partitions)):
-        await _Partition(cluster, number, view.id).read(found)
-    return DelayedMessages(found.waiting, found.listed(), found.unreadable)
+    silent: list[VqError] = []
+
+    async def read(number: int) -> None:
+        try:
+            await _Partition(cluster, number, view.id).read(found)
+        except VqError as error:
+            silent.append(error)
+
+    await gather_all(read(each) for each in range(len(view.partitions)))  # silent ones take time
+    return DelayedMessages(found.waiting, found.listed(), found.unreadable), silent
 
 
 async def cancel_delayed(

@@ -5,7 +5,7 @@ import time
 import click
 import pytest
 
-from vq.cli.base.moments import Moment, check_span
+from vq.cli.base.moments import Delay, Moment, check_span
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,22 @@ def test_a_time_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch, text: str, a
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a time like 2026"):
         Moment().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("90s", 90), ("250ms", 0.25), ("2h", 7_200)]
+)
+def test_a_delay_is_seconds_or_so_long(text: str, seconds: float) -> None:
+    assert Delay(min=0, min_open=True, max=10_000).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("1w", "like 90s, 15m"), ("", "like 90s"), ("nan", "finite"), ("0", "range"), ("3h", "range")],
+)
+def test_what_is_no_delay_is_refused(text: str, said: str) -> None:
+    with pytest.raises(click.BadParameter, match=said):
+        Delay(min=0, min_open=True, max=10_000).convert(text, None, None)
 
 
 def test_a_span_without_a_time_in_it_is_refused_with_both_times() -> None:

@@ -17,6 +17,11 @@ async def cancel(cluster: ClusterClient, result: SendResult, timeout_s: float) -
         InvalidArgument: It is not the result of a delayed message.
         VqError: The broker could not be asked in time; the message is certainly not cancelled.
     """
+    given: object = result
+    if not isinstance(given, SendResult):
+        raise InvalidArgument(
+            f"{shown(given)} is {type(given).__name__}; give the result of a delayed message"
+        )
     if result.offset < 0:
         raise InvalidArgument(
             f"{shown(result)} does not tell where the message waits: it was sent in a transaction; "
