@@ -12,7 +12,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.client.config import MessageFactoryConfig
-from vq.console.accounts.accounts import Role, add_account
+from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.app import ConsoleApp
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
@@ -73,7 +73,7 @@ class RunningConsole:
         """Return a new browser."""
         return Browser(self.asgi)
 
-    async def as_role(self, role: Role) -> Browser:
+    async def as_role(self, role: AccountRole) -> Browser:
         """Return a browser that is logged in with a role."""
         name = f"a-{role}"
         with contextlib.suppress(Exception):

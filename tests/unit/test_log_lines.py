@@ -27,6 +27,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 OWN_LOGGERS = {
     "log_lines.py",
     "cli/brokers/broker.py",
+    "console/server.py",
     "gateway/server.py",
     "cli/messages/consume.py",
     "cli/base/logs.py",

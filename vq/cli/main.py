@@ -31,7 +31,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "standalone": Entry(
         "vq.cli.brokers.standalone",
         "standalone",
-        "Run ZooKeeper and brokers here, for development.",
+        "Run ZooKeeper, brokers and a web console here, for development.",
     ),
     "broker": Entry(
         "vq.cli.brokers.broker", "broker", "Run one broker process until it is told to stop."

@@ -18,19 +18,19 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from vq.console.accounts.accounts import Role, has_accounts
+from vq.console.accounts.accounts import AccountRole, has_accounts
 from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import find_session
-from vq.console.acts.door import Door, NotAllowed, Person
-from vq.console.clusters.history import Meter, store_minute
+from vq.console.acts.door import Door, NotPermitted, Person
+from vq.console.clusters.history import MinuteMeter, store_minute
 from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Open, Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database, DatabaseFailed
 from vq.console.json_api import json_api
-from vq.console.pages.page import Page
+from vq.console.pages.page import ConsolePage
 from vq.console.pages.table import MENU, PAGES
-from vq.console.web.context import Console, Context
+from vq.console.web.context import Console, PageContext
 from vq.console.web.flashes import Flashes
 from vq.console.web.languages import best_language
 from vq.console.web.rendering import STATIC
@@ -41,14 +41,14 @@ from vq.console.web.security import (
     CSRF_HEADER,
     LANGUAGE_COOKIE,
     SAFE_METHODS,
-    Gate,
-    Visitor,
+    ConsoleGate,
+    PageVisitor,
     protect,
 )
 from vq.console.web.statuses import NotLoggedIn, UnknownToConsole, status_of
 from vq.errors import InvalidArgument, VqError
 from vq.log_lines import get_logger
-from vq.shown import shown_raised
+from vq.shown import shown, shown_raised
 
 logger = get_logger(__name__)
 _FORM_FIELDS_MAX: Final = 1_000
@@ -72,8 +72,8 @@ class ConsoleApp:
         }
         self.console = Console(config, database, Door(database), sites, Flashes(), MENU)
         self.attempts = Attempts(time.monotonic)
-        self._gate = Gate(config)
-        self._meters = {name: Meter() for name in sites}
+        self._gate = ConsoleGate(config)
+        self._meters = {name: MinuteMeter() for name in sites}
 
     def asgi(self) -> Starlette:
         """Return the application."""
@@ -123,7 +123,7 @@ class ConsoleApp:
         return response
 
     # Pages -----------------------------------------------------------------------------------
-    def _route(self, page: Page) -> Route:
+    def _route(self, page: ConsolePage) -> Route:
         async def handle(request: Request) -> Response:
             nonce = secrets.token_urlsafe(16)
             response = await self._answer(page, request, nonce)
@@ -132,7 +132,7 @@ class ConsoleApp:
 
         return Route(page.path, handle, methods=list(page.methods), name=page.path)
 
-    async def _answer(self, page: Page, request: Request, nonce: str) -> Response:
+    async def _answer(self, page: ConsolePage, request: Request, nonce: str) -> Response:
         wrong = self._gate.why_wrong_host(request)
         if wrong:
             return PlainTextResponse(wrong, 421)
@@ -146,8 +146,8 @@ class ConsoleApp:
             return PlainTextResponse(f"The console's database does not answer: {error}", 503)
         if visitor is None and not page.public:
             return self._to_login(request)
-        nobody = Visitor(Person("", Role.VIEWER, _address(request)), "", logged_in=False)
-        context = Context(request, self.console, visitor or nobody, language, nonce)
+        nobody = PageVisitor(Person("", AccountRole.VIEWER, _address(request)), "", logged_in=False)
+        context = PageContext(request, self.console, visitor or nobody, language, nonce)
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
@@ -163,7 +163,7 @@ class ConsoleApp:
                 if context.site_or_none is None:
                     return _problem(context, 404, "Not found", "the console shows no such cluster")
             if not page.allows(context.visitor.person.role):
-                raise NotAllowed(f"this page is for {page.role}s of the console")
+                raise NotPermitted(f"this page is for {page.role}s of the console")
             return await page.function(context)
         except VqError as error:
             return _problem(
@@ -181,23 +181,23 @@ class ConsoleApp:
         async def enter(request: Request) -> tuple[Person, Site]:
             wrong = self._gate.why_wrong_host(request)
             if wrong:
-                raise NotAllowed(wrong)
+                raise NotPermitted(wrong)
             visitor, _ = await self._visitor(request)
             if visitor is None:
                 raise NotLoggedIn("nobody is logged in")
             given = request.headers.get(CSRF_HEADER, "")
             forged = self._gate.why_forged(request, visitor.csrf, given)
             if forged:
-                raise NotAllowed(forged)
+                raise NotPermitted(forged)
             name = request.path_params["cluster"]
             site = self.console.sites.get(name)
             if site is None:
-                raise UnknownToConsole(f"the console shows no cluster {name[:100]!r}")
+                raise UnknownToConsole(f"the console shows no cluster {shown(name)}")
             return visitor.person, site
 
         return json_api(enter, door.run, door.each)
 
-    async def _visitor(self, request: Request) -> tuple[Visitor | None, bool]:
+    async def _visitor(self, request: Request) -> tuple[PageVisitor | None, bool]:
         token = request.cookies.get(COOKIE, "")[:200]
         hours = self.console.config.session_hours
 
@@ -289,5 +289,5 @@ async def _form(request: Request) -> Mapping[str, str]:
         return found
 
 
-def _problem(context: Context, status: int, title: str, text: str, hint: str = "") -> Response:
+def _problem(context: PageContext, status: int, title: str, text: str, hint: str = "") -> Response:
     return context.page("problem.html", status, title=title, text=text, hint=hint)

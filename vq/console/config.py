@@ -25,7 +25,7 @@ class OidcConfig:
         issuer: URL of the provider; its discovery document tells the rest.
         client_id, client_secret: As the provider knows the console.
         claim: The claim with the names of groups or roles of a person.
-        roles: Role of the console by value of the claim, such as ``{"vq-admins": "admin"}``.
+        roles: AccountRole of the console by value of the claim, such as ``{"vq-admins": "admin"}``.
     """
 
     issuer: str

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from vq.gateway.config import GatewayConfig
 from vq.gateway.problems import AtLimit, BodyRefused, BodyTooLarge, BodyTooSlow, WrongContentType
+from vq.shown import shown
 
 JSON: Final = "application/json"
 
@@ -82,7 +83,7 @@ def _length_of(request: Request) -> int | None:
     if given is None:
         return None
     if not (given.isascii() and given.isdigit() and len(given) <= 18):
-        raise BodyRefused(f"Content-Length is {given[:40]!r}, not a number of bytes")
+        raise BodyRefused(f"Content-Length is {shown(given)}, not a number of bytes")
     return int(given)
 
 
@@ -99,6 +100,6 @@ def check_json(request: Request) -> None:
     given = request.headers.get("content-type", "")
     if given.partition(";")[0].strip().lower() != JSON:
         raise WrongContentType(
-            f"Content-Type is {given[:100]!r}, and this route takes {JSON}",
+            f"Content-Type is {shown(given)}, and this route takes {JSON}",
             hint=f"send the header `Content-Type: {JSON}`",
         )

@@ -47,6 +47,7 @@ from vq.message_filter import Wanting, Where
 from vq.model import Message, SendResult, TopicPartition
 from vq.operations.operation import Resource, Right
 from vq.reserved import is_reserved
+from vq.shown import shown
 from vq.tasks import begin_task
 
 #: Where the caller of a request is in its scope.
@@ -616,5 +617,5 @@ def _seconds_of(text: str) -> float:
         if len(text) <= 20 and text.isascii() and 0 <= float(text) <= limits.DELAY_S_MAX:
             return float(text)
     raise BodyRefused(
-        f"vq-delay = {text[:40]!r} is no number of seconds in [0, {limits.DELAY_S_MAX}]"
+        f"vq-delay = {shown(text)} is no number of seconds in [0, {limits.DELAY_S_MAX}]"
     )

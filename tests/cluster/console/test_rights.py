@@ -6,7 +6,7 @@ from support.broker import MemoryCluster
 from support.console import BASE, PASSWORD, RunningConsole, running
 
 from vq import aio
-from vq.console.accounts.accounts import Role, add_account, change_account
+from vq.console.accounts.accounts import AccountRole, add_account, change_account
 from vq.console.accounts.attempts import FAILURES_MAX
 from vq.console.acts.door import RIGHTS, may
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS
@@ -21,7 +21,7 @@ from vq.operations.operation import Effect, Right
 @pytest.fixture
 async def guarded(cluster: MemoryCluster, database):
     """A console with an account of each role."""
-    for role in Role:
+    for role in AccountRole:
         await database.run(lambda each, role=role: add_account(each, f"a-{role}", role, PASSWORD))
     async with running(cluster, database) as made:
         yield made
@@ -32,14 +32,14 @@ def test_every_operation_has_a_right_and_is_offered_or_says_why_not() -> None:
     assert set(NOT_OVER_HTTP) <= set(OPERATIONS)
     for each in OPERATIONS.values():
         assert isinstance(each.right, Right)
-        assert not may(Role.VIEWER, each) or each.effect is not Effect.ACT
-        assert may(Role.OPERATOR, each)
-    assert RIGHTS[Role.VIEWER] < RIGHTS[Role.OPERATOR]
+        assert not may(AccountRole.VIEWER, each) or each.effect is not Effect.ACT
+        assert may(AccountRole.OPERATOR, each)
+    assert RIGHTS[AccountRole.VIEWER] < RIGHTS[AccountRole.OPERATOR]
 
 
 async def test_a_viewer_changes_nothing(guarded: RunningConsole) -> None:
     """Each form and each act over JSON is refused, with the role and the right; nothing is done."""
-    browser = await guarded.as_role(Role.VIEWER)
+    browser = await guarded.as_role(AccountRole.VIEWER)
     await browser.get("/c/test/topics/t")
     for page in PAGES:
         if "POST" in page.methods and page.path.startswith("/c/"):
@@ -60,7 +60,7 @@ async def test_a_viewer_changes_nothing(guarded: RunningConsole) -> None:
 
 
 async def test_an_operator_acts_and_does_not_manage_accounts(guarded: RunningConsole) -> None:
-    browser = await guarded.as_role(Role.OPERATOR)
+    browser = await guarded.as_role(AccountRole.OPERATOR)
     assert (await browser.get("/accounts")).status_code == 403
     assert (await browser.ask("close_topic", topic="t")).status_code == 200
     assert await _acts(guarded) == [("a-operator", "close_topic", "t", "done")]
@@ -107,7 +107,7 @@ async def test_guessing_a_password_has_a_bound(guarded: RunningConsole) -> None:
 
 
 async def test_a_changed_account_is_logged_out_everywhere(guarded: RunningConsole) -> None:
-    browser = await guarded.as_role(Role.OPERATOR)
+    browser = await guarded.as_role(AccountRole.OPERATOR)
     assert (await browser.get("/c/test")).status_code == 200
     await guarded.database.run(lambda each: change_account(each, "a-operator", disabled=True))
     assert (await browser.get("/c/test")).status_code == 303
@@ -200,7 +200,7 @@ async def test_what_cannot_be_written_down_is_not_done(
 
 async def test_secrets_are_in_no_answer(guarded: RunningConsole) -> None:
     """No page and no answer as JSON has a password, its hash, or a token of a session."""
-    browser = await guarded.as_role(Role.ADMIN)
+    browser = await guarded.as_role(AccountRole.ADMIN)
     token = browser.http.cookies["vq_session"]
     for path in (
         "/accounts",

@@ -1,1 +1,5 @@
-"""``vq console``: the web console and its accounts. Not here: the console itself."""
+"""``vq console``.
+
+In here: serving the web console, and its accounts. Not in here: the console itself
+(``vq.console``).
+"""

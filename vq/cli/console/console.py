@@ -204,10 +204,10 @@ def add(
 ) -> None:
     """Make an account; its password is asked for, or the first line of the input."""
     _needs_packages()
-    from vq.console.accounts.accounts import Role, add_account
+    from vq.console.accounts.accounts import AccountRole, add_account
 
     password = _password(not no_password)
-    _work(database, lambda connection: add_account(connection, name, Role(role), password))
+    _work(database, lambda connection: add_account(connection, name, AccountRole(role), password))
     invocation.output.line(f"account {name} made: {role}")
 
 
@@ -228,7 +228,7 @@ def change(
 ) -> None:
     """Change an account; its sessions end."""
     _needs_packages()
-    from vq.console.accounts.accounts import Role, change_account
+    from vq.console.accounts.accounts import AccountRole, change_account
 
     given = _password(password)
     _work(
@@ -236,7 +236,7 @@ def change(
         lambda connection: change_account(
             connection,
             name,
-            role=None if role is None else Role(role),
+            role=None if role is None else AccountRole(role),
             password=given,
             disabled=disable,
         ),

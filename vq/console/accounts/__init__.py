@@ -1,1 +1,4 @@
-"""Who may log in, as what, and since when. Not here: what a role may do; that is ``acts``'."""
+"""Accounts of people.
+
+In here: who may log in, as what, and since when. Not in here: what a role may do (``acts``).
+"""

@@ -25,7 +25,7 @@ HASHER = PasswordHasher()  # argon2id with the parameters of RFC 9106, low memor
 _NOBODY: Final = HASHER.hash("the password of nobody")
 
 
-class Role(StrEnum):
+class AccountRole(StrEnum):
     """What an account may do: look; also act on clusters; also manage the console itself."""
 
     VIEWER = "viewer"
@@ -58,7 +58,7 @@ class Account:
     """
 
     name: str
-    role: Role
+    role: AccountRole
     has_password: bool
     disabled: bool
     created_ms: int
@@ -93,7 +93,7 @@ def read_account(connection: Connection, name: str) -> Account:
     return _account(found._mapping)
 
 
-def add_account(connection: Connection, name: str, role: Role, password: str | None) -> None:
+def add_account(connection: Connection, name: str, role: AccountRole, password: str | None) -> None:
     """Make an account; without a password it logs in with a provider of identities.
 
     Raises:
@@ -126,7 +126,7 @@ def change_account(
     connection: Connection,
     name: str,
     *,
-    role: Role | None = None,
+    role: AccountRole | None = None,
     password: str | None = None,
     disabled: bool | None = None,
 ) -> None:
@@ -144,7 +144,7 @@ def change_account(
         changes["password_hash"] = HASHER.hash(checked_password(password))
     if disabled is not None:
         changes["disabled"] = disabled
-    keeps_admin = changes.get("role", present.role) == Role.ADMIN and not changes.get(
+    keeps_admin = changes.get("role", present.role) == AccountRole.ADMIN and not changes.get(
         "disabled", present.disabled
     )
     if not keeps_admin:
@@ -204,10 +204,10 @@ def checked_password(password: str) -> str:
 
 
 def _check_other_admin(connection: Connection, present: Account) -> None:
-    if present.role is not Role.ADMIN or present.disabled:
+    if present.role is not AccountRole.ADMIN or present.disabled:
         return
     others = sqlalchemy.select(accounts.c.name).where(
-        accounts.c.role == Role.ADMIN.value,
+        accounts.c.role == AccountRole.ADMIN.value,
         accounts.c.disabled.is_(False),
         accounts.c.name != present.name,
     )
@@ -223,7 +223,7 @@ def _check_other_admin(connection: Connection, present: Account) -> None:
 def _account(row: Mapping[Any, Any]) -> Account:
     return Account(
         row["name"],
-        Role(row["role"]),
+        AccountRole(row["role"]),
         row["password_hash"] is not None,
         bool(row["disabled"]),
         row["created_ms"],

@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Connection
 
-from vq.console.accounts.accounts import Role, now_ms
+from vq.console.accounts.accounts import AccountRole, now_ms
 from vq.console.database.schema import accounts, sessions
 
 _HOUR_MS: Final = 3_600_000
@@ -18,7 +18,7 @@ SESSIONS_PER_ACCOUNT_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BrowserSession:
     """Who a browser is logged in as.
 
     Attributes:
@@ -28,12 +28,12 @@ class Session:
     """
 
     account: str
-    role: Role
+    role: AccountRole
     csrf: str
 
 
 def begin_session(
-    connection: Connection, account: str, address: str, role: Role | None = None
+    connection: Connection, account: str, address: str, role: AccountRole | None = None
 ) -> str:
     """Begin a session; return what the browser is to keep. ``role``: of an identity's provider."""
     token = secrets.token_urlsafe(32)
@@ -62,7 +62,7 @@ def begin_session(
     return token
 
 
-def find_session(connection: Connection, token: str, hours: int) -> Session | None:
+def find_session(connection: Connection, token: str, hours: int) -> BrowserSession | None:
     """Return the session of a browser; None: there is none, or it has ended.
 
     Args:
@@ -87,7 +87,7 @@ def find_session(connection: Connection, token: str, hours: int) -> Session | No
     if now - row.used_ms > _TOUCH_MS:
         used = sessions.update().where(sessions.c.token_hash == row.token_hash)
         connection.execute(used.values(used_ms=now))
-    return Session(row.account, Role(role), row.csrf)
+    return BrowserSession(row.account, AccountRole(role), row.csrf)
 
 
 def end_session(connection: Connection, token: str) -> None:

@@ -1,4 +1,5 @@
-"""The one door to operations: who may do what; acts are written down before they begin, and after.
+"""The one door to operations.
 
-Pages, the JSON API and whatever comes later call ``Door``. Not here: what operations do.
+In here: who may do what; acts are written down before they begin, and after. Not in here: what
+operations do (``vq.operations``).
 """

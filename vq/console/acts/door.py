@@ -11,7 +11,7 @@ import sqlalchemy
 from pydantic_core import to_jsonable_python
 from sqlalchemy import Connection
 
-from vq.console.accounts.accounts import Role, now_ms
+from vq.console.accounts.accounts import AccountRole, now_ms
 from vq.console.acts.masking import masked
 from vq.console.acts.table import OPERATIONS, Row
 from vq.console.clusters.site import Site
@@ -23,18 +23,18 @@ from vq.shown import shown_raised
 from vq.tasks import begin_task
 
 #: What each role may ask for; whoever may act may also look.
-RIGHTS: Final[Mapping[Role, frozenset[Right]]] = {
-    Role.VIEWER: frozenset({Right.DESCRIBE, Right.READ}),
-    Role.OPERATOR: frozenset({Right.DESCRIBE, Right.READ, Right.WRITE, Right.MANAGE}),
-    Role.ADMIN: frozenset(Right),
+RIGHTS: Final[Mapping[AccountRole, frozenset[Right]]] = {
+    AccountRole.VIEWER: frozenset({Right.DESCRIBE, Right.READ}),
+    AccountRole.OPERATOR: frozenset({Right.DESCRIBE, Right.READ, Right.WRITE, Right.MANAGE}),
+    AccountRole.ADMIN: frozenset(Right),
 }
 #: Roles that may change something.
-ACTING: Final = frozenset({Role.OPERATOR, Role.ADMIN})
+ACTING: Final = frozenset({AccountRole.OPERATOR, AccountRole.ADMIN})
 #: Characters of arguments and results that the audit keeps.
 _TEXT_MAX: Final = 20_000
 
 
-class NotAllowed(VqError):
+class NotPermitted(VqError):
     """The role does not allow it."""
 
     hint = "ask somebody who manages accounts of the console for another role"
@@ -51,7 +51,7 @@ class Person:
     """
 
     name: str
-    role: Role
+    role: AccountRole
     address: str
 
     def may(self, row: Row) -> bool:
@@ -59,13 +59,13 @@ class Person:
         return may(self.role, row)
 
 
-def may(role: Role, row: Row) -> bool:
+def may(role: AccountRole, row: Row) -> bool:
     """Return whether a role allows an operation."""
     return row.right in RIGHTS[role] and (row.effect is not Effect.ACT or role in ACTING)
 
 
 @dataclass(slots=True)
-class Job:
+class LongAct:
     """An act that goes on while the person looks elsewhere.
 
     Attributes:
@@ -105,18 +105,18 @@ class Door:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, LongAct] = {}
         self._numbers = 0
 
     def check(self, person: Person, name: str) -> Row:
         """Return the operation of a name.
 
         Raises:
-            NotAllowed: The person may not ask for it.
+            NotPermitted: The person may not ask for it.
         """
         row = OPERATIONS[name]
         if not person.may(row):
-            raise NotAllowed(
+            raise NotPermitted(
                 f"{name} needs the right to {row.right} (it {row.effect}); "
                 f"{person.name or 'who is not logged in'} is {person.role}"
             )
@@ -141,7 +141,7 @@ class Door:
             before: What is there now, for the audit of an act.
 
         Raises:
-            NotAllowed: The person may not.
+            NotPermitted: The person may not.
             VqError: As the operation; or the audit cannot be written, and nothing was done.
         """
         row = self.check(person, name)
@@ -160,7 +160,7 @@ class Door:
         """Run an operation that yields its results, and changes nothing.
 
         Raises:
-            NotAllowed: The person may not.
+            NotPermitted: The person may not.
         """
         row = self.check(person, name)
         assert row.effect is not Effect.ACT
@@ -184,13 +184,13 @@ class Door:
         name: str,
         *arguments: Any,
         before: Any = None,
-        on_end: Callable[[Job], Awaitable[None]] | None = None,
+        on_end: Callable[[LongAct], Awaitable[None]] | None = None,
         **named: Any,
-    ) -> Job:
+    ) -> LongAct:
         """Begin an act that takes long; return the job, which goes on without the browser.
 
         Raises:
-            NotAllowed: The person may not.
+            NotPermitted: The person may not.
             VqError: The audit cannot be written.
         """
         row = self.check(person, name)
@@ -198,7 +198,7 @@ class Door:
         entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
         self._numbers += 1
         subject = subject_of(bound, row.concerned)
-        job = Job(self._numbers, name, subject, person.name, site.name, now_ms())
+        job = LongAct(self._numbers, name, subject, person.name, site.name, now_ms())
         self._forget_old()
         self.jobs[job.number] = job
         if "on_progress" in row.signature.parameters:
@@ -208,13 +208,13 @@ class Door:
 
     async def _work(
         self,
-        job: Job,
+        job: LongAct,
         entry: int,
         row: Row,
         site: Site,
         arguments: Any,
         named: Any,
-        on_end: Callable[[Job], Awaitable[None]] | None,
+        on_end: Callable[[LongAct], Awaitable[None]] | None,
     ) -> None:
         try:
             job.result = await self._carry_out(entry, row, site, arguments, named)
@@ -299,7 +299,7 @@ class Door:
         )
 
 
-def _note_progress(job: Job) -> Callable[..., None]:
+def _note_progress(job: LongAct) -> Callable[..., None]:
     def note(*told: Any) -> None:
         job.progress = told[0] if len(told) == 1 else told
 

@@ -1,4 +1,5 @@
-"""The clusters that a console shows, what the last looks at them found, and what was measured.
+"""The clusters that a console shows.
 
-Not here: acts on them; those go through ``acts``.
+In here: what the last looks at them found, and what was measured. Not in here: acts on them
+(``acts``).
 """

@@ -25,7 +25,7 @@ SERIES_MAX: Final = 2_000
 
 
 @dataclass(slots=True)
-class Meter:
+class MinuteMeter:
     """Collects values of one cluster until their minute is over. Loop-bound.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vq.console.clusters.site import Facts
+from vq.console.clusters.site import SiteFacts
 
 #: Series of each broker group and of the cluster: bytes and messages that are appended per second.
 BYTES_IN: Final = "bytes_in"
@@ -15,7 +15,7 @@ LAG_BYTES: Final = "lag_bytes"
 LAG_S: Final = "lag_s"
 
 
-def measured(facts: Facts) -> dict[str, float]:
+def measured(facts: SiteFacts) -> dict[str, float]:
     """Return the values of now; what is not known has none."""
     found: dict[str, float] = {}
     masters = {

@@ -48,7 +48,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class Facts:
+class SiteFacts:
     """What is known of a cluster.
 
     Attributes:
@@ -99,7 +99,7 @@ class Site:
     ) -> None:
         self.name = name
         self.config = config
-        self.facts = Facts()
+        self.facts = SiteFacts()
         self.allocation: tuple[float, AllocationFacts] | None = None
         self.problem = "the console has not reached it yet"
         self._on_look = on_look

@@ -1,5 +1,5 @@
 """What the console itself remembers, in SQLite, PostgreSQL, MariaDB or MySQL.
 
-Here: the tables, their migrations, and how work gets a connection. Not here: what the rows mean;
-that is with the accounts, the audit and the history of measurements.
+In here: the tables, their migrations, and how work gets a connection. Not in here: what the rows
+mean; that is with the accounts, the audit and the history of measurements.
 """

@@ -1,4 +1,4 @@
-"""The pages: one module for each, with its functions. A function asks the door, and shows.
+"""The pages: one module for each, with its functions.
 
-Not here: what pages have in common; that is in ``web``.
+In here: what a page asks of the door, and shows. Not in here: what pages have in common (``web``).
 """

@@ -4,22 +4,23 @@ from starlette.responses import RedirectResponse, Response
 
 from vq.console.accounts.accounts import (
     Account,
-    Role,
+    AccountRole,
     add_account,
     change_account,
     list_accounts,
     remove_account,
     verified,
 )
-from vq.console.pages.page import Page
-from vq.console.web.context import Context
+from vq.console.pages.page import ConsolePage
+from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument, VqError
+from vq.shown import shown
 
 
-async def accounts(context: Context) -> Response:
+async def accounts(context: PageContext) -> Response:
     """List accounts, and make one."""
     problem = ""
     if context.posted:
@@ -47,7 +48,7 @@ async def accounts(context: Context) -> Response:
             "state",
             N_("State"),
             lambda each: (
-                State(N_("disabled"), "warn") if each.disabled else State(N_("good"), "ok")
+                StateWord(N_("disabled"), "warn") if each.disabled else StateWord(N_("good"), "ok")
             ),
             Kind.STATE,
         ),
@@ -66,25 +67,25 @@ async def accounts(context: Context) -> Response:
         400 if problem else 200,
         found=found,
         problem=problem,
-        roles=[(str(each), str(each)) for each in Role],
+        roles=[(str(each), str(each)) for each in AccountRole],
         sent=context.form,
         command="vq console account list",
     )
 
 
-def _role(text: str) -> Role:
-    if text not in list(Role):
-        raise InvalidArgument(f"{text[:40]!r} is no role; take one of {', '.join(Role)}")
-    return Role(text)
+def _role(text: str) -> AccountRole:
+    if text not in list(AccountRole):
+        raise InvalidArgument(f"{shown(text)} is no role; take one of {', '.join(AccountRole)}")
+    return AccountRole(text)
 
 
-async def account(context: Context) -> Response:
+async def account(context: PageContext) -> Response:
     """Change or remove an account."""
     name, sent, problem = context.param("name"), context.form, ""
     all_of = await context.console.database.run(list_accounts)
     found = next((each for each in all_of if each.name == name), None)
     if found is None:
-        raise InvalidArgument(f"there is no account {name[:100]!r}")
+        raise InvalidArgument(f"there is no account {shown(name)}")
     if context.posted:
         act = sent.get("act", "")
         try:
@@ -102,7 +103,7 @@ async def account(context: Context) -> Response:
                     )
                 )
             else:
-                raise InvalidArgument(f"{act[:40]!r} is no act on an account")
+                raise InvalidArgument(f"{shown(act)} is no act on an account")
         except InvalidArgument as error:
             problem = str(error)
         else:
@@ -117,12 +118,12 @@ async def account(context: Context) -> Response:
         400 if problem else 200,
         account=found,
         problem=problem,
-        roles=[(str(each), str(each)) for each in Role],
+        roles=[(str(each), str(each)) for each in AccountRole],
         command=f"vq console account change {name} --role {found.role}",
     )
 
 
-async def own_account(context: Context) -> Response:
+async def own_account(context: PageContext) -> Response:
     """Change one's own password."""
     name, sent, problem = context.visitor.person.name, context.form, ""
     if context.posted and name:
@@ -146,6 +147,6 @@ async def own_account(context: Context) -> Response:
     return context.page("account.html", 400 if problem else 200, problem=problem)
 
 
-ACCOUNTS = Page("/accounts", accounts, ("GET", "POST"), Role.ADMIN)
-ACCOUNT = Page("/accounts/{name}", account, ("GET", "POST"), Role.ADMIN)
-OWN_ACCOUNT = Page("/account", own_account, ("GET", "POST"))
+ACCOUNTS = ConsolePage("/accounts", accounts, ("GET", "POST"), AccountRole.ADMIN)
+ACCOUNT = ConsolePage("/accounts/{name}", account, ("GET", "POST"), AccountRole.ADMIN)
+OWN_ACCOUNT = ConsolePage("/account", own_account, ("GET", "POST"))

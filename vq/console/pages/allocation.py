@@ -9,14 +9,14 @@ from typing import Any, Final
 import sqlalchemy
 from starlette.responses import Response
 
-from vq.console.acts.door import Job, text_of
+from vq.console.acts.door import LongAct, text_of
 from vq.console.database.schema import plans
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, confirm, number_of, whole_of
 from vq.console.web.forms import text_of as text_in
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.model import TopicPartition
 from vq.operations.allocation.board import GoalScore
@@ -24,6 +24,7 @@ from vq.operations.allocation.facts import AllocationFacts, GroupLoad, MeasuredP
 from vq.operations.allocation.goals import AllocationGoals, LoadGoal
 from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
 from vq.operations.allocation.plans import AllocatedGroup, AllocatedMove, AllocationPlan
+from vq.shown import shown
 
 #: A measurement is shown for so long before the page measures again by itself.
 _FRESH_S: Final = 300.0
@@ -34,7 +35,7 @@ _GROUPS_SHOWN: Final = 12
 _MOVES_MAX: Final = 10_000
 
 
-async def facts_of(context: Context, window_s: float | None = None) -> AllocationFacts:
+async def facts_of(context: PageContext, window_s: float | None = None) -> AllocationFacts:
     """Return the last measurement of a cluster; measured now if it is old, or if asked for."""
     site = context.site
     found = site.allocation
@@ -81,7 +82,7 @@ def rates_of(facts: AllocationFacts) -> dict[str, float | None]:
     return found
 
 
-def _group_columns(context: Context) -> list[Column[GroupLoad]]:
+def _group_columns(context: PageContext) -> list[Column[GroupLoad]]:
     return [
         Column(
             "group",
@@ -101,11 +102,11 @@ def _group_columns(context: Context) -> list[Column[GroupLoad]]:
             "state",
             N_("State"),
             lambda each: (
-                State(N_("no master"), "bad", each.error)
+                StateWord(N_("no master"), "bad", each.error)
                 if not each.alive
-                else State(N_("draining"), "warn")
+                else StateWord(N_("draining"), "warn")
                 if each.draining
-                else State(N_("good"), "ok", each.error)
+                else StateWord(N_("good"), "ok", each.error)
             ),
             Kind.STATE,
         ),
@@ -133,7 +134,7 @@ def _group_columns(context: Context) -> list[Column[GroupLoad]]:
 
 
 @page("/c/{cluster}/allocation")
-async def ALLOCATION(context: Context) -> Response:
+async def ALLOCATION(context: PageContext) -> Response:
     """Show the board."""
     facts = await facts_of(context)
     query = context.query
@@ -207,7 +208,7 @@ def skews(facts: AllocationFacts) -> list[tuple[str, float | None]]:
     return found
 
 
-async def _drafts(context: Context) -> list[Any]:
+async def _drafts(context: PageContext) -> list[Any]:
     query = (
         sqlalchemy.select(plans.c.id, plans.c.made_ms, plans.c.person, plans.c.state)
         .where(plans.c.cluster == context.site.name)
@@ -276,7 +277,7 @@ def goals_from(sent: Mapping[str, str]) -> AllocationGoals:
         if line.strip():
             topic, equals, pool = line.partition("=")
             if not equals:
-                raise InvalidArgument(f"pool line {line[:80]!r} is not like topic=pool")
+                raise InvalidArgument(f"pool line {shown(line)} is not like topic=pool")
             pools[topic.strip()] = pool.strip() or None
     soft = _names(sent.get("soft", ""))
     return AllocationGoals(
@@ -308,21 +309,21 @@ def moves_from(text: str) -> list[tuple[TopicPartition, str]]:
         what, _, group = line.strip().partition(" ")
         topic, slash, number = what.rpartition("/")
         if not slash or not group.strip() or not (number.isascii() and number.isdigit()):
-            raise InvalidArgument(f"move {line[:120]!r} is not like topic/partition group")
+            raise InvalidArgument(f"move {shown(line)} is not like topic/partition group")
         found[TopicPartition(topic, int(number[:9]))] = group.strip()
     return list(found.items())
 
 
 # Plans ----------------------------------------------------------------------------------------
 @form("/c/{cluster}/allocation/measure")
-async def MEASURE(context: Context) -> Response:
+async def MEASURE(context: PageContext) -> Response:
     """Measure again."""
     await facts_of(context, _WINDOW_S)
     return context.go("allocation")
 
 
 @form("/c/{cluster}/allocation/plan")
-async def MAKE(context: Context) -> Response:
+async def MAKE(context: PageContext) -> Response:
     """Make a plan: by the advisor, of moves by hand, or of a document; keep it, and show it."""
     sent = context.form
     facts = await facts_of(context)
@@ -360,10 +361,10 @@ async def MAKE(context: Context) -> Response:
     return context.go("allocation", "plans", str(number))
 
 
-async def _read(context: Context) -> tuple[Any, AllocationPlan]:
+async def _read(context: PageContext) -> tuple[Any, AllocationPlan]:
     text = context.param("number")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InvalidArgument(f"{text[:40]!r} is no number of a plan")
+        raise InvalidArgument(f"{shown(text)} is no number of a plan")
     query = sqlalchemy.select(plans).where(
         plans.c.id == int(text), plans.c.cluster == context.site.name
     )
@@ -409,7 +410,7 @@ def scores(plan: AllocationPlan) -> list[tuple[GoalScore, GoalScore | None]]:
 
 
 @page("/c/{cluster}/allocation/plans/{number}")
-async def PLAN(context: Context) -> Response:
+async def PLAN(context: PageContext) -> Response:
     """Show a plan: moves, score before and after, what is broken, what changed since."""
     row, plan = await _read(context)
     changes = []
@@ -440,7 +441,7 @@ async def PLAN(context: Context) -> Response:
 
 
 @page("/c/{cluster}/allocation/plans/{number}/file")
-async def FILE(context: Context) -> Response:
+async def FILE(context: PageContext) -> Response:
     """Return a plan as the file that ``vq balance apply`` takes."""
     row, plan = await _read(context)
     return Response(
@@ -451,7 +452,7 @@ async def FILE(context: Context) -> Response:
 
 
 @form("/c/{cluster}/allocation/plans/{number}/apply")
-async def APPLY(context: Context) -> Response:
+async def APPLY(context: PageContext) -> Response:
     """Carry a plan out, as a long act."""
     row, plan = await _read(context)
     confirm(context.form, plan.id)
@@ -459,7 +460,7 @@ async def APPLY(context: Context) -> Response:
     pause_s = number_of(context.form, "pause_s") or 0.0
     database = context.console.database
 
-    async def ended(job: Job) -> None:
+    async def ended(job: LongAct) -> None:
         state = "failed" if job.error else str(getattr(job.result, "state", "done"))
         values = {"state": state, "outcome": text_of(job.error or job.result)}
         await database.run(
@@ -479,7 +480,7 @@ async def APPLY(context: Context) -> Response:
 
 
 @form("/c/{cluster}/allocation/run")
-async def RUN(context: Context) -> Response:
+async def RUN(context: PageContext) -> Response:
     """End the plan that is carried out, or go on with one whose process is gone."""
     act, plan = context.form.get("act", ""), context.form.get("plan", "") or None
     if act == "cancel":
@@ -489,4 +490,4 @@ async def RUN(context: Context) -> Response:
     if act == "resume":
         job = await context.start("resume_allocation", plan)
         return context.go("jobs", str(job.number))
-    raise InvalidArgument(f"{act[:40]!r} is no act on a plan")
+    raise InvalidArgument(f"{shown(act)} is no act on a plan")

@@ -3,26 +3,27 @@
 from starlette.responses import Response
 
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.operations.archives.archive_runs import ArchiveRun
 from vq.operations.archives.archives import ArchivedBlock
+from vq.shown import shown
 
 
-def _run_state(each: ArchiveRun) -> State:
+def _run_state(each: ArchiveRun) -> StateWord:
     failed = sum(node.total.failed for node in each.nodes)
     errors = [node.error for node in each.nodes if node.error]
     if each.error or failed or errors:
-        return State(N_("failed in part"), "bad", each.error or "; ".join(errors))
+        return StateWord(N_("failed in part"), "bad", each.error or "; ".join(errors))
     if any(node.ended_ms is None for node in each.nodes) or not each.nodes:
-        return State(N_("goes on"), "warn")
-    return State(N_("done"), "ok")
+        return StateWord(N_("goes on"), "warn")
+    return StateWord(N_("done"), "ok")
 
 
 @page("/c/{cluster}/archive")
-async def ARCHIVE(context: Context) -> Response:
+async def ARCHIVE(context: PageContext) -> Response:
     """List runs, and the blocks of a topic."""
     topic = context.query.get("topic") or None
     runs: list[Column[ArchiveRun]] = [
@@ -88,7 +89,7 @@ async def ARCHIVE(context: Context) -> Response:
 
 
 @form("/c/{cluster}/archive/act")
-async def ACT(context: Context) -> Response:
+async def ACT(context: PageContext) -> Response:
     """Begin a run, or verify the archives of a topic."""
     act, topic = context.form.get("act", ""), context.form.get("topic") or None
     if act == "run":
@@ -99,4 +100,4 @@ async def ACT(context: Context) -> Response:
         blocks, _ = await context.run("list_archives", topic)
         job = await context.start("verify_archives", blocks)
         return context.go("jobs", str(job.number))
-    raise InvalidArgument(f"{act[:40]!r} is no act on the archive")
+    raise InvalidArgument(f"{shown(act)} is no act on the archive")

@@ -9,16 +9,17 @@ from starlette.responses import Response
 
 from vq.console.database.schema import audit
 from vq.console.pages.page import page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, TablePage, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, TablePage, table
 from vq.errors import InvalidArgument
+from vq.shown import shown
 
 _TONES: Final = {"done": "ok", "failed": "bad", "unknown": "warn", "begun": "warn"}
 
 
 @page("/c/{cluster}/audit")
-async def AUDIT(context: Context) -> Response:
+async def AUDIT(context: PageContext) -> Response:
     """List acts, the newest first; ``?q=`` searches person, act and subject."""
     asked = Asked.of(context.query)
     size = 10_000 if asked.export else asked.size
@@ -53,7 +54,9 @@ async def AUDIT(context: Context) -> Response:
         Column(
             "outcome",
             N_("Outcome"),
-            lambda each: State(each.outcome, _TONES.get(each.outcome, "quiet"), each.error[:200]),
+            lambda each: StateWord(
+                each.outcome, _TONES.get(each.outcome, "quiet"), each.error[:200]
+            ),
             Kind.STATE,
             sorts=False,
         ),
@@ -66,11 +69,11 @@ async def AUDIT(context: Context) -> Response:
 
 
 @page("/c/{cluster}/audit/{number}")
-async def ENTRY(context: Context) -> Response:
+async def ENTRY(context: PageContext) -> Response:
     """Show one act: before, arguments, after."""
     number = context.param("number")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise InvalidArgument(f"{number[:40]!r} is no number of an act")
+        raise InvalidArgument(f"{shown(number)} is no number of an act")
     of = sqlalchemy.select(audit).where(
         audit.c.id == int(number), audit.c.cluster.in_((context.site.name, ""))
     )

@@ -6,38 +6,39 @@ from typing import Any
 from starlette.responses import Response
 
 from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED
-from vq.console.clusters.site import Facts
+from vq.console.clusters.site import SiteFacts
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import InvalidArgument
 from vq.operations.brokers.disks import DiskState
 from vq.operations.cluster.cluster import BrokerReport
+from vq.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NodeRow:
     """A node in the list."""
 
     report: BrokerReport
     load: BrokerLoad | None
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateWord:
         """How it is."""
         report = self.report
         if report.error:
-            return State(N_("silent"), "bad", report.error)
+            return StateWord(N_("silent"), "bad", report.error)
         if report.bad_partitions:
-            return State(N_("damaged"), "bad")
+            return StateWord(N_("damaged"), "bad")
         if not report.in_sync:
-            return State(N_("catching up"), "warn")
+            return StateWord(N_("catching up"), "warn")
         if report.group.draining or report.name in report.group.drained:
-            return State(N_("draining"), "warn")
-        return State(N_("good"), "ok")
+            return StateWord(N_("draining"), "warn")
+        return StateWord(N_("good"), "ok")
 
     @property
     def free(self) -> int | None:
@@ -46,14 +47,15 @@ class Row:
         return min(known, default=None)
 
 
-def rows_of(facts: Facts) -> list[Row]:
+def rows_of(facts: SiteFacts) -> list[NodeRow]:
     """Return the nodes with their loads."""
     return [
-        Row(each, facts.loads.get((each.group.group, each.name))) for each in facts.status.brokers
+        NodeRow(each, facts.loads.get((each.group.group, each.name)))
+        for each in facts.status.brokers
     ]
 
 
-def _columns(context: Context) -> list[Column[Row]]:
+def _columns(context: PageContext) -> list[Column[NodeRow]]:
     return [
         Column(
             "group",
@@ -117,7 +119,7 @@ def _columns(context: Context) -> list[Column[Row]]:
 
 
 @page("/c/{cluster}/brokers")
-async def BROKERS(context: Context) -> Response:
+async def BROKERS(context: PageContext) -> Response:
     """List all nodes."""
     found = table(
         _columns(context),
@@ -135,10 +137,10 @@ async def BROKERS(context: Context) -> Response:
     )
 
 
-def _reports(context: Context, group: str) -> list[Row]:
+def _reports(context: PageContext, group: str) -> list[NodeRow]:
     found = [each for each in rows_of(context.site.facts) if each.report.group.group == group]
     if not found:
-        raise InvalidArgument(f"there is no broker group {group[:100]!r}")
+        raise InvalidArgument(f"there is no broker group {shown(group)}")
     return found
 
 
@@ -148,7 +150,7 @@ _DISKS: list[Column[tuple[str, DiskState]]] = [
     Column(
         "level",
         N_("State"),
-        lambda each: State(
+        lambda each: StateWord(
             each[1].level,
             {"ok": "ok", "warn": "warn", "relieve": "warn"}.get(each[1].level, "bad"),
         ),
@@ -169,7 +171,7 @@ _DISKS: list[Column[tuple[str, DiskState]]] = [
 
 
 @page("/c/{cluster}/brokers/{group}")
-async def GROUP(context: Context) -> Response:
+async def GROUP(context: PageContext) -> Response:
     """Show a broker group."""
     group = context.param("group")
     rows = _reports(context, group)
@@ -200,12 +202,12 @@ _ACTS = {
 
 
 @form("/c/{cluster}/brokers/{group}/act")
-async def ACT(context: Context) -> Response:
+async def ACT(context: PageContext) -> Response:
     """Drain, undrain or switch."""
     group, node = context.param("group"), context.form.get("node", "")
     act = context.form.get("act", "")
     if act not in _ACTS:
-        raise InvalidArgument(f"{act[:40]!r} is no act on brokers")
+        raise InvalidArgument(f"{shown(act)} is no act on brokers")
     name = _ACTS[act][1 if node else 0]
     arguments = (group, node) if node else (group,)
     result: Any = await context.run(name, *arguments)
@@ -215,7 +217,7 @@ async def ACT(context: Context) -> Response:
 
 
 @form("/c/{cluster}/brokers/{group}/remove")
-async def REMOVE(context: Context) -> Response:
+async def REMOVE(context: PageContext) -> Response:
     """Show what removing a group or node would lose, and do it."""
     group = context.param("group")
     node = context.form.get("node") or context.query.get("node", "")

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from vq.console.acts.contents import decoded
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm, number_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
@@ -18,7 +18,7 @@ _SHOWN_MAX: Final = 100
 
 
 @page("/c/{cluster}/dead-letters")
-async def DEAD_LETTERS(context: Context) -> Response:
+async def DEAD_LETTERS(context: PageContext) -> Response:
     """List the groups that have some."""
     columns: list[Column[DeadLetters]] = [
         Column(
@@ -61,7 +61,7 @@ async def DEAD_LETTERS(context: Context) -> Response:
 
 
 @page("/c/{cluster}/dead-letters/{group}")
-async def LETTERS(context: Context) -> Response:
+async def LETTERS(context: PageContext) -> Response:
     """Show the dead letters of a group, the first ones that are not settled."""
     group, reason = context.param("group"), context.query.get("reason") or None
     settled = context.query.get("settled") == "1"
@@ -107,7 +107,7 @@ def _topic_of(letter: Any) -> str:
 
 
 @form("/c/{cluster}/dead-letters/{group}/resend")
-async def RESEND(context: Context) -> Response:
+async def RESEND(context: PageContext) -> Response:
     """Send the open dead letters of a group again."""
     group, sent = context.param("group"), context.form
     if context.posted:
@@ -128,7 +128,7 @@ async def RESEND(context: Context) -> Response:
 
 
 @form("/c/{cluster}/dead-letters/{group}/delete")
-async def DELETE(context: Context) -> Response:
+async def DELETE(context: PageContext) -> Response:
     """Settle the open dead letters of a group as deleted."""
     group = context.param("group")
     if context.posted:

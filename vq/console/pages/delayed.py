@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import whole_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
@@ -13,7 +13,7 @@ from vq.operations.messages.delayed import DelayedMessage
 
 
 @page("/c/{cluster}/delayed")
-async def DELAYED(context: Context) -> Response:
+async def DELAYED(context: PageContext) -> Response:
     """List those that are due first."""
     topic = context.query.get("topic") or None
     found = await context.run("list_delayed", topic)
@@ -49,7 +49,7 @@ async def DELAYED(context: Context) -> Response:
 
 
 @form("/c/{cluster}/delayed/cancel")
-async def CANCEL(context: Context) -> Response:
+async def CANCEL(context: PageContext) -> Response:
     """Have one delivered to nobody."""
     values = [whole_of(context.form, each) for each in ("partition", "offset", "id")]
     if None in values:

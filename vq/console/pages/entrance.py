@@ -7,9 +7,9 @@ from starlette.responses import RedirectResponse, Response
 from vq.console.accounts.accounts import verified
 from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import begin_session, end_session
-from vq.console.pages.page import Page
+from vq.console.pages.page import ConsolePage
 from vq.console.web.addresses import own_path
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.languages import LANGUAGES
 from vq.console.web.security import COOKIE, LANGUAGE_COOKIE
 
@@ -17,13 +17,13 @@ _YEAR_S = 366 * 86_400
 _HASHES_AT_ONCE = asyncio.Semaphore(2)  # each takes 64 MiB of memory
 
 
-async def home(context: Context) -> Response:
+async def home(context: PageContext) -> Response:
     """Go to the first cluster."""
     first = next(iter(context.console.sites))
     return RedirectResponse(f"/c/{first}", 303)
 
 
-async def login(context: Context) -> Response:
+async def login(context: PageContext) -> Response:
     """Show the form, or begin a session."""
     wanted = own_path(context.form.get("next") or context.query.get("next", "/"))
     if not context.posted:
@@ -57,7 +57,7 @@ async def login(context: Context) -> Response:
     return response
 
 
-async def logout(context: Context) -> Response:
+async def logout(context: PageContext) -> Response:
     """End the session."""
     token = context.request.cookies.get(COOKIE, "")
     await context.console.database.run(lambda connection: end_session(connection, token))
@@ -66,7 +66,7 @@ async def logout(context: Context) -> Response:
     return response
 
 
-async def language(context: Context) -> Response:
+async def language(context: PageContext) -> Response:
     """Remember the language of a browser."""
     response = RedirectResponse(own_path(context.form.get("next", "/")), 303)
     chosen = context.form.get("language", "")
@@ -75,7 +75,7 @@ async def language(context: Context) -> Response:
     return response
 
 
-HOME = Page("/", home)
-LOGIN = Page("/login", login, ("GET", "POST"), public=True)
-LOGOUT = Page("/logout", logout, ("POST",))
-LANGUAGE = Page("/language", language, ("POST",))
+HOME = ConsolePage("/", home)
+LOGIN = ConsolePage("/login", login, ("GET", "POST"), public=True)
+LOGOUT = ConsolePage("/logout", logout, ("POST",))
+LANGUAGE = ConsolePage("/language", language, ("POST",))

@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from vq.console.clusters.history import read_series
 from vq.console.pages.page import page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.errors import InvalidArgument
+from vq.shown import shown
 
 #: Streams of one visitor, and of all.
 _STREAMS_MAX: Final = 8
@@ -24,7 +25,7 @@ _streams: Counter[str] = Counter()
 
 
 @page("/c/{cluster}/events")
-async def EVENTS(context: Context) -> Response:
+async def EVENTS(context: PageContext) -> Response:
     """Tell a page each time that the cluster was looked at; bounded for each visitor."""
     who = context.visitor.person.name or context.visitor.person.address
     if _streams[who] >= _STREAMS_MAX or _streams.total() >= _ALL_STREAMS_MAX:
@@ -54,12 +55,12 @@ async def EVENTS(context: Context) -> Response:
 
 
 @page("/c/{cluster}/series")
-async def SERIES(context: Context) -> Response:
+async def SERIES(context: PageContext) -> Response:
     """Return the values of series as JSON: ``?s=NAME&s=NAME&hours=6``."""
     names = context.request.query_params.getlist("s")[:_SERIES_MAX]
     hours = context.query.get("hours", "6")
     if not hours.isascii() or not hours.isdigit() or not 1 <= int(hours[:9]) <= _HOURS_MAX:
-        raise InvalidArgument(f"hours = {hours[:20]!r} is outside [1, {_HOURS_MAX}]")
+        raise InvalidArgument(f"hours = {shown(hours)} is outside [1, {_HOURS_MAX}]")
     until = int(time.time())
     times, values = await context.console.database.run(
         lambda connection: read_series(

@@ -6,19 +6,20 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from vq.console.clusters.measured import LAG_BYTES, LAG_S
-from vq.console.clusters.site import Facts
+from vq.console.clusters.site import SiteFacts
 from vq.console.pages.messages import moment_of
 from vq.console.pages.overview import THRESHOLDS
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import checked_of, confirm, whole_of
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.operations.cluster.bulk import GroupContract
 from vq.operations.groups.groups import GroupDescription, GroupMember, GroupProgress
 from vq.operations.groups.lag_rules import LagVerdict
 from vq.operations.groups.resets import Goal, Target
+from vq.shown import shown
 
 _TONES: Final = {
     "ok": "ok",
@@ -52,7 +53,7 @@ CAUSES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GroupRow:
     """A group in the list; ``lag`` is what the last look found, None: it was not in it."""
 
     contract: GroupContract
@@ -67,30 +68,30 @@ class Row:
         return self.lag.worst_verdict(THRESHOLDS, now_s=self.now_s)
 
     @property
-    def state(self) -> State:
+    def state(self) -> StateWord:
         """The verdict for the list."""
         if self.contract.error:
-            return State(N_("unreadable"), "bad", self.contract.error)
+            return StateWord(N_("unreadable"), "bad", self.contract.error)
         return state_of(self.verdict)
 
 
-def state_of(verdict: LagVerdict | None) -> State:
+def state_of(verdict: LagVerdict | None) -> StateWord:
     """Return a verdict as a state."""
     if verdict is None:
-        return State(N_("not looked at yet"), "quiet")
-    return State(verdict.verdict, _TONES[verdict.verdict], CAUSES.get(verdict.cause or "", ""))
+        return StateWord(N_("not looked at yet"), "quiet")
+    return StateWord(verdict.verdict, _TONES[verdict.verdict], CAUSES.get(verdict.cause or "", ""))
 
 
-def rows_of(facts: Facts) -> list[Row]:
+def rows_of(facts: SiteFacts) -> list[GroupRow]:
     """Return all groups."""
     now_s = facts.lags.time_ms / 1000
-    return [Row(each, facts.lags.groups.get(each.group), now_s) for each in facts.contracts]
+    return [GroupRow(each, facts.lags.groups.get(each.group), now_s) for each in facts.contracts]
 
 
 @page("/c/{cluster}/groups")
-async def GROUPS(context: Context) -> Response:
+async def GROUPS(context: PageContext) -> Response:
     """List groups with their lag."""
-    columns: list[Column[Row]] = [
+    columns: list[Column[GroupRow]] = [
         Column(
             "group",
             N_("Group"),
@@ -135,10 +136,10 @@ async def GROUPS(context: Context) -> Response:
     )
 
 
-def _progress_columns(context: Context, group: GroupDescription) -> list[Column[GroupProgress]]:
+def _progress_columns(context: PageContext, group: GroupDescription) -> list[Column[GroupProgress]]:
     now_s = context.site.facts.lags.time_ms / 1000
 
-    def state(each: GroupProgress) -> State:
+    def state(each: GroupProgress) -> StateWord:
         return state_of(group.verdict_on(each, THRESHOLDS, now_s=now_s))
 
     return [
@@ -172,7 +173,7 @@ _MEMBERS: Final[list[Column[GroupMember]]] = [
 
 
 @page("/c/{cluster}/groups/{group}")
-async def GROUP(context: Context) -> Response:
+async def GROUP(context: PageContext) -> Response:
     """Show a group."""
     name = context.param("group")
     group: GroupDescription = await context.run("describe_group", name)
@@ -214,7 +215,7 @@ _GOALS: Final = (
 
 
 @form("/c/{cluster}/groups/{group}/reset")
-async def RESET(context: Context) -> Response:
+async def RESET(context: PageContext) -> Response:
     """Plan where a group goes on, show it, and do it."""
     name, sent = context.param("group"), context.form
     plan: list[Any] | None = None
@@ -266,12 +267,12 @@ def _target(goal: str, value: str) -> Target:
             raise InvalidArgument(f"{goal} needs a number")
         return Target(goal=Goal(goal), value=number)
     if goal not in list(Goal):
-        raise InvalidArgument(f"{goal[:40]!r} is no place to go on; take one of {list(Goal)}")
+        raise InvalidArgument(f"{shown(goal)} is no place to go on; take one of {list(Goal)}")
     return Target(goal=Goal(goal))
 
 
 @form("/c/{cluster}/groups/{group}/delete")
-async def DELETE(context: Context) -> Response:
+async def DELETE(context: PageContext) -> Response:
     """Show what deleting a group takes away, and do it; or make it forget a topic."""
     name = context.param("group")
     topic = context.form.get("topic") or context.query.get("topic", "")
@@ -295,7 +296,7 @@ async def DELETE(context: Context) -> Response:
 
 
 @page("/c/{cluster}/groups/{group}/plan")
-async def PLAN(context: Context) -> Response:
+async def PLAN(context: PageContext) -> Response:
     """Show how another strategy, or other members, would share out the partitions."""
     name = context.param("group")
     strategy = context.query.get("strategy") or None

@@ -4,24 +4,25 @@ from typing import Any
 
 from starlette.responses import Response
 
-from vq.console.acts.door import Job, text_of
+from vq.console.acts.door import LongAct, text_of
 from vq.console.pages.page import page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
+from vq.shown import shown
 
 
-def _state(job: Job) -> State:
+def _state(job: LongAct) -> StateWord:
     if job.ended_ms is None:
-        return State(N_("goes on"), "warn")
-    return State(N_("failed"), "bad", job.error) if job.error else State(N_("done"), "ok")
+        return StateWord(N_("goes on"), "warn")
+    return StateWord(N_("failed"), "bad", job.error) if job.error else StateWord(N_("done"), "ok")
 
 
 @page("/c/{cluster}/jobs")
-async def JOBS(context: Context) -> Response:
+async def JOBS(context: PageContext) -> Response:
     """List the long acts of this console since its start."""
-    columns: list[Column[Job]] = [
+    columns: list[Column[LongAct]] = [
         Column(
             "number",
             N_("Number"),
@@ -41,7 +42,7 @@ async def JOBS(context: Context) -> Response:
 
 
 @page("/c/{cluster}/jobs/{number}")
-async def JOB(context: Context) -> Response:
+async def JOB(context: PageContext) -> Response:
     """Show one."""
     number = context.param("number")
     job = (
@@ -51,7 +52,7 @@ async def JOB(context: Context) -> Response:
     )
     if job is None or job.cluster != context.site.name:
         raise InvalidArgument(
-            f"this console knows no act {number[:40]!r}: it remembers those since its start, "
+            f"this console knows no act {shown(number)}: it remembers those since its start, "
             "the audit has all"
         )
     return context.page(

@@ -8,11 +8,12 @@ from starlette.responses import Response
 from vq.console.acts.contents import Format, decoded
 from vq.console.acts.messages import BrowsedMessages, Start
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, number_of, text_of, whole_of
 from vq.console.web.languages import N_
 from vq.errors import InvalidArgument
 from vq.model import Message
+from vq.shown import shown
 
 _STARTS: Final = (
     (Start.NEWEST.value, N_("newest first")),
@@ -33,20 +34,20 @@ def moment_of(text: str) -> int:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidArgument(f"{text[:60]!r} is not a time such as 2026-11-28T13:45") from None
+        raise InvalidArgument(f"{shown(text)} is not a time such as 2026-11-28T13:45") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return int(found.timestamp() * 1000)
 
 
 @page("/c/{cluster}/topics/{topic}/messages")
-async def MESSAGES(context: Context) -> Response:
+async def MESSAGES(context: PageContext) -> Response:
     """Browse messages, or find some by id, key, tag and time."""
     topic, query = context.param("topic"), context.query
     finds = any(query.get(each, "").strip() for each in ("id", "key", "tag", "where"))
     as_format = query.get("as", "auto")
     if as_format not in list(Format):
-        raise InvalidArgument(f"{as_format[:40]!r} is no format; take one of {list(Format)}")
+        raise InvalidArgument(f"{shown(as_format)} is no format; take one of {list(Format)}")
     problem = ""
     messages: list[Message] = []
     following: dict[int, int] = {}
@@ -82,11 +83,11 @@ async def MESSAGES(context: Context) -> Response:
     )
 
 
-async def _browse(context: Context, topic: str) -> BrowsedMessages:
+async def _browse(context: PageContext, topic: str) -> BrowsedMessages:
     query = context.query
     start = query.get("start", Start.NEWEST.value)
     if start not in list(Start):
-        raise InvalidArgument(f"{start[:40]!r} is no start; take one of {list(Start)}")
+        raise InvalidArgument(f"{shown(start)} is no start; take one of {list(Start)}")
     at = query.get("at", "").strip()
     where = 0
     where = 0
@@ -105,7 +106,7 @@ async def _browse(context: Context, topic: str) -> BrowsedMessages:
     return found
 
 
-async def _find(context: Context, topic: str) -> tuple[list[Message], list[str]]:
+async def _find(context: PageContext, topic: str) -> tuple[list[Message], list[str]]:
     query = context.query
     asked: dict[str, Any] = {"limit": whole_of(query, "limit") or 50}
     if query.get("id", "").strip():
@@ -159,7 +160,7 @@ def _find_fields(query: Any) -> list[Field]:
 
 
 @page("/c/{cluster}/topics/{topic}/content")
-async def CONTENT(context: Context) -> Response:
+async def CONTENT(context: PageContext) -> Response:
     """Return the bytes of one message as a file."""
     topic = context.param("topic")
     if topic in await context.console.door.masks(context.site.name):
@@ -181,7 +182,7 @@ async def CONTENT(context: Context) -> Response:
 
 
 @form("/c/{cluster}/topics/{topic}/send")
-async def SEND(context: Context) -> Response:
+async def SEND(context: PageContext) -> Response:
     """Send one message."""
     topic, problem = context.param("topic"), ""
     if context.posted:
@@ -243,6 +244,6 @@ def headers_of(text: str) -> dict[str, str]:
         if line.strip():
             name, colon, value = line.partition(":")
             if not colon or not name.strip():
-                raise InvalidArgument(f"header line {line[:80]!r} is not like `name: value`")
+                raise InvalidArgument(f"header line {shown(line)} is not like `name: value`")
             found[name.strip()] = value.strip()
     return found

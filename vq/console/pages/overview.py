@@ -3,10 +3,10 @@
 from starlette.responses import Response
 
 from vq.console.clusters.measured import BYTES_IN, DISK_USED, MESSAGES_IN
-from vq.console.clusters.site import Facts
+from vq.console.clusters.site import SiteFacts
 from vq.console.pages.page import page
 from vq.console.pages.remedies import troubles
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.operations.groups.lag_rules import VERDICTS, LagThresholds
 from vq.reserved import is_reserved
 
@@ -14,7 +14,7 @@ THRESHOLDS = LagThresholds()
 
 
 @page("/c/{cluster}")
-async def OVERVIEW(context: Context) -> Response:
+async def OVERVIEW(context: PageContext) -> Response:
     """Show the cluster at a glance."""
     facts = context.site.facts
     found = troubles(facts)
@@ -45,7 +45,7 @@ async def OVERVIEW(context: Context) -> Response:
     )
 
 
-def verdict_counts(facts: Facts) -> dict[str, int]:
+def verdict_counts(facts: SiteFacts) -> dict[str, int]:
     """Return how many groups have which verdict, from the worst on."""
     now_s = facts.lags.time_ms / 1000
     counts = dict.fromkeys(VERDICTS, 0)
@@ -54,7 +54,7 @@ def verdict_counts(facts: Facts) -> dict[str, int]:
     return counts
 
 
-def rates(facts: Facts) -> tuple[float | None, float | None]:
+def rates(facts: SiteFacts) -> tuple[float | None, float | None]:
     """Return bytes and messages per second of all masters; None: one does not tell."""
     masters = [each for each in facts.status.brokers if each.role == "master"]
     loads = [facts.loads.get((each.group.group, each.name)) for each in masters]
@@ -64,7 +64,7 @@ def rates(facts: Facts) -> tuple[float | None, float | None]:
     return sum(each.bytes_per_s for each in known), sum(each.messages_per_s for each in known)
 
 
-def fullest(facts: Facts) -> float | None:
+def fullest(facts: SiteFacts) -> float | None:
     """Return the share that is used of the fullest disk."""
     shares = [
         1 - disk.bytes_free / disk.bytes_total
@@ -75,7 +75,7 @@ def fullest(facts: Facts) -> float | None:
     return max(shares, default=None)
 
 
-def soonest(facts: Facts) -> float | None:
+def soonest(facts: SiteFacts) -> float | None:
     """Return in how many seconds the first disk is full, at its growth of now; None: none fills."""
     hours = [
         disk.full_in_hours

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vq.console.accounts.accounts import Role
+from vq.console.accounts.accounts import AccountRole
 from vq.console.web.context import PageFunction
 
-_ORDER: Final = tuple(Role)
+_ORDER: Final = tuple(AccountRole)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ConsolePage:
     """A page.
 
     Attributes:
@@ -26,7 +26,7 @@ class Page:
     path: str
     function: PageFunction
     methods: Sequence[str] = ("GET",)
-    role: Role = Role.VIEWER
+    role: AccountRole = AccountRole.VIEWER
     public: bool = False
 
     @property
@@ -34,16 +34,18 @@ class Page:
         """The name of its function."""
         return str(getattr(self.function, "__name__", ""))
 
-    def allows(self, role: Role) -> bool:
+    def allows(self, role: AccountRole) -> bool:
         """Return whether a role sees the page."""
         return self.public or _ORDER.index(role) >= _ORDER.index(self.role)
 
 
-def page(path: str, **options: object) -> Callable[[PageFunction], Page]:
+def page(path: str, **options: object) -> Callable[[PageFunction], ConsolePage]:
     """Make a page of a function that only shows."""
-    return lambda function: Page(path, function, **options)  # type: ignore[arg-type]
+    return lambda function: ConsolePage(path, function, **options)  # type: ignore[arg-type]
 
 
-def form(path: str, role: Role = Role.OPERATOR) -> Callable[[PageFunction], Page]:
+def form(
+    path: str, role: AccountRole = AccountRole.OPERATOR
+) -> Callable[[PageFunction], ConsolePage]:
     """Make a page of a function that shows a form and takes it."""
-    return lambda function: Page(path, function, ("GET", "POST"), role)
+    return lambda function: ConsolePage(path, function, ("GET", "POST"), role)

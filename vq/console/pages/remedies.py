@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from vq.console.clusters.site import Facts
+from vq.console.clusters.site import SiteFacts
 from vq.console.web.languages import N_
 from vq.operations.brokers.safety import UnsafeKind
 
@@ -78,7 +78,7 @@ _REMEDIES: Final[Mapping[UnsafeKind, tuple[str, str, str]]] = {
 }
 
 
-def troubles(facts: Facts) -> list[Trouble]:
+def troubles(facts: SiteFacts) -> list[Trouble]:
     """Return what is wrong in a cluster, the worst first."""
     found: list[Trouble] = []
     for broker in facts.status.brokers:

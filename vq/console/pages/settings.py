@@ -5,10 +5,10 @@ from dataclasses import fields
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from vq.console.accounts.accounts import Role
+from vq.console.accounts.accounts import AccountRole
 from vq.console.database.schema import masks
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
@@ -17,7 +17,7 @@ from vq.shown import shown
 
 
 @page("/c/{cluster}/settings")
-async def SETTINGS(context: Context) -> Response:
+async def SETTINGS(context: PageContext) -> Response:
     """Show them."""
     settings = await context.run("cluster_settings")
     masked = sorted(await context.console.door.masks(context.site.name))
@@ -29,14 +29,14 @@ async def SETTINGS(context: Context) -> Response:
         ],
         masked=masked,
         database=context.console.database.name,
-        is_admin=context.visitor.person.role is Role.ADMIN,
+        is_admin=context.visitor.person.role is AccountRole.ADMIN,
         zookeeper=context.site.config.zookeeper,
         command="vq cluster settings",
     )
 
 
-@form("/c/{cluster}/settings/mask", Role.ADMIN)
-async def MASK(context: Context) -> Response:
+@form("/c/{cluster}/settings/mask", AccountRole.ADMIN)
+async def MASK(context: PageContext) -> Response:
     """Mask a topic, or unmask it."""
     topic, act = context.form.get("topic", "").strip(), context.form.get("act", "")
     if not is_valid_name(topic):

@@ -22,8 +22,8 @@ from vq.console.pages import (
     topics,
     transactions,
 )
-from vq.console.pages.page import Page
-from vq.console.web.context import Entry
+from vq.console.pages.page import ConsolePage
+from vq.console.web.context import MenuEntry
 from vq.console.web.languages import N_
 
 _MODULES: Final[Sequence[ModuleType]] = (
@@ -45,20 +45,20 @@ _MODULES: Final[Sequence[ModuleType]] = (
     events,
 )
 
-PAGES: Final[Sequence[Page]] = [
-    each for module in _MODULES for each in vars(module).values() if isinstance(each, Page)
+PAGES: Final[Sequence[ConsolePage]] = [
+    each for module in _MODULES for each in vars(module).values() if isinstance(each, ConsolePage)
 ]
 
-MENU: Final[Sequence[Entry]] = (
-    Entry("", N_("Overview")),
-    Entry("brokers", N_("Brokers")),
-    Entry("allocation", N_("Allocation")),
-    Entry("topics", N_("Topics")),
-    Entry("groups", N_("Groups")),
-    Entry("dead-letters", N_("Dead letters")),
-    Entry("delayed", N_("Delayed")),
-    Entry("transactions", N_("Transactions")),
-    Entry("archive", N_("Archive")),
-    Entry("audit", N_("Audit")),
-    Entry("settings", N_("Settings")),
+MENU: Final[Sequence[MenuEntry]] = (
+    MenuEntry("", N_("Overview")),
+    MenuEntry("brokers", N_("Brokers")),
+    MenuEntry("allocation", N_("Allocation")),
+    MenuEntry("topics", N_("Topics")),
+    MenuEntry("groups", N_("Groups")),
+    MenuEntry("dead-letters", N_("Dead letters")),
+    MenuEntry("delayed", N_("Delayed")),
+    MenuEntry("transactions", N_("Transactions")),
+    MenuEntry("archive", N_("Archive")),
+    MenuEntry("audit", N_("Audit")),
+    MenuEntry("settings", N_("Settings")),
 )

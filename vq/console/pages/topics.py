@@ -5,12 +5,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from vq.console.clusters.site import Facts
+from vq.console.clusters.site import SiteFacts
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, checked_of, confirm, text_of, whole_of
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.model import Compression, FlushMode, Replication, RetentionPolicy, TopicSettings
 from vq.operations.cluster.bulk import TopicState
@@ -18,10 +18,11 @@ from vq.operations.groups.groups import GroupDescription
 from vq.operations.topics.deletion import DeletedTopic
 from vq.operations.topics.topics import PartitionDescription, Topic
 from vq.reserved import is_reserved
+from vq.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopicRow:
     """A topic in the list, with what the last look found of its groups."""
 
     state: TopicState
@@ -30,20 +31,20 @@ class Row:
     lag_s: float | None
 
     @property
-    def shown_state(self) -> State:
+    def shown_state(self) -> StateWord:
         """How it is."""
         if self.state.error:
-            return State(N_("unreadable"), "bad", self.state.error)
+            return StateWord(N_("unreadable"), "bad", self.state.error)
         if self.state.phase != "ready":
-            return State(self.state.phase, "warn")
+            return StateWord(self.state.phase, "warn")
         if not self.state.writable:
-            return State(N_("closed"), "quiet")
+            return StateWord(N_("closed"), "quiet")
         if not self.state.readable:
-            return State(N_("not readable"), "warn")
-        return State(N_("open"), "ok")
+            return StateWord(N_("not readable"), "warn")
+        return StateWord(N_("open"), "ok")
 
 
-def rows_of(facts: Facts, *, reserved: bool) -> list[Row]:
+def rows_of(facts: SiteFacts, *, reserved: bool) -> list[TopicRow]:
     """Return the topics with their groups and the largest lag of these."""
     readers: dict[str, list[str]] = {}
     for contract in facts.contracts:
@@ -59,7 +60,7 @@ def rows_of(facts: Facts, *, reserved: bool) -> list[Row]:
         if reserved or not is_reserved(each.topic):
             names = tuple(sorted(readers.get(each.topic, ())))
             lag_bytes, lag_s = lags.get(each.topic, (None, None))
-            found.append(Row(each, names, lag_bytes, lag_s))
+            found.append(TopicRow(each, names, lag_bytes, lag_s))
     return found
 
 
@@ -80,10 +81,10 @@ def lags_by_topic(group: GroupDescription) -> dict[str, tuple[int | None, float 
 
 
 @page("/c/{cluster}/topics")
-async def TOPICS(context: Context) -> Response:
+async def TOPICS(context: PageContext) -> Response:
     """List topics."""
     facts = context.site.facts
-    columns: list[Column[Row]] = [
+    columns: list[Column[TopicRow]] = [
         Column(
             "topic",
             N_("Topic"),
@@ -188,7 +189,7 @@ def settings_from(sent: dict[str, str], present: TopicSettings) -> TopicSettings
 
 
 @form("/c/{cluster}/topics/create")
-async def CREATE(context: Context) -> Response:
+async def CREATE(context: PageContext) -> Response:
     """Create a topic; ``?from=TOPIC`` begins with the settings of another one."""
     source = context.query.get("from", "")
     settings = (await context.run("cluster_settings")).new_topics
@@ -222,7 +223,7 @@ async def CREATE(context: Context) -> Response:
 
 
 @form("/c/{cluster}/topics/{topic}/settings")
-async def SETTINGS(context: Context) -> Response:
+async def SETTINGS(context: PageContext) -> Response:
     """Change the settings of a topic; partitions may be added."""
     name = context.param("topic")
     present: Topic = await context.run("get_topic", name)
@@ -259,7 +260,7 @@ async def SETTINGS(context: Context) -> Response:
     )
 
 
-def _partition_columns(context: Context) -> list[Column[PartitionDescription]]:
+def _partition_columns(context: PageContext) -> list[Column[PartitionDescription]]:
     def ends(each: PartitionDescription, name: str) -> Any:
         return None if each.ends is None else getattr(each.ends, name)
 
@@ -268,7 +269,7 @@ def _partition_columns(context: Context) -> list[Column[PartitionDescription]]:
         Column(
             "state",
             N_("State"),
-            lambda each: State(
+            lambda each: StateWord(
                 each.state or N_("silent"),
                 "ok" if each.state == "rw" else "bad" if not each.state or each.damaged else "warn",
                 "; ".join(each.reasons),
@@ -304,7 +305,7 @@ def _partition_columns(context: Context) -> list[Column[PartitionDescription]]:
 
 
 @page("/c/{cluster}/topics/{topic}")
-async def TOPIC(context: Context) -> Response:
+async def TOPIC(context: PageContext) -> Response:
     """Show a topic."""
     name = context.param("topic")
     description = await context.run("describe_topic", name)
@@ -354,7 +355,7 @@ async def TOPIC(context: Context) -> Response:
 
 
 @form("/c/{cluster}/topics/{topic}/act")
-async def ACT(context: Context) -> Response:
+async def ACT(context: PageContext) -> Response:
     """Close, open, or bring back a deleted topic."""
     name = context.param("topic")
     acts = {"close": "close_topic", "open": "open_topic", "undelete": "undelete_topic"}
@@ -363,14 +364,14 @@ async def ACT(context: Context) -> Response:
         job = await context.start("drain_topic", name)
         return context.go("jobs", str(job.number))
     if act not in acts:
-        raise InvalidArgument(f"{act[:40]!r} is no act on a topic")
+        raise InvalidArgument(f"{shown(act)} is no act on a topic")
     await context.run(acts[act], name)
     context.say(N_("Done: %(act)s %(what)s"), act=act, what=name)
     return context.go("topics", name)
 
 
 @form("/c/{cluster}/topics/{topic}/delete")
-async def DELETE(context: Context) -> Response:
+async def DELETE(context: PageContext) -> Response:
     """Show what deleting a topic takes away, and do it."""
     name = context.param("topic")
     now = checked_of(context.form, "now")

@@ -3,23 +3,24 @@
 from starlette.responses import Response
 
 from vq.console.pages.page import form, page
-from vq.console.web.context import Context
+from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, State, table
+from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.operations.messages.transactions import TransactionDescription
+from vq.shown import shown
 
 _TONES = {"committed": "ok", "rolled_back": "quiet", "prepared": "warn", "open": "quiet"}
 
 
-def _state(each: TransactionDescription) -> State:
+def _state(each: TransactionDescription) -> StateWord:
     name = str(each.state)
-    return State(name, _TONES.get(name, "warn"))
+    return StateWord(name, _TONES.get(name, "warn"))
 
 
 @page("/c/{cluster}/transactions")
-async def TRANSACTIONS(context: Context) -> Response:
+async def TRANSACTIONS(context: PageContext) -> Response:
     """List transactions."""
     ended, kept = context.query.get("ended") == "1", context.query.get("kept") == "1"
     columns: list[Column[TransactionDescription]] = [
@@ -61,15 +62,15 @@ async def TRANSACTIONS(context: Context) -> Response:
     )
 
 
-def _number(context: Context) -> int:
+def _number(context: PageContext) -> int:
     text = context.param("number")
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidArgument(f"{text[:40]!r} is no number of a transaction")
+        raise InvalidArgument(f"{shown(text)} is no number of a transaction")
     return int(text)
 
 
 @page("/c/{cluster}/transactions/{number}")
-async def TRANSACTION(context: Context) -> Response:
+async def TRANSACTION(context: PageContext) -> Response:
     """Show a transaction."""
     found = await context.run("describe_transaction", _number(context))
     return context.page(
@@ -89,11 +90,11 @@ _ACTS = {
 
 
 @form("/c/{cluster}/transactions/{number}/act")
-async def ACT(context: Context) -> Response:
+async def ACT(context: PageContext) -> Response:
     """Decide a transaction, have its producer asked, or forget a kept decision."""
     number, act = _number(context), context.form.get("act", "")
     if act not in _ACTS:
-        raise InvalidArgument(f"{act[:40]!r} is no act on a transaction")
+        raise InvalidArgument(f"{shown(act)} is no act on a transaction")
     if act != "check":
         confirm(context.form, str(number))
     before = await context.run("describe_transaction", number)

@@ -1,4 +1,4 @@
-"""What every page is made of: who asks, security, languages, tables, rendering.
+"""What every page is made of.
 
-Not here: the pages themselves, and what they show.
+In here: who asks, security, languages, tables, rendering. Not in here: the pages themselves.
 """

@@ -9,14 +9,14 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from vq.console.acts.door import Door, Job, may
+from vq.console.acts.door import Door, LongAct, may
 from vq.console.acts.table import OPERATIONS
 from vq.console.clusters.site import Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
 from vq.console.web.languages import LANGUAGES, translator
 from vq.console.web.rendering import render
-from vq.console.web.security import Visitor
+from vq.console.web.security import PageVisitor
 from vq.console.web.tables import TablePage, as_csv, as_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MenuEntry:
     """A line of the menu: where it leads below the cluster, and its English text."""
 
     path: str
@@ -49,11 +49,11 @@ class Console:
     door: Door
     sites: Mapping[str, Site]
     flashes: "Flashes"
-    menu: Sequence[Entry] = ()
+    menu: Sequence[MenuEntry] = ()
 
 
 @dataclass(slots=True)
-class Context:
+class PageContext:
     """A request as a page's function gets it.
 
     Attributes:
@@ -69,7 +69,7 @@ class Context:
 
     request: Request
     console: Console
-    visitor: Visitor
+    visitor: PageVisitor
     language: str
     nonce: str
     form: Mapping[str, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Context:
             self.visitor.person, self.site, name, *arguments, before=before, **named
         )
 
-    async def start(self, name: str, *arguments: Any, **named: Any) -> Job:
+    async def start(self, name: str, *arguments: Any, **named: Any) -> LongAct:
         """Begin a long act for the visitor; see ``Door.start``."""
         return await self.console.door.start(
             self.visitor.person, self.site, name, *arguments, **named
@@ -177,4 +177,4 @@ def known_language(chosen: str) -> str:
     return chosen if chosen in LANGUAGES else ""
 
 
-PageFunction = Callable[[Context], Awaitable[Response]]
+PageFunction = Callable[[PageContext], Awaitable[Response]]

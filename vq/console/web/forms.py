@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vq.errors import InvalidArgument
+from vq.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def whole_of(form: Mapping[str, str], name: str) -> int | None:
             raise ValueError
         return int(text)
     except ValueError:
-        raise InvalidArgument(f"{name} = {text[:60]!r} is not a whole number") from None
+        raise InvalidArgument(f"{name} = {shown(text)} is not a whole number") from None
 
 
 def number_of(form: Mapping[str, str], name: str) -> float | None:
@@ -79,7 +80,7 @@ def number_of(form: Mapping[str, str], name: str) -> float | None:
             raise ValueError
         return found
     except ValueError:
-        raise InvalidArgument(f"{name} = {text[:60]!r} is not a number") from None
+        raise InvalidArgument(f"{name} = {shown(text)} is not a number") from None
 
 
 def checked_of(form: Mapping[str, str], name: str) -> bool:
@@ -95,4 +96,4 @@ def confirm(form: Mapping[str, str], wanted: str) -> None:
     """
     given = form.get("confirm", "").strip()
     if given != wanted:
-        raise InvalidArgument(f"type {wanted!r} to confirm; {given[:100]!r} was typed")
+        raise InvalidArgument(f"type {wanted!r} to confirm; {shown(given)} was typed")

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from vq.console.accounts.accounts import Role
-from vq.console.accounts.sessions import Session
+from vq.console.accounts.accounts import AccountRole
+from vq.console.accounts.sessions import BrowserSession
 from vq.console.acts.door import Person
 from vq.console.config import ConsoleConfig
 from vq.remoting.ports import is_loopback
+from vq.shown import shown
 
 COOKIE: Final = "vq_session"
 LANGUAGE_COOKIE: Final = "vq_language"
@@ -31,7 +32,7 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class PageVisitor:
     """Who asks for a page.
 
     Attributes:
@@ -45,7 +46,7 @@ class Visitor:
     logged_in: bool
 
 
-class Gate:
+class ConsoleGate:
     """Decides who a visitor is, and whether a request may change something.
 
     Args:
@@ -64,16 +65,16 @@ class Gate:
         return self._public is not None and self._public[0] == "https"
 
     def visitor(
-        self, request: Request, session: Session | None, *, has_accounts: bool
-    ) -> Visitor | None:
+        self, request: Request, session: BrowserSession | None, *, has_accounts: bool
+    ) -> PageVisitor | None:
         """Return who asks; None: the visitor has to log in."""
         address = request.client.host if request.client is not None else ""
         if session is not None:
-            return Visitor(Person(session.account, session.role, address), session.csrf, True)
+            return PageVisitor(Person(session.account, session.role, address), session.csrf, True)
         if has_accounts or not is_loopback(self._config.host):
             return None
-        role = Role.ADMIN if self._config.open else Role.VIEWER
-        return Visitor(Person("", role, address), self._local_csrf, False)
+        role = AccountRole.ADMIN if self._config.open else AccountRole.VIEWER
+        return PageVisitor(Person("", role, address), self._local_csrf, False)
 
     def why_wrong_host(self, request: Request) -> str:
         """Return why the name by which the console is called is not its own; "": it is.
@@ -89,7 +90,7 @@ class Gate:
         if is_loopback(self._config.host) and not _is_local_name(host):
             return (
                 f"this console listens on {self._config.host} only and is not called "
-                f"{host[:100]!r}; a proxy before it needs --public-url"
+                f"{shown(host)}; a proxy before it needs --public-url"
             )
         return ""
 
@@ -107,7 +108,7 @@ class Gate:
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, request):
             return (
-                f"the request comes from {origin[:200]!r}; if that is this console behind a proxy, "
+                f"the request comes from {shown(origin)}; if that is this console behind a proxy, "
                 "start it with --public-url"
             )
         if not csrf or not hmac.compare_digest(csrf.encode(), given.encode()):

@@ -3,7 +3,7 @@
 from typing import Final
 
 from vq.console.accounts.accounts import AccountExists
-from vq.console.acts.door import NotAllowed
+from vq.console.acts.door import NotPermitted
 from vq.console.database.database import DatabaseFailed
 from vq.errors import CoordinationError, InvalidArgument, VqError
 
@@ -23,7 +23,7 @@ class UnknownToConsole(VqError):
 #: The first kind that fits.
 _STATUSES: Final = (
     (NotLoggedIn, 401),
-    (NotAllowed, 403),
+    (NotPermitted, 403),
     (InvalidArgument, 400),
     (AccountExists, 409),
     (CoordinationError, 503),

@@ -40,7 +40,7 @@ NUMBERS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateWord:
     """A word for how something is; ``tone``: ok, warn, bad, quiet. The word says it, too."""
 
     word: str
@@ -216,7 +216,7 @@ def _sorted(rows: Sequence[R], column: Column[R], *, descending: bool) -> list[R
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, State):
+    if isinstance(value, StateWord):
         return value.word
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))

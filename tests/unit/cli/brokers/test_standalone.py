@@ -113,7 +113,7 @@ class Stop(threading.Event):
 def watch(zookeeper: Child, brokers: list[Child], stop: Stop) -> list[str]:
     said: list[str] = []
     invocation: Any = SimpleNamespace(output=SimpleNamespace(remark=said.append))
-    cluster: Any = SimpleNamespace(zookeeper=zookeeper, brokers=brokers)
+    cluster: Any = SimpleNamespace(zookeeper=zookeeper, brokers=brokers, console=None)
     standalone.watch_over(invocation, cluster, stop)
     return said
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from vq.console.clusters import history
-from vq.console.clusters.history import STEPS, Meter, read_series, store_minute
+from vq.console.clusters.history import STEPS, MinuteMeter, read_series, store_minute
 from vq.console.database.database import Database
 
 
@@ -18,7 +18,7 @@ def database(tmp_path):
 
 
 def test_a_minute_is_told_when_the_next_one_begins() -> None:
-    meter = Meter()
+    meter = MinuteMeter()
     meter.add({"a": 1.0}, 60.0)
     assert meter.add({"a": 3.0}, 119.0)[1] == {}
     assert meter.add({"a": 9.0}, 120.0) == (60, {"a": [1.0, 3.0]})
@@ -26,7 +26,7 @@ def test_a_minute_is_told_when_the_next_one_begins() -> None:
 
 def test_series_beyond_the_bound_are_left_out_and_counted(monkeypatch) -> None:
     monkeypatch.setattr(history, "SERIES_MAX", 2)
-    meter = Meter()
+    meter = MinuteMeter()
     meter.add({"a": 1, "b": 1, "c": 1}, 60.0)
     assert meter.left_out == 1
 

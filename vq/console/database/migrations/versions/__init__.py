@@ -1,1 +1,4 @@
-"""One module for each step, in the order of their numbers."""
+"""One module for each step, in the order of their numbers.
+
+In here: what has changed. Not in here: steps back.
+"""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 TEMPLATES = ROOT / "vq" / "console" / "templates"
 #: Names of things, which are the same in every language.
 NAMES = {"vq", "CSV", "JSON", "ZooKeeper", "–", "·", "✓"}
