@@ -5,6 +5,7 @@ The body has the arguments by their names. The same gate and the same door as fo
 
 import inspect
 import json
+import types
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Final
@@ -140,8 +141,11 @@ def arguments_of(row: Row) -> tuple[type[BaseModel], str]:
 
 def _plain(hint: Any) -> Any:
     """Return a type that JSON has for one that only Python has."""
-    if typing.get_origin(hint) is Collection:
-        return list[typing.get_args(hint)]  # type: ignore[misc]
+    origin, arguments = typing.get_origin(hint), tuple(map(_plain, typing.get_args(hint)))
+    if origin is Collection:
+        return list[arguments]  # type: ignore[valid-type]
+    if origin in (types.UnionType, typing.Union):
+        return typing.Union[arguments]  # noqa: UP007 - made of a tuple
     return hint
 
 

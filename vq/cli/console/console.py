@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vq.cli.base.console import missing_package
-from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.devtools import processes
 from vq.errors import InvalidArgument, VqError
@@ -75,6 +75,7 @@ _database = click.option(
     help="Show another cluster, too; may be given several times.",
 )
 @click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
+@shows(record(console=TEXT))
 @command_options
 @click.pass_context
 def console(
@@ -144,7 +145,8 @@ def account() -> None:
     """List, make, change and remove accounts of the console."""
 
 
-_ACCOUNT = record(name=TEXT, role=TEXT, state=TEXT, created_ms=WHOLE)
+_ACCOUNT = record(name=TEXT, role=TEXT, state=TEXT, created_s=NUMBER)
+_CHANGED = record(done=TRUTH, name=TEXT)
 
 
 def _work(database: str | None, work: "Callable[[Connection], T]") -> T:
@@ -172,10 +174,17 @@ def _password(given: bool) -> str | None:
     return line
 
 
+def _tell(invocation: Invocation, name: str, what: str, *, done: bool = True) -> None:
+    if invocation.output.as_json:
+        invocation.output.document({"done": done, "name": name})
+    else:
+        invocation.output.line(f"account {name} {what}")
+
+
 @account.command(name="list")
 @_database
-@command_options
 @shows(some(_ACCOUNT))
+@command_options
 def list_(invocation: Invocation, database: str | None) -> None:
     """List the accounts of the console."""
     from vq.console.accounts import accounts
@@ -186,7 +195,7 @@ def list_(invocation: Invocation, database: str | None) -> None:
             "name": each.name,
             "role": str(each.role),
             "state": "disabled" if each.disabled else "good",
-            "created_ms": each.created_ms,
+            "created_s": each.created_ms / 1000,
         }
         for each in found
     ]
@@ -198,6 +207,7 @@ def list_(invocation: Invocation, database: str | None) -> None:
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True)
 @click.option("--no-password", is_flag=True, help="It logs in with a provider of identities only.")
 @_database
+@shows(_CHANGED)
 @command_options
 def add(
     invocation: Invocation, name: str, role: str, no_password: bool, database: str | None
@@ -208,7 +218,7 @@ def add(
 
     password = _password(not no_password)
     _work(database, lambda connection: add_account(connection, name, AccountRole(role), password))
-    invocation.output.line(f"account {name} made: {role}")
+    _tell(invocation, name, f"made: {role}")
 
 
 @account.command()
@@ -217,6 +227,7 @@ def add(
 @click.option("--password", is_flag=True, help="Give it a new password.")
 @click.option("--disable/--enable", default=None, help="Whether it may log in.")
 @_database
+@shows(_CHANGED)
 @command_options
 def change(
     invocation: Invocation,
@@ -241,13 +252,14 @@ def change(
             disabled=disable,
         ),
     )
-    invocation.output.line(f"account {name} changed")
+    _tell(invocation, name, "changed")
 
 
 @account.command()
 @click.argument("name")
 @_database
 @yes_option
+@shows(_CHANGED)
 @command_options
 def remove(invocation: Invocation, name: str, yes: bool, database: str | None) -> None:
     """Remove an account; what it did stays in the audit."""
@@ -256,8 +268,8 @@ def remove(invocation: Invocation, name: str, yes: bool, database: str | None) -
 
     found: Any = _work(database, lambda connection: read_account(connection, name))
     if not yes:
-        invocation.output.line(f"account {name} ({found.role}) would be removed")
+        _tell(invocation, name, f"({found.role}) would be removed", done=False)
         invocation.only_planned()
         return
     _work(database, lambda connection: remove_account(connection, name))
-    invocation.output.line(f"account {name} removed")
+    _tell(invocation, name, "removed")
