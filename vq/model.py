@@ -669,12 +669,17 @@ def check_xid(xid: object) -> Xid:
     format_id, gtrid, bqual = xid
     if not (isinstance(gtrid, str) and isinstance(bqual, str)):
         raise InvalidArgument(f"gtrid = {shown(gtrid)} and bqual = {shown(bqual)} must be text")
+    for name, value in (("gtrid", gtrid), ("bqual", bqual)):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"{name} = {shown(value)} cannot be written in UTF-8") from None
     if format_id is None and not bqual and 1 <= len(gtrid) <= limits.XID_CHARS_MAX:
         return Xid(None, gtrid, "")
     if isinstance(format_id, bool) or not isinstance(format_id, int) or not 0 <= format_id < 2**31:
         raise InvalidArgument(f"format_id = {shown(format_id)} is no number in [0, {2**31 - 1}]")
     for name, value, least in (("gtrid", gtrid, 1), ("bqual", bqual, 0)):
-        if not least <= len(value.encode(errors="surrogatepass")) <= limits.XID_BYTES_MAX:
+        if not least <= len(value.encode()) <= limits.XID_BYTES_MAX:
             raise InvalidArgument(
                 f"{name} = {shown(value)} is outside {least} to {limits.XID_BYTES_MAX} bytes"
             )

@@ -254,6 +254,9 @@ async def test_only_the_result_of_a_delayed_message_can_be_cancelled(
             await producer.cancel(wrong._replace(partition=waits.partition))
     with pytest.raises(InvalidArgument, match="result"):
         await producer.cancel(5)  # type: ignore[arg-type]
+    for name, value in (("partition", -1), ("partition", 2**40), ("offset", 2**64), ("id", "x")):
+        with pytest.raises(InvalidArgument, match=name):
+            await producer.cancel(waits._replace(**{name: value}))  # type: ignore[arg-type]
     async with producer.transaction() as transaction:
         place = await producer.send(Message("t", b"y", delay_s=50))
         with pytest.raises(InvalidArgument, match=r"sent in a transaction.*commit\(\)"):

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.consumers import consumer_of, send, take, texts
+from support.waiting import until
 
 from vq import aio
 from vq.admin import GroupExport, PlannedGroup, Target
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.tries import RETRY
 from vq.coordination.groups.groups import UnknownGroup
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import InvalidArgument, InvalidState, OffsetOutOfRange, UnknownTopic
@@ -133,6 +135,41 @@ async def test_exported_offsets_are_imported_again(factory: aio.MessageFactory) 
     assert other.is_new
     await admin.make_group(other)
     assert (await admin.export_group("h")).offsets == exported.offsets
+
+
+async def test_what_is_handled_ahead_goes_with_an_export(factory: aio.MessageFactory) -> None:
+    """As with a clone; otherwise what transactions made of these messages would be made twice."""
+    admin = factory.admin
+    await send(factory, *(Message("t", b"%d" % each, key=0) for each in range(4)))
+    got: list[bytes] = []
+
+    async def listener(message: Message) -> Any:
+        if message.content == b"0" and fails:
+            return RETRY
+        got.append(message.content)
+        return None
+
+    async def until_handled(group: str, count: int) -> None:
+        settings: dict[str, Any] = {"mode": "concurrent", "on_failure": "hold", "max_wait_s": 0.5}
+        consumer = await factory.create_consumer(ConsumerConfig(group=group, **settings))
+        async with consumer:
+            await consumer.subscribe("t", listener=listener).start()
+            await until(lambda: len(got) >= count)
+
+    fails = True
+    await until_handled("g", 3)
+    exported = await admin.export_group("g")
+    (place,) = [each for each in exported.offsets if each.ahead]
+    assert len(place.ahead) == 3
+    await admin.make_group(await admin.plan_import_group(exported, "h"))
+    assert (await admin.export_group("h")).offsets == exported.offsets
+    fails = False
+    await until_handled("h", 4)
+    assert sorted(got) == [b"0", b"1", b"2", b"3"]
+    for wrong in ([(1,)], [(place.offset + 1, "x")], [(0, 1)], [(place.offset + 1, 1)] * 201):
+        bad = replace(exported, offsets=(replace(place, ahead=tuple(wrong)),))  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="ahead of"):
+            await admin.plan_import_group(bad, "i")
 
 
 async def test_an_export_that_does_not_fit_is_refused(

@@ -158,6 +158,7 @@ def clone(invocation: Invocation, source: str, name: str, yes: bool) -> None:
                 topic_id=maybe(TEXT),
                 message_id=maybe(WHOLE),
                 epoch=maybe(WHOLE),
+                ahead=some(some(WHOLE)),
             )
         ),
     )
@@ -191,6 +192,7 @@ def export(invocation: Invocation, name: str) -> None:
                     "topic_id": each.topic_id,
                     "message_id": each.message_id,
                     "epoch": each.epoch,
+                    "ahead": [list(one) for one in each.ahead],
                 }
                 for each in found.offsets
             ],
@@ -239,11 +241,17 @@ def _read(file: Path) -> GroupExport:
             time_ms=int(document["time_s"] * 1000),
             start=document["start"],
             topics={each["topic"]: each["filter"] or "" for each in document["topics"]},
-            offsets=tuple(ExportedOffset(**each) for each in document["offsets"]),
+            offsets=tuple(map(_offset, document["offsets"])),
             terms=_terms(document),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(f"{file} is no export of a group: {error!r}") from error
+
+
+def _offset(values: Mapping[str, Any]) -> ExportedOffset:
+    """Return one offset in an export; an earlier vq named nothing ahead of it."""
+    ahead = tuple((offset, id) for offset, id in values.get("ahead", ()))
+    return ExportedOffset(**{**values, "ahead": ahead})
 
 
 def _terms(document: Mapping[str, Any]) -> GroupTerms:

@@ -16,7 +16,7 @@ from vq.coordination.groups.contract import check_own_topics
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values import group_terms
-from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.tree.values.consumers import AHEAD_MAX, CommittedOffset, ConsumerGroup
 from vq.coordination.tree.values.group_terms import (
     ZOOKEEPER,
     FailurePolicy,
@@ -44,6 +44,7 @@ from vq.operations.groups.terms import (
     terms_of,
 )
 from vq.reserved import Purpose, group_of
+from vq.shown import shown
 from vq.topic_pattern import is_pattern, overlap
 
 T = TypeVar("T")
@@ -75,7 +76,15 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedOffset:
-    """Where a group is in one partition; a field that is not known is None."""
+    """Where a group is in one partition; a field that is not known is None.
+
+    Attributes:
+        topic, partition: The partition.
+        offset: Where it goes on.
+        topic_id: Of the topic; another one of its name has other messages.
+        message_id, epoch: What is before the offset.
+        ahead: The offset and the id of each message behind it that is handled, too: 200 at most.
+    """
 
     topic: str
     partition: int
@@ -83,6 +92,7 @@ class ExportedOffset:
     topic_id: str | None = None
     message_id: int | None = None
     epoch: int | None = None
+    ahead: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +256,7 @@ async def export_group(cluster: ClusterClient, group: str) -> GroupExport:
                 topic_id=each.topic_id or None,
                 message_id=each.message_id,
                 epoch=each.epoch or None,
+                ahead=each.ahead,
             )
             for partition, each in sorted(found.items())
         ),
@@ -344,6 +355,7 @@ async def _plan_import(
 ) -> Reset:
     check_whole("offset", wanted.offset)
     topics.check_partition(view, wanted.partition)
+    ahead = _check_ahead(wanted)
     if wanted.topic_id and wanted.topic_id != view.id:
         raise InvalidState(
             f"topic {wanted.topic!r} was deleted and made anew since the export (id "
@@ -356,8 +368,32 @@ async def _plan_import(
     placement = view.partitions[wanted.partition]
     planned = await planner.plan(view, placement, before.get(partition), only_stopped=False)
     assert planned is not None, f"nothing planned for {partition}"
-    after = replace(planned.after, message_id=wanted.message_id, epoch=wanted.epoch or 0)
+    after = replace(
+        planned.after, message_id=wanted.message_id, epoch=wanted.epoch or 0, ahead=ahead
+    )
     return replace(planned, after=after)
+
+
+def _check_ahead(wanted: ExportedOffset) -> tuple[tuple[int, int], ...]:
+    """Return the messages that are handled behind an offset.
+
+    Raises:
+        InvalidArgument: They are none.
+    """
+    ahead = tuple(tuple(each) for each in wanted.ahead)
+    for each in ahead:
+        is_pair = len(each) == 2 and all(type(one) is int and one >= 0 for one in each)
+        if not is_pair or each[0] <= wanted.offset:
+            raise InvalidArgument(
+                f"ahead of offset {wanted.offset} of {wanted.topic}-{wanted.partition} has "
+                f"{shown(each)}; each is the offset of a message behind it, and its id"
+            )
+    if len(ahead) > AHEAD_MAX:
+        raise InvalidArgument(
+            f"ahead of {wanted.topic}-{wanted.partition} has {len(ahead)} messages; at most "
+            f"{AHEAD_MAX} are allowed"
+        )
+    return tuple((offset, id) for offset, id in ahead)
 
 
 async def make_group(cluster: ClusterClient, planned: PlannedGroup, *, fence: bool = False) -> None:

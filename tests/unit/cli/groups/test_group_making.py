@@ -36,7 +36,11 @@ EXPORT = GroupExport(
     time_ms=1_763_800_000_000,
     start="latest",
     topics={"orders.*": "", "t": "a || b"},
-    offsets=(ExportedOffset(topic="t", partition=0, offset=9, topic_id="x", message_id=5),),
+    offsets=(
+        ExportedOffset(
+            topic="t", partition=0, offset=9, topic_id="x", message_id=5, ahead=((30, 7), (50, 8))
+        ),
+    ),
     terms=TERMS,
 )
 

@@ -1,7 +1,9 @@
 """Has a delayed message delivered to nobody: asks the master of the partition where it waits."""
 
+from vq import limits
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole
 from vq.errors import InvalidArgument, InvalidRequest, OutcomeUnknown
 from vq.model import Cancellation, SendResult, TopicPartition
 from vq.remoting.format import Command
@@ -22,6 +24,17 @@ async def cancel(cluster: ClusterClient, result: SendResult, timeout_s: float) -
         raise InvalidArgument(
             f"{shown(given)} is {type(given).__name__}; give the result of a delayed message"
         )
+    for name, value, least, most in (
+        ("partition", result.partition, 0, limits.PARTITIONS_PER_TOPIC_MAX - 1),
+        ("offset", result.offset, -1, 2**63 - 1),
+        ("id", result.id, 0, 2**63 - 1),
+    ):
+        check_whole(name, value)
+        if not least <= value <= most:
+            raise InvalidArgument(
+                f"{name} = {shown(value)} of {shown(result)} is outside [{least}, {most}]; give "
+                "what the send of the delayed message returned"
+            )
     if result.offset < 0:
         raise InvalidArgument(
             f"{shown(result)} does not tell where the message waits: it was sent in a transaction; "

@@ -321,7 +321,7 @@ class TransactionCore:
         self.producer = producer
         self.number = number
         self.xid = xid
-        self._keep = number > 0
+        self._keep = keep
         self._collected: Final = Collected(producer.cluster.take_ids)
         self._lock: Final = producer.accumulator.lock
         self._stage = _Stage.OPEN
