@@ -61,7 +61,7 @@ def test_a_broker_may_die_at_any_step_of_a_deletion(
     died: list[str] = []
     with client_of(processes) as factory, member_of(processes, histories, "m0") as seen:
         with Sender(factory, "t", histories / "s0.jsonl", rate=500, size=1_000) as sender:
-            for number in range(times(6, 100)):
+            for number in range(times(4, 100)):
                 call = list(POINTS)[number % len(POINTS)]
                 when = rng.randint(1, POINTS[call])
                 broker.kill()

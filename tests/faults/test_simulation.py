@@ -35,16 +35,18 @@ LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 18
 COPIED_SEEDS = 2_000 if LONG else 4
 ASYNC_SEEDS = 400 if LONG else 3
-ARCHIVED_SEEDS = 400 if LONG else 8
+ARCHIVED_SEEDS = 400 if LONG else 5
 BLOCK = 8
 #: How long faults strike, in virtual time: a seed costs what its clients send meanwhile.
-STRUCK_S = 30.0 if LONG else 18.0
+STRUCK_S = 30.0 if LONG else 12.0
 #: The same of a run that is only compared with itself.
 REPLAYED_S = 30.0 if LONG else 10.0
 #: Of the interpreters that replay; the test process has one of its own.
 HASH_SEEDS = ("0", "4711") if LONG else ("4711",)
 #: How long one kind of fault strikes, in virtual time.
-KIND_S = 20 if LONG else 12
+KIND_S = 20 if LONG else 8
+#: The same of a place that hangs: it must have been reached before.
+HANGING_S = 40 if LONG else 24
 MUTANT_SEEDS_MAX = 100
 #: Fewer acknowledged sends than this prove nothing.
 ACKNOWLEDGED_MIN = 50
@@ -125,13 +127,13 @@ def test_an_unclean_election_loses_only_what_the_node_lacked(first: int) -> None
 def test_archives_are_as_good_as_block_files(first: int) -> None:
     """On every node, whatever strikes it; copies have the same bytes, archived or not."""
     archived = 0
-    for seed in range(first, first + BLOCK):
+    for seed in range(first, min(first + BLOCK, ARCHIVED_SEEDS)):
         size = Size(copies=seed % 3)
         draw = draw_copy_kinds if seed % 3 else draw_kinds
         report = run.simulate(seed, size=size, kinds=tuple(sorted({*draw(seed), ARCHIVE})))
         assert not report.violations, explain(report)
         archived += report.effects.get(ARCHIVE, 0)
-    assert archived >= 10  # how many there are follows from all that is drawn
+    assert archived >= 5  # how many there are follows from all that is drawn
 
 
 @pytest.mark.slow
@@ -139,7 +141,7 @@ def test_archives_are_as_good_as_block_files(first: int) -> None:
 def test_a_place_of_archives_that_hangs_keeps_nobody_from_sending(seed: int) -> None:
     """Nothing is refused, nor of unknown outcome; who reads what lies there waits, and goes on."""
     size = Size(brokers=1, partitions=2, producers=2, members=1, copies=1 + seed)
-    report = run.simulate(seed, kinds=(ARCHIVE, HANGING_PLACE), size=size, seconds=KIND_S * 2)
+    report = run.simulate(seed, kinds=(ARCHIVE, HANGING_PLACE), size=size, seconds=HANGING_S)
     assert not report.violations, explain(report)
     assert report.effects["at a place"] > 2
     assert report.effects[HANGING_PLACE] > 0

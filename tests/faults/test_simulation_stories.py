@@ -371,6 +371,7 @@ def test_zookeeper_may_be_away_for_a_minute() -> None:
     assert {event[2] for event in report.history.of("fault")} >= {"ensemble away", "kill"}
 
 
+@pytest.mark.long
 def test_a_master_that_needs_a_lease_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The story above finds that sends are refused."""
     monkeypatch.setattr(Role, "goes_on", property(Role.holds))
@@ -418,6 +419,7 @@ def test_nodes_stay_in_sync_while_they_compare_their_logs_over_a_long_way() -> N
     assert len([*report.history.of("lead")]) >= 5
 
 
+@pytest.mark.long
 def test_comparison_that_counts_as_lag_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The story above finds nodes that are put out of the set."""
     look = Pursuit.look
@@ -460,6 +462,7 @@ def test_a_full_node_does_not_lead_beside_one_with_space() -> None:
     assert len([*report.history.of("lead")]) > FullHeir.rounds
 
 
+@pytest.mark.long
 def test_a_full_node_that_does_not_tell_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is elected half of the time, and leads on."""
     monkeypatch.setattr(FullHeir, "rounds", 12)

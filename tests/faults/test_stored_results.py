@@ -27,7 +27,7 @@ def sqlite(directory: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def test_effects_are_there_once_across_kills(
     processes: ProcessCluster, tmp_path: Path, kind: str
 ) -> None:

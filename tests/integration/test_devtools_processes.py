@@ -165,7 +165,10 @@ def start_standalone(tmp_path: Path, *more: str) -> "subprocess.Popen[bytes]":
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+)
 def test_standalone_takes_everything_down_with_it(
     tmp_path: Path, zookeeper: ZooKeeperService, number: int
 ) -> None:

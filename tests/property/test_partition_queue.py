@@ -11,6 +11,7 @@ import random
 from collections import Counter, deque
 
 import pytest
+from support.faults import times
 from support.queues import QueueHost, meter_of
 
 from vq import errors
@@ -263,9 +264,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(times(2, 20)))
 def test_acknowledged_once_refused_never_and_in_order(kind: str, block: int) -> None:
-    """Two hundred random histories a kind; the seed of a failing one is in the message."""
+    """Fifty random histories a block; the seed of a failing one is in the message."""
     for seed in range(block * 50, block * 50 + 50):
         run = Run(seed, refusals=list(KINDS[kind]), forgets=kind == "forgets")
         for _ in range(400):
@@ -472,7 +473,7 @@ def test_brokers_that_come_and_go(policy: OnUnavailable, ordered: bool) -> None:
     """Every message has one outcome; what is stored is stored once, where the policy says."""
     policy = OnUnavailable(policy)
     seen: Counter[str] = Counter()
-    for seed in range(100):
+    for seed in range(times(50, 500)):
         topic = Topic(seed, policy, ordered=ordered)
         for _ in range(500):
             topic.step()

@@ -100,20 +100,14 @@ KEPT: dict[str, Case] = {
     "two nodes": (Rules(), Bounds(expiries=1, changes=1)),
     "two nodes, two changes of the set": (Rules(), Bounds(messages=1, expiries=1, changes=2)),
     "three nodes, one loses power": (Rules(), replace(THREE, changes=0)),
-    "three nodes, two changes of the set": (Rules(), replace(THREE, crashes=0, changes=2)),
     "too few nodes acknowledge nothing, and show what they have": (
         Rules(min_insync=2),
         Bounds(messages=1, expiries=1, changes=2),
     ),
     "acknowledged before the flush": (CACHED, Bounds(messages=1, expiries=1, changes=2)),
-    "acknowledged before the flush, two losses of power": (CACHED, replace(APART, changes=1)),
     "acknowledged before the flush, three nodes": (
         CACHED,
         Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=0, changes=1),
-    ),
-    "acknowledged before the flush, by a master that stops": (
-        replace(CACHED, resigns=True),
-        Bounds(messages=1, expiries=1, changes=1, hand_overs=1),
     ),
     "a planned hand-over": (
         Rules(),
@@ -130,6 +124,7 @@ KEPT: dict[str, Case] = {
     "an operator has a node lead that lacks something": (Rules(), UNCLEAN),
 }
 KEPT_LONG: dict[str, Case] = {
+    "three nodes, two changes of the set": (Rules(), replace(THREE, crashes=0, changes=2)),
     "too few nodes acknowledge nothing, and show what they have": (
         Rules(min_insync=2),
         Bounds(messages=2, expiries=1, changes=2),
@@ -199,10 +194,6 @@ BROKEN: dict[str, Case] = {
         Rules(counted=lambda insync, _: frozenset(insync)),
         Bounds(messages=1, epochs=2, crashes=0, expiries=1, changes=2),
     ),
-    "two changes are under way": (
-        Rules(changes_at_once=2),
-        Bounds(nodes=3, messages=1, epochs=2, crashes=0, expiries=1, changes=2),
-    ),
     "an older epoch is not refused": (Rules(accepts=lambda *_: True), ONE_OF_EACH),
     "an older epoch is not refused by a process that starts": (
         Rules(forgets_epoch=True),
@@ -211,10 +202,6 @@ BROKEN: dict[str, Case] = {
     "no log is cut": (Rules(cut=lambda own, _: len(own.log)), TWO_MASTERS),
     "a log is cut at the end of the master's": (Rules(cut=at_the_end_of_the_master), TWO_MASTERS),
     "a log is cut at its own high watermark": (Rules(cut=at_the_own_high_watermark), ONE_OF_EACH),
-    "a node joins at the high watermark": (
-        Rules(may_join=lambda position, *, high_watermark, **_: position >= high_watermark),
-        Bounds(nodes=3, messages=1, epochs=3, crashes=0, expiries=2, changes=1, insync=2),
-    ),
     "a wait goes on in the next epoch": (Rules(epoch_of_waiting=False), Bounds(crashes=0)),
     "what the others told counts in a later epoch": (
         Rules(epoch_of_positions=False),
@@ -260,8 +247,16 @@ BROKEN: dict[str, Case] = {
         UNCLEAN,
     ),
 }
-#: These take more than 200,000 states.
+#: These take most states; each of the rules above is found to be needed in less than a second.
 BROKEN_LONG: dict[str, Case] = {
+    "two changes are under way": (
+        Rules(changes_at_once=2),
+        Bounds(nodes=3, messages=1, epochs=2, crashes=0, expiries=1, changes=2),
+    ),
+    "a node joins at the high watermark": (
+        Rules(may_join=lambda position, *, high_watermark, **_: position >= high_watermark),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=0, expiries=2, changes=1, insync=2),
+    ),
     "what a copy said of another master's log counts": (
         Rules(names_epoch=False),
         Bounds(nodes=3, messages=1, epochs=4, crashes=0, expiries=3, changes=0, late=1),

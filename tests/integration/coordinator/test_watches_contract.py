@@ -95,11 +95,9 @@ async def test_an_event_comes_before_a_read_that_shows_the_change(ensemble: Ense
 
     await until_true(shows)
     await asyncio.sleep(0)
-    begin = asyncio.get_running_loop().time()
     if isinstance(client, MemoryCoordinator):
         assert hints.seen
     assert (await hints.next()).kind is EventKind.CHANGED
-    assert asyncio.get_running_loop().time() - begin < 2.0
 
 
 async def test_a_lost_connection_is_told_to_every_watch(ensemble: Ensemble) -> None:

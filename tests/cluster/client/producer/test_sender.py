@@ -183,7 +183,7 @@ async def test_flush_looks_after_a_message_that_nobody_spoke_of(
     core = await published(factory)
     await until(lambda: not core.accumulator.awake)
     _, future = core.accumulator.append_waited(Message("t", b"x"), None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await core.flush()
     assert isinstance(future.outcome, SendResult)
     await core.close()
@@ -210,7 +210,7 @@ async def test_logging_that_raises_ends_no_deadline(
     futures = [
         send(core, Message("t", b"%d" % n), callback, 0.01 if late else 30.0) for n in range(4)
     ]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await core.flush()
     assert all(each.done() for each in futures)
     assert raised or not late

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.producers import core_of, ended, producer_of, published, queue_of, send, stored_in
-from support.waiting import until
+from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import OnUnavailable
@@ -269,10 +269,10 @@ async def test_blocking_sends_follow_the_policy(
     number = partitions_of(core, "b2")[0]
     await kill(cluster, core)
     for _ in ALL:
-        future = await asyncio.to_thread(core.send_blocking, Message("t", b"x"), 5.0)
+        future = await asyncio.to_thread(core.send_blocking, Message("t", b"x"), WAIT_S)
         assert future.outcome.partition in partitions_of(core, "b1")
         assert not future.outcome.diverted
-    timeout = 0.2 if policy is OnUnavailable.WAIT else 5.0
+    timeout = 0.2 if policy is OnUnavailable.WAIT else WAIT_S
     outcome: Any = (
         await asyncio.to_thread(core.send_blocking, Message("t", b"x", key=number), timeout)
     ).outcome
@@ -345,7 +345,7 @@ async def test_ordered_messages_without_a_key_stay_in_one_partition(
 ) -> None:
     core = await published(factory, ordered=True, window=5, batch_records=2)
     futures = [send(core, Message("t", b"%03d" % n)) for n in range(20)]
-    futures.append(await asyncio.to_thread(core.send_blocking, Message("t", b"020"), 5.0))
+    futures.append(await asyncio.to_thread(core.send_blocking, Message("t", b"020"), WAIT_S))
     [number] = {(await ended(future)).partition for future in futures}
     group = "b2" if number in partitions_of(core, "b2") else "b1"
     await kill(cluster, core, group)
@@ -429,7 +429,7 @@ async def test_ordered_a_batch_send_does_not_go_on_behind_its_failed_messages(
     here, away = (partitions_of(core, group)[0] for group in ("b1", "b2"))
     await kill(cluster, core)
     messages = [Message("t", b"%d" % n, key=away if n % 2 else here) for n in range(8)]
-    batch = core.batch_send(messages, 5.0)
+    batch = core.batch_send(messages, WAIT_S)
     assert not batch.append("t", block=False)
     for future in batch.accepted():
         await ended(future)
