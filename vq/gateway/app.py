@@ -41,6 +41,7 @@ from vq.gateway.routes import AUTHENTICATE, CALLER, GatewayRoutes, RouteRow, cal
 from vq.gateway.tokens import ANYBODY, Caller, TokenFile
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
+from vq.model import check_name
 from vq.operations.operation import Right
 from vq.version import __version__
 
@@ -304,8 +305,10 @@ def _checked(row: RouteRow) -> Any:
     async def call(request: Request, **rest: Any) -> Response:
         topic = rest.get("topic")
         caller = caller_of(request)
-        if topic is not None and not (row.right is Right.DESCRIBE and caller.sees(topic)):
-            caller.check(row.right, row.resource, topic)
+        if topic is not None:
+            check_name("topic", topic)
+            if row.right is not Right.DESCRIBE or not caller.sees(topic):
+                caller.check(row.right, row.resource, topic)
         try:
             return await function(request, **rest)
         except (VqError, HTTPException):

@@ -330,18 +330,20 @@ class GatewayRoutes:
 
     async def topic(self, request: Request, topic: TopicPath) -> Response:
         """Tell which partitions a topic has, and which offsets of them can be read."""
-        placed = await self._factory.get_partitions_for_topic(topic)
-        reader = await self._open_reader()
-        bounds = [await reader.get_bounds(topic, each.partition) for each in placed]
-        partitions = [
-            {
-                "partition": each.partition,
-                "state": str(each.state),
-                "earliest": bound.earliest,
-                "latest": bound.latest,
-            }
-            for each, bound in zip(placed, bounds, strict=True)
-        ]
+        admin = self._factory.admin
+        found = await admin.get_topic(topic)
+        ends = await admin.bounds(found)
+        partitions = []
+        for placed in found.partitions:
+            end = ends.get(placed.partition)
+            partitions.append(
+                {
+                    "partition": placed.partition,
+                    "state": str(placed.state),
+                    "earliest": None if end is None else end.earliest,
+                    "latest": None if end is None else end.latest,
+                }
+            )
         return _answer({"name": topic, "partitions": partitions})
 
     async def read(
