@@ -18,6 +18,7 @@ from bench.delays import delays
 from bench.features import features
 from bench.figures import Figure, Target
 from bench.filters import filters
+from bench.gateway import gateway
 from bench.groups import TARGETS as GROUP_TARGETS
 from bench.groups import groups
 from bench.history import history
@@ -502,6 +503,7 @@ SCENARIOS: Final = (
             "1000000 that wait, restart": Target(value_max=5.0),
         },
     ),
+    Scenario("gateway", "over HTTP, beside the client on asyncio", gateway),
     Scenario(
         "transactions",
         "a transaction, beside a plain send of its messages",

@@ -4,7 +4,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import groups, modes, read_loads, replicated_loads, send_loads, sends, transactions
+from bench import (
+    gateway,
+    groups,
+    modes,
+    read_loads,
+    replicated_loads,
+    send_loads,
+    sends,
+    transactions,
+)
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli.bench import worker, workload
 
@@ -14,6 +23,7 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **read_loads.WORKS,
     **modes.WORKS,
     **groups.WORKS,
+    **gateway.WORKS,
     **sends.WORKS,
     **transactions.WORKS,
     **replicated_loads.WORKS,

@@ -7,6 +7,7 @@ Blocks run as a reader runs them, in order, against a cluster that the document 
 
 import codeop
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.databases import postgresql
 from support.documents import ROOT, Block, Machine, blocks_of, missing_line, unexpected_line
-from support.zookeeper import ZooKeeperService
+from support.zookeeper import ZooKeeperService, unavailable
 
 import vq
 from vq.cli.main import COMMANDS
@@ -108,6 +109,9 @@ def machine(
 @pytest.mark.slow
 @pytest.mark.parametrize("document", HOWTOS, ids=lambda path: path.stem)
 def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> None:
+    needs_curl = any("curl " in block.code for block in blocks_of(document) if block.runs)
+    if needs_curl and shutil.which("curl") is None:
+        unavailable("curl is not installed")
     run([document], machine, tmp_path / "reader")
 
 

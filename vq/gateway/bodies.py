@@ -34,6 +34,7 @@ class Bodies:
             most: The most bytes it may have; 0: as the settings say.
 
         Raises:
+            WrongContentType: It is compressed.
             BodyTooLarge: It has more.
             BodyTooSlow: It is not whole in time.
             BodyRefused: The client went away in the middle, or its length is no number.
@@ -42,6 +43,7 @@ class Bodies:
         most = min(most or self._config.body_bytes_max, self._config.body_bytes_max)
         held = 0
         try:
+            _check_encoding(request)
             expected = _length_of(request)
             if expected is not None and expected > most:
                 raise _too_large(most)
@@ -76,6 +78,16 @@ class Bodies:
                 "messages come faster than the cluster takes them"
             )
         self.held += size
+
+
+def _check_encoding(request: Request) -> None:
+    given = request.headers.get("content-encoding", "identity")
+    if given.strip().lower() != "identity":
+        raise WrongContentType(
+            f"Content-Encoding is {given[:40]!r}, and bodies are taken as they are",
+            hint="send the body without compression; `vq topic alter --compression` has messages "
+            "compressed where they are stored",
+        )
 
 
 def _length_of(request: Request) -> int | None:

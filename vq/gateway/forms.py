@@ -330,12 +330,15 @@ class TopicsForm(Form):
 
 
 class BoundsForm(Form):
-    """A partition, and which offsets can be read: from ``earliest`` to before ``latest``."""
+    """A partition, and which offsets can be read: from ``earliest`` to before ``latest``.
+
+    null: its broker does not answer.
+    """
 
     partition: PartitionNumber
     state: str
-    earliest: Offset
-    latest: Offset
+    earliest: Offset | None
+    latest: Offset | None
 
 
 class TopicDetailForm(Form):

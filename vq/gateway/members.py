@@ -64,6 +64,8 @@ class HostedMember:
     Attributes:
         id: What the client names it by; nobody can guess it.
         owner: The name of the token that made it.
+        group: Its group.
+        topics: The names and patterns that it subscribed.
         consumer: The member.
         lease_s: It leaves when it was not used for so long.
         window: So many messages it is given without a commit.
@@ -76,6 +78,7 @@ class HostedMember:
         consumer: HostedConsumer,
         *,
         group: str,
+        topics: tuple[str, ...],
         lease_s: float,
         window: int,
         budget: Callable[[], int],
@@ -85,6 +88,7 @@ class HostedMember:
         self.id = secrets.token_urlsafe(18)
         self.owner = owner
         self.group = group
+        self.topics = topics
         self.consumer = consumer
         self.lease_s = lease_s
         self.window = window
@@ -366,12 +370,14 @@ class HostedMembers:
             window_bytes=WINDOW_BYTES,
         )
         consumer = HostedConsumer(self._factory, settings)
-        for topic, wanted in subscriptions:
+        subscribed = tuple(subscriptions)
+        for topic, wanted in subscribed:
             consumer.subscribe(topic, wanted)
         member = HostedMember(
             owner,
             consumer,
             group=group,
+            topics=tuple(topic for topic, _ in subscribed),
             lease_s=lease_s or self._config.lease_s,
             window=window,
             budget=lambda: self._config.given_bytes_max - self.given_bytes,

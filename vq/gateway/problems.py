@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vq import errors
+from vq.coordination.groups.contract import MemberDiffers
 from vq.errors import Refused, VqError
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -141,6 +142,7 @@ STATUSES: Final[Mapping[type[VqError], int]] = {
     errors.TopicClosed: 409,
     errors.GenerationStale: 409,
     errors.GroupStopped: 409,
+    MemberDiffers: 409,
     errors.TransactionRefused: 409,
     errors.LogTruncated: 409,
     # Back-pressure

@@ -52,6 +52,8 @@ from vq.tasks import begin_task
 
 #: Where the caller of a request is in its scope.
 CALLER: Final = "vq.caller"
+#: And what tells who that is now: a token may lose rights while a stream lasts.
+AUTHENTICATE: Final = "vq.authenticate"
 _HEADERS: Final = {
     "Content-Type": JSON,
     "Cache-Control": "no-store",
@@ -329,18 +331,20 @@ class GatewayRoutes:
 
     async def topic(self, request: Request, topic: TopicPath) -> Response:
         """Tell which partitions a topic has, and which offsets of them can be read."""
-        placed = await self._factory.get_partitions_for_topic(topic)
-        reader = await self._open_reader()
-        bounds = [await reader.get_bounds(topic, each.partition) for each in placed]
-        partitions = [
-            {
-                "partition": each.partition,
-                "state": str(each.state),
-                "earliest": bound.earliest,
-                "latest": bound.latest,
-            }
-            for each, bound in zip(placed, bounds, strict=True)
-        ]
+        admin = self._factory.admin
+        found = await admin.get_topic(topic)
+        ends = await admin.bounds(found)
+        partitions = []
+        for placed in found.partitions:
+            end = ends.get(placed.partition)
+            partitions.append(
+                {
+                    "partition": placed.partition,
+                    "state": str(placed.state),
+                    "earliest": None if end is None else end.earliest,
+                    "latest": None if end is None else end.latest,
+                }
+            )
         return _answer({"name": topic, "partitions": partitions})
 
     async def read(
@@ -503,8 +507,15 @@ class GatewayRoutes:
         member = self._member(request, consumer)
         last = request.headers.get("last-event-id", "")
         member.touch()
-        waits = functools.partial(self._members.wait, member.owner)
-        return EventStream(member, member.enter(), content, last, waits=waits, counts=self._counts)
+        return EventStream(
+            member,
+            member.enter(),
+            content,
+            last,
+            waits=functools.partial(self._members.wait, member.owner),
+            check=lambda: _check_rights(request.scope[AUTHENTICATE](), member),
+            counts=self._counts,
+        )
 
     async def commit(self, request: Request, consumer: ConsumerPath) -> Response:
         """Store that everything before these positions is handled; the lease is renewed."""
@@ -531,8 +542,19 @@ class GatewayRoutes:
     def _member(self, request: Request, consumer: str) -> HostedMember:
         caller = caller_of(request)
         member = self._members.get(caller.name, consumer)
-        caller.check(Right.READ, Resource.GROUP, member.group)  # it may have lost the right
+        _check_rights(caller, member)
         return member
+
+
+def _check_rights(caller: Caller, member: HostedMember) -> None:
+    """Return if a token still has what it needed when its consumer was made.
+
+    Raises:
+        RightRequired: It was taken away.
+    """
+    caller.check(Right.READ, Resource.GROUP, member.group)
+    for topic in member.topics:
+        caller.check(Right.READ, Resource.TOPIC, topic)
 
 
 def caller_of(request: Request) -> Caller:

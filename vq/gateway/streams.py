@@ -49,8 +49,9 @@ class EventStream(Response):
         how: How contents are shown.
         last: The id of the last event that the client has; "": none. What was given out and not
             committed is sent again, from behind it on.
-        waits: GatewayCounts a request that waits, inside a block.
-        counts: GatewayCounts messages.
+        waits: Counts a request that waits, inside a block.
+        check: Raises once the client may not have the messages any more.
+        counts: Counts messages.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class EventStream(Response):
         last: str,
         *,
         waits: Callable[[], contextlib.AbstractContextManager[None]],
+        check: Callable[[], None],
         counts: GatewayCounts,
     ) -> None:
         super().__init__()
@@ -69,6 +71,7 @@ class EventStream(Response):
         self._how = how
         self._last = last
         self._waits = waits
+        self._check = check
         self._counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,6 +116,7 @@ class EventStream(Response):
                 self._counts.received += len(step)
                 member.check_live()
             messages = await member.receive(self._receiver, _STEP, KEEP_ALIVE_S)
+            self._check()
             if not messages:
                 await self._send(send, b": keep-alive\n\n")
 

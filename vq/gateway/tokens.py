@@ -49,7 +49,7 @@ PATTERNS_MAX: Final = 100
 _FILE_BYTES_MAX: Final = limits.MIB
 _TOKEN_CHARS_MAX: Final = 200
 #: How often the file is looked at, at most.
-_LOOK_S: Final = 1.0
+LOOK_S: Final = 1.0
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _KEYS: Final = ("name", "sha256", "write", "read", "groups")
 
@@ -301,7 +301,7 @@ class TokenFile:
     def _follow(self) -> None:
         """Read the file again if it has changed."""
         now = self._now()
-        if now - self._looked_at < _LOOK_S:
+        if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
         seen = self._look()

@@ -50,8 +50,12 @@ def check_problem(answer: httpx.Response) -> None:
 async def test_hostile_names_get_a_problem(client: httpx.AsyncClient) -> None:
     for text in TEXTS:
         with case(text[:40]):
-            url = f"/v1/topics/{quote(text, safe='')}/messages"
+            quoted = quote(text, safe="").replace(".", "%2E")
+            url = f"/v1/topics/{quoted}/messages"
             check_problem(await client.post(url, json={"text": "x"}))
+            for path in (f"/v1/topics/{quoted}", f"/v1/topics/{quoted}/partitions/0/messages"):
+                check_problem(await client.get(path, params={"offset": 0}))
+            check_problem(await client.get(f"/v1/consumers/{quoted}"))
             batch = {"messages": [{"topic": text, "text": "x"}]}
             check_problem(await client.post("/v1/messages", json=batch))
             if text.startswith("_vq."):
@@ -137,6 +141,10 @@ async def test_bodies_that_are_not_what_they_must_be_get_a_problem(
     for kind in ("text/plain", "application/xml", "multipart/form-data", ""):
         answer = await client.post(url, content=b'{"text":"x"}', headers={"Content-Type": kind})
         assert answer.status_code == 415
+    for path, body in ((url, b'{"text":"x"}'), (f"{url}/raw", b"x")):
+        headers = {**JSON, "Content-Encoding": "gzip"}
+        answer = await client.post(path, content=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (415, "WrongContentType")
     many = {"messages": [{"topic": "t", "text": ""}] * 1_001}
     check_problem(await client.post("/v1/messages", json=many))
 

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import httpx
+import pytest
 from support.broker import MemoryCluster
 from support.cases import case
+from support.consumers import send
 from support.gateway import StreamPeer, consumer_of, gateway_of, http_client, token_file
 from support.waiting import until
 
 from vq import aio
 from vq.gateway.app import Gateway
+from vq.model import Message
 
 FORM = {"group": "g", "subscriptions": [{"topic": "t"}]}
 
@@ -238,6 +241,33 @@ async def test_a_problem_can_be_read_by_a_web_page(
         answer = await client.get("/v1/topics", headers={"Origin": "https://shop.example"})
         assert answer.status_code == 401
         assert answer.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("change", ["gone", "fewer rights"])
+async def test_a_token_that_is_taken_away_gets_no_more_messages(
+    factory: aio.MessageFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Neither by a request, nor by a stream that is open."""
+    monkeypatch.setattr("vq.gateway.tokens.LOOK_S", 0.0)
+    path = tmp_path / "tokens"
+    tokens = token_file(path, one={"read": ["t"], "groups": ["g"]})
+    async with (
+        gateway_of(factory, tokens=path) as gateway,
+        http_client(gateway, tokens["one"]) as client,
+    ):
+        consumer = await consumer_of(client)
+        stream = StreamPeer(gateway, f"{consumer}/stream", token=tokens["one"])
+        await send(factory, Message("t", b"before"))
+        await stream.until_events(1)
+        text = path.read_text()
+        path.write_text("version = 1\n" if change == "gone" else text.replace('["t"]', '["u"]'))
+        await send(factory, Message("t", b"after"))
+        await stream.task
+        assert [each["text"] for each in stream.events()] == ["before"]
+        answer = await client.get(f"{consumer}/messages")
+        status, code = (401, "NotAuthenticated") if change == "gone" else (403, "RightRequired")
+        assert stream.events("end")[0]["code"] == answer.json()["code"] == code
+        assert answer.status_code == status
 
 
 async def test_it_can_be_mounted_in_another_application(

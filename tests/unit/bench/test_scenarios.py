@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import vq
-from bench import groups, modes, peers, profile, read_loads, send_loads, sends
+from bench import gateway, groups, modes, peers, profile, read_loads, send_loads, sends
 from bench.scenarios import SCENARIOS
 from vq.cli.bench import workload
 
@@ -21,6 +21,7 @@ def test_every_work_has_one_name() -> None:
         sends.WORKS,
         modes.WORKS,
         groups.WORKS,
+        gateway.WORKS,
         peers.WORKS,
     )
     assert len(set().union(*tables)) == sum(map(len, tables))
