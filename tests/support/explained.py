@@ -96,6 +96,7 @@ PARTITIONS = {
     "not_replicated": at(**END, log_end=700),
     "filter_matches_nothing": at(**END, p_filter="red", matching=0),
     "not_moving": at(p_lag_s=900.0, p_committed_ms=int(NOW_S * 1000) - 900_000),
+    "overtaken": at(p_committed=100, p_start=200, p_lag_bytes=300),
     "at_end": at(**END),
     "broadcasting": at(model="broadcasting", p_committed=None, p_lag_bytes=None),
     "consumed": CONSUMED,

@@ -13,13 +13,13 @@ from support.explained import check_command
 from support.waiting import until_true
 
 from vq import aio
-from vq.admin import Explanation, Goal, Target
+from vq.admin import DiskExplanation, Explanation, Goal, Target
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.producer.spread.partitioner import key_partition
-from vq.coordination.groups import groups
+from vq.coordination.groups import claims, groups
 from vq.coordination.tree.coordinator import SessionState
-from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
+from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import InvalidArgument, UnknownPartition, UnknownTopic
 from vq.message_filter import ALL, Filter
@@ -245,11 +245,59 @@ async def test_what_is_stored_and_not_on_all_nodes_in_sync_is_not_readable_yet(
         await sending
 
 
+async def joined(factory: aio.MessageFactory, member: str = "m") -> None:
+    """Have a member in the group that does nothing."""
+    coordinator = factory.admin.cluster.coordinator
+    value = Member(topics=("t",), nonce=member, host="h", pid=7)
+    await groups.join_group(coordinator, "g", member, value)
+
+
 async def test_a_broadcasting_group_owns_nothing(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     await in_group(factory, model="broadcasting")
     await partition(factory, "no_members")
+    (message_sent, _) = await stored(factory)
+    await joined(factory)
+    await partition(factory, "broadcasting")
+    await message(factory, "broadcasting", id=message_sent.id)
+
+
+async def test_a_partition_that_no_member_has_claimed_or_whose_owner_is_no_member_any_more(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    first, _ = await stored(factory)
+    await in_group(factory)
+    await joined(factory)
+    found = await partition(factory, "not_claimed")
+    assert fact(found, "members_subscribed") == 1
+    coordinator = factory.admin.cluster.coordinator
+    await claims.make_parents(coordinator, "g", "t")
+    owner = Owner(member="other", generation=1).encode()
+    await coordinator.create(Owner.path("g", "t", 0), owner, ephemeral=True)
+    await partition(factory, "owner_gone")
+    await message(factory, "owner_gone", id=first.id)
+
+
+async def test_a_master_that_does_not_answer_the_operator(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Members may reach it: what is not known is said."""
+    await stored(factory)
+    async with (
+        await consumer_of(factory) as consumer,
+        factory_of(cluster, host="operator", seed=5) as operator,
+    ):
+        await consumer.start()
+        cluster.network.cut("operator", "b1")
+        found = await partition(operator, "broker_silent")
+        assert found.unknown
+        assert {"at_end", "not_moving"} <= {*found.open}
+        checked(await operator.admin.explain_send("t"), "broker_silent")
+        told = await operator.admin.explain_message("g", "t", partition=0, offset=0)
+        assert (told.is_certain, bool(told.unknown)) == (False, True)
+        cluster.network.heal()
+        await until_cause(lambda: operator.admin.explain_partition("g", "t", 0), "consumed")
 
 
 async def test_what_is_not_there_is_refused(
@@ -486,3 +534,59 @@ async def test_what_holds_what_on_a_disk(
     (topic,) = told.topics
     assert (topic.topic, topic.disk_bytes > 0) == ("t", True)
     assert client.coordinator.state is SessionState.CONNECTED
+
+
+async def disk(factory: aio.MessageFactory, cause: str, name: str = "b1") -> DiskExplanation:
+    told = await factory.admin.explain_disk(name)
+    checked(told.answer, cause)
+    return told
+
+
+async def test_what_fills_a_disk_is_gone_after_what_mends_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A topic without bounds, then a deleted one."""
+    await stored(factory, *(Message("t", b"x" * 100_000) for _ in range(10)))
+    at_first = cluster.disks["b1"]
+    at_first.capacity_bytes = 20 * at_first.used_bytes()
+    await factory.admin.alter_topic("t", retention_hours=None)
+    told = await disk(factory, "kept_forever")
+    (topic,) = told.topics
+    assert topic.growth_bytes_per_day is None or topic.growth_bytes_per_day >= 1_000_000
+    await factory.admin.alter_topic("t", retention_hours=72)
+    told = await factory.admin.explain_disk("b1")
+    assert told.answer.found.cause != "kept_forever"
+    await factory.admin.delete_topic("t")
+    await until_true(lambda: _fills(factory, "deleted_topics"))
+    await factory.admin.delete_topic("t", now=True)
+    await until_true(lambda: _fills_no_more(factory))
+
+
+async def _fills(factory: aio.MessageFactory, cause: str) -> bool:
+    return (await factory.admin.explain_disk("b1")).answer.found.cause == cause
+
+
+async def _fills_no_more(factory: aio.MessageFactory) -> bool:
+    return (await factory.admin.explain_disk("b1")).topics == ()
+
+
+async def test_what_a_partition_left_where_it_was_before_it_moved_is_told(
+    two_groups: MemoryCluster,
+) -> None:
+    async with factory_of(two_groups) as factory:
+        await stored(factory, *(Message("t", b"x" * 100_000) for _ in range(10)))
+        at_first = two_groups.disks["b1"]
+        at_first.capacity_bytes = 20 * at_first.used_bytes()
+        planned = await factory.admin.plan_moves("t", [0], "b2")
+        await factory.admin.move(planned)
+        told = await disk(factory, "moved_away")
+        assert told.topics[0].moved_bytes == told.topics[0].disk_bytes > 1_000_000
+
+
+async def test_a_node_that_does_not_answer_is_no_disk_that_is_fine(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    cluster.network.cut("client", "b1")
+    found = (await factory.admin.explain_disk("b1")).answer
+    checked(found, "broker_silent")
+    assert found.unknown

@@ -96,17 +96,35 @@ async def test_a_cluster_at_work_has_only_nodes_that_are_known_and_hold(
     assert found.nodes > 50
 
 
+def counted(coordinator: MemoryCoordinator) -> list[str]:
+    """Return a list that gets the name of each read from now on."""
+    calls: list[str] = []
+    for name in ("get_many", "listing", "children"):
+        read = getattr(coordinator, name)
+
+        async def note(*arguments: Any, _read: Any = read, _name: str = name, **more: Any) -> Any:
+            calls.append(_name)
+            return await _read(*arguments, **more)
+
+        setattr(coordinator, name, note)
+    return calls
+
+
 async def test_a_walk_asks_many_nodes_at_a_time_and_parents_come_first(
     busy: tuple[MemoryCluster, aio.MessageFactory],
 ) -> None:
     _, factory = busy
     coordinator = factory.admin.cluster.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    await factory.admin.create_topic("wide", TopicSettings(partitions=500))
+    calls = counted(coordinator)
     seen: list[str] = []
     async for node in walk_tree(coordinator):
         parent = node.path.rpartition("/")[0]
         assert parent == "" or parent in seen
         seen.append(node.path)
     assert len(seen) == len(set(seen))
+    assert len(calls) < len(seen) / 4, "leaves are not asked for children"
     assert [each for each in seen if "/" not in each][:3] == ["brokers", "topics", "consumers"]
     part = [each.path async for each in walk_tree(coordinator, "topics/t")]
     assert part == [each for each in seen if each == "topics/t" or each.startswith("topics/t/")]

@@ -161,7 +161,8 @@ class Unreadable(CoordinationError):
     """A znode has something else than the value that belongs there; the text has its path."""
 
     hint = (
-        "write the value that belongs there, from a copy of the tree; docs/coordination.md has it"
+        "put back the value that belongs there from a copy of the tree (`vq zk import FILE --below "
+        "PATH --replace`); docs/coordination.md has what it is"
     )
 
 

@@ -20,6 +20,7 @@ __all__ = ["TABLE", "MessageFacts", "MessageState", "message_told"]
 #: Causes of a partition that say nothing of a message in it.
 _NOT_OF_MESSAGES: Final = frozenset(
     {"no_group", "not_read", "not_readable", "not_replicated", "filter_matches_nothing"}
+    | {"overtaken"}
 )
 
 

@@ -185,7 +185,7 @@ async def _by_id(cluster: ClusterClient, topic: str, id: int, unknown: list[str]
     if kept is not None:
         return kept
     if not complete or unknown:
-        return _Whereabouts(None)
+        return _Whereabouts(None)  # it may be where nobody could look
     if deleted:
         text = "what was stored around the time in its id is deleted, so it was deleted, too, or it"
         return _Whereabouts(MessageState.DELETED, detail=f"{text} was never stored")
@@ -386,10 +386,20 @@ async def _claims(
     return (first[0] if first else None), (reset[-1] if reset else None)
 
 
+def _topic_of(purpose: Purpose, group: str) -> str | None:
+    """Return a reserved topic of a group; None: its name is too long to have one."""
+    try:
+        return topic_of(purpose, group)
+    except InvalidArgument:
+        return None
+
+
 async def _letter(
     cluster: ClusterClient, group: str, id: int, unknown: list[str]
 ) -> tuple[LetterState | None, str]:
-    name = topic_of(Purpose.DEAD_LETTERS, group)
+    name = _topic_of(Purpose.DEAD_LETTERS, group)
+    if name is None:
+        return None, ""
     if await _search_own(cluster, name, id, unknown) is None:
         return None, ""
     try:
@@ -403,7 +413,9 @@ async def _letter(
 
 async def _retries(cluster: ClusterClient, group: str, id: int, unknown: list[str]) -> bool:
     """Whether a copy waits in the group's retry topic: for its time, or to be handled."""
-    name = topic_of(Purpose.RETRY, group)
+    name = _topic_of(Purpose.RETRY, group)
+    if name is None:
+        return False
     copy = await _search_own(cluster, name, id, unknown)
     if copy is not None:
         place = await cluster.offsets.at(group, TopicPartition(name, copy.partition))

@@ -368,6 +368,21 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
         commands=lambda facts: (f"vq group describe {facts.group}",),
     ),
     CauseRow(
+        cause="overtaken",
+        holds=lambda facts: (
+            facts.is_shared and facts.known.facts(members=facts.members).is_overtaken
+        ),
+        text=lambda facts: (
+            f"messages were deleted before group {facts.group} read them: its place is offset "
+            f"{facts.known.committed}, and the partition begins at {facts.known.start}. The group "
+            "goes on there; keep messages longer, or until groups have read them"
+        ),
+        commands=lambda facts: (
+            f"vq topic alter {facts.topic} --retention-policy keep",
+            f"vq topic describe {facts.topic}",
+        ),
+    ),
+    CauseRow(
         cause="at_end",
         holds=_is_at_end,
         text=lambda facts: (

@@ -355,7 +355,7 @@ def key_told(facts: KeyFacts) -> tuple[ExplainedFact, ...]:
     return (
         ExplainedFact("key", facts.key),
         ExplainedFact("key_type", facts.kind),
-        ExplainedFact("hash", facts.hash),
+        ExplainedFact("hash", str(facts.hash)),
         ExplainedFact("partitions", facts.partitions),
         *place_told(place),
         *(ExplainedFact(f"change_{at}", each) for at, each in enumerate(changes, 1)),

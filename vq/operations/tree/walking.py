@@ -3,7 +3,6 @@
 Loop-bound. It is no snapshot: what changes meanwhile is read as it was before or after.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +19,7 @@ from vq.coordination.tree.reading import (
 __all__ = ["StoredNode", "walk_tree"]
 
 #: Nodes two below the root that are read together with all that is below them.
-AT_ONCE: Final = 8
+AT_ONCE: Final = 16
 #: These come first, in this order: others tell of them.
 _FIRST: Final = (BROKERS, TOPICS, CONSUMERS)
 
@@ -79,21 +78,19 @@ async def _read(
     coordinator: Coordinator, paths: Sequence[str]
 ) -> tuple[list[StoredNode], dict[str, list[str]]]:
     """Return nodes, and the paths of their children; a node that is gone is left out."""
-    nodes, listings = await asyncio.gather(
-        read_nodes(coordinator, paths), _listings(coordinator, paths)
-    )
     found: list[StoredNode] = []
-    children: dict[str, list[str]] = {}
-    for path, node, listing in zip(paths, nodes, listings, strict=True):
+    for path, node in zip(paths, await read_nodes(coordinator, paths), strict=True):
         if isinstance(node, NotAllowed):
             stat = await coordinator.exists(path)
             if stat is not None:
                 found.append(StoredNode(path, None, stat))
         elif node is not None:
             found.append(StoredNode(path, node.data, node.stat))
-            if listing:
-                children[path] = [join(path, name) for name in listing]
-    return found, children
+    # Most nodes are leaves: one whose children never changed has none, and is not asked for them.
+    parents = [each.path for each in found if each.stat.children_version]
+    listings = await _listings(coordinator, parents)
+    pairs = zip(parents, listings, strict=True)
+    return found, {path: [join(path, name) for name in names] for path, names in pairs}
 
 
 async def _listings(coordinator: Coordinator, paths: Sequence[str]) -> list[list[str]]:

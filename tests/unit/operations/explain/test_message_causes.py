@@ -43,7 +43,7 @@ BLOCKING = {
     if cause
     not in {
         *("no_group", "not_read", "not_readable", "not_replicated", "filter_matches_nothing"),
-        *("at_end", "broadcasting", "consumed"),
+        *("overtaken", "at_end", "broadcasting", "consumed"),
     }
 }
 MESSAGES = {
