@@ -14,6 +14,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from support.simulation.copies import (
     draw_copy_kinds,
 )
 from support.simulation.kinds import COMBINATIONS, FAULTS, REPLICATION, draw_kinds
+from support.simulation.operators import BALANCE
 from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 18
 COPIED_SEEDS = 2_000 if LONG else 4
 ASYNC_SEEDS = 400 if LONG else 3
+BALANCE_SEEDS = 200 if LONG else 4
 ARCHIVED_SEEDS = 400 if LONG else 5
 BLOCK = 8
 #: How long faults strike, in virtual time: a seed costs what its clients send meanwhile.
@@ -134,6 +137,22 @@ def test_archives_are_as_good_as_block_files(first: int) -> None:
         assert not report.violations, explain(report)
         archived += report.effects.get(ARCHIVE, 0)
     assert archived >= 5  # how many there are follows from all that is drawn
+
+
+@pytest.mark.slow
+def test_plans_that_die_half_way_and_are_gone_on_with_break_no_promise() -> None:
+    """Moves under a lease, while brokers die, sessions end and answers are lost."""
+    kinds = tuple(sorted({BALANCE, "kill broker", "expire", "lost reply", "lost request"}))
+    effects: Counter[str] = Counter()
+    for seed in range(BALANCE_SEEDS):
+        size = Size(brokers=3, partitions=5, producers=1, members=1)
+        report = run.simulate(seed, kinds=kinds, size=size, seconds=STRUCK_S)
+        assert not report.violations, explain(report)
+        assert report.acknowledged >= ACKNOWLEDGED_MIN
+        effects.update(report.effects)
+    assert effects[BALANCE] > 5
+    assert effects["cut short"]
+    assert effects["gone on"]
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from vq.operations.allocation.facts import (
     MeasuredPartition,
 )
 
-#: A disk with a third in use.
-DISK_BYTES = 3 << 40
-FREE_BYTES = 2 << 40
+#: A disk with a third in use, and room for all that tests send in a day.
+DISK_BYTES = 3 << 50
+FREE_BYTES = 2 << 50
 MB = 1_000_000.0
 
 

@@ -146,7 +146,7 @@ class LargeTree:
 
 async def grow(coordinator: Coordinator, size: TreeSize | None = None) -> LargeTree:
     """Make a tree through a started coordinator, which owns its ephemeral nodes."""
-    made = _draw(size or TreeSize())
+    made = drawn(size or TreeSize())
     for path in (BROKERS, TOPICS, CONSUMERS):
         with suppress(NodeExists):
             await coordinator.create(path)
@@ -165,7 +165,8 @@ async def grow(coordinator: Coordinator, size: TreeSize | None = None) -> LargeT
     return made
 
 
-def _draw(size: TreeSize) -> LargeTree:
+def drawn(size: TreeSize) -> LargeTree:
+    """Return a tree as it will be made; nothing is made."""
     made, rng = LargeTree(size), random.Random(size.seed)
     for number in range(size.groups):
         for node in range(size.nodes):
@@ -354,6 +355,8 @@ class LargeBrokers:
                     state="rw",
                     size_bytes=end,
                     min_insync=1,
+                    next_number=end // _MESSAGE_BYTES,
+                    number_known=True,
                 )
             answer.more = first + _PARTITIONS_PER_ANSWER < len(keys)
         return answer

@@ -61,6 +61,7 @@ REPLICATION = "replication"
 EVERY_KIND: dict[str, Fault] = {
     **FAULTS,
     REPLICATION: operators.change_replication,
+    operators.BALANCE: operators.carry_out_plan,
     archives.ARCHIVE: archives.archive_blocks,
     archives.HANGING_PLACE: archives.hang_place,
 }

@@ -12,9 +12,19 @@ from support.simulation.world import FAST, SEAL_TIMEOUT_S
 from vq.coordination.topics import topics
 from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
 from vq.errors import VqError
-from vq.model import FlushMode, Replication
+from vq.model import FlushMode, Replication, TopicPartition
+from vq.operations.allocation.advisor import judge
+from vq.operations.allocation.applying import (
+    apply_allocation,
+    cancel_allocation,
+    list_allocations,
+    resume_allocation,
+)
+from vq.operations.allocation.measuring import read_allocation
 from vq.operations.partitions import placements as admin
 
+#: The name of this fault. It is not drawn by ``draw_kinds``: seeds have to stay what they are.
+BALANCE = "balance"
 #: Longer than a seal lasts.
 _LONG_SLEEP_S = SEAL_TIMEOUT_S + 0.7
 
@@ -126,3 +136,39 @@ async def change_replication(nemesis: Nemesis) -> None:
         await topics.change_settings(nemesis.operator.coordinator, FAST, settings)
     except VqError as error:
         world.history.add("note", "operator", f"settings of {FAST}: {type(error).__name__}")
+
+
+async def carry_out_plan(nemesis: Nemesis) -> None:
+    """An operator carries out a plan, or goes on with one; at any moment its process may die.
+
+    Another fault of this kind may do the same at that time, or want the end of it.
+    """
+    world, rng, operator = nemesis.world, nemesis.rng, nemesis.operator
+    nemesis.note(BALANCE, "all")
+    try:
+        left = [each for each in await list_allocations(operator) if each.state == "interrupted"]
+        if left and rng.random() < 0.7:
+            run = await resume_allocation(operator, left[0].plan)
+            nemesis.had_effect("gone on", run.done)
+            return
+        facts = await read_allocation(operator, topics=set(world.topics))
+        keys = rng.sample(sorted(facts.partitions), rng.randint(1, len(facts.partitions)))
+        names = [broker.name for broker in world.brokers]
+        wanted = [(TopicPartition(*key), rng.choice(names)) for key in keys]
+        plan = judge(facts, None, wanted)
+        pause_s = rng.choice((0.0, 0.3))
+        work = apply_allocation(operator, plan, at_a_time=rng.randint(1, 3), pause_s=pause_s)
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([task], timeout=rng.choice((None, nemesis.seconds(0, 2))))
+            if not task.done():
+                nemesis.had_effect("cut short")
+                if rng.random() < 0.3:
+                    await cancel_allocation(operator, plan.id, timeout=10.0)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            nemesis.had_effect(BALANCE, task.result().done)
+    except VqError as error:
+        world.history.add("note", "operator", f"a plan: {type(error).__name__}")

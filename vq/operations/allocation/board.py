@@ -95,7 +95,8 @@ class Board:
         self.values = {name: [0.0] * len(SUMS) for name in self.held}
         self.spread: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._unknown = {name: [0] * len(SUMS) for name in self.held}
-        self._why_not: dict[tuple[str, str], WhyNot | None] = {}
+        # The groups that may hold a topic, by what it asks of them: topics are many, wishes few.
+        self._able: dict[tuple[object, ...], frozenset[str]] = {}
         # Groups of which something is not known: nothing goes there.
         self._silent = {name: each.error for name, each in facts.groups.items() if each.error}
         self._needs: dict[TopicPartition, float | None] = {}
@@ -180,16 +181,27 @@ class Board:
     # Hard goals ---------------------------------------------------------------------------------
     def why_not_on(self, topic: str, group: str) -> WhyNot | None:
         """Return why a group must not hold partitions of a topic, its disk aside."""
-        pair = topic, group
-        if pair not in self._why_not:
-            of = self.facts.groups.get(group)
-            if of is None:
-                self._why_not[pair] = WhyNot(HardGoal.ALIVE, f"there is no broker group {group}")
-            else:
-                self._why_not[pair] = why_not_on(
-                    self.facts.topics[topic], of, self.goals, self.pools
-                )
-        return self._why_not[pair]
+        if group in self.able(topic):
+            return None
+        of = self.facts.groups.get(group)
+        if of is None:
+            return WhyNot(HardGoal.ALIVE, f"there is no broker group {group}")
+        return why_not_on(self.facts.topics[topic], of, self.goals, self.pools)
+
+    def able(self, topic: str) -> frozenset[str]:
+        """Return the groups that may hold partitions of a topic, their disks aside."""
+        of = self.facts.topics[topic]
+        pool = self.pools.get(topic, of.pool)
+        labels = tuple(each for each in self.goals.labels if each.topic in {"", topic})
+        wishes = pool, of.min_insync, labels
+        known = self._able.get(wishes)
+        if known is None:
+            known = self._able[wishes] = frozenset(
+                name
+                for name, group in self.facts.groups.items()
+                if why_not_on(of, group, self.goals, self.pools) is None
+            )
+        return known
 
     def why_not_moved(self, key: TopicPartition) -> WhyNot | None:
         """Return why a partition cannot be moved at all."""
@@ -209,10 +221,7 @@ class Board:
 
     def allows(self, key: TopicPartition, group: str) -> bool:
         """Whether a partition may be moved to a group; as ``why_not_to``, and faster."""
-        pair = key.topic, group
-        if group in self._silent:
-            return False
-        if (self._why_not[pair] if pair in self._why_not else self.why_not_on(*pair)) is not None:
+        if group in self._silent or group not in self.able(key.topic):
             return False
         room, need = self.room[group], self._needs[key]
         return room is not None and need is not None and need <= room
@@ -252,10 +261,9 @@ class Board:
 
     def share(self, topic: str) -> int:
         """Return how many partitions of a topic a group has at most if they are spread evenly."""
-        spread = self.spread[topic]
-        pool = self.pools.get(topic, self.facts.topics[topic].pool) or COMMON_POOL
-        able = [name for name in self.used.get(pool, ()) if self.why_not_on(topic, name) is None]
-        return math.ceil(sum(spread[name] for name in able) / len(able)) if able else 0
+        able = self.able(topic) - self.goals.exclude_groups
+        there = sum(count for name, count in self.spread[topic].items() if name in able)
+        return math.ceil(there / len(able)) if able else 0
 
     def scores(self) -> list[GoalScore]:
         """Return the score: each soft goal in its order, each pool by name."""

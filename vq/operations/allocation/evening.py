@@ -188,7 +188,7 @@ class Evening:
         before = {name: board.values[name][at] for name in touched}
         target = next(each.target for each in steps if each.target != source)
         reason = (
-            f"{source} has {self._text(before[source])} of {self._goal}, "
+            f"{source} has {self._text(before[source])}, "
             f"{self._times(before[source])} the mean of pool {self._pool}; {target} has "
             f"{self._text(before[target])}, {self._times(before[target])}"
         )

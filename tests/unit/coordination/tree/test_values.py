@@ -8,6 +8,17 @@ import pytest
 from support.cases import case
 
 from vq.coordination.tree import paths, values
+from vq.coordination.tree.values.allocations import (
+    AllocationCancel,
+    AllocationEvent,
+    AllocationOrder,
+    AllocationProgress,
+    AllocationState,
+    FailedMove,
+    OrderedMove,
+    OrderedPool,
+    next_state,
+)
 from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
@@ -40,12 +51,43 @@ from vq.coordination.tree.values.runs import (
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, TopicNode
 from vq.coordination.tree.values.value import Value
-from vq.errors import CoordinationError
+from vq.errors import CoordinationError, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
+    (
+        AllocationOrder(
+            started_ms=7,
+            by="root@host",
+            source="advisor",
+            at_a_time=2,
+            pause_s=0.5,
+            ids={"t": "ab"},
+            pools=(OrderedPool("t", None),),
+            moves=(OrderedMove("t", 3, "b1", "b2", 88), OrderedMove("t", 4, "b2", "b1", 0)),
+        ),
+        '{"v": 1, "started_ms": 7, "by": "root@host", "source": "advisor", "at_a_time": 2, '
+        '"pause_s": 0.5, "topics": ["t"], "ids": ["ab"], "pools": [["t", null]], '
+        '"groups": ["b1", "b2"], "moves": [[0, 3, 0, 1, 88], [0, 4, 1, 0, 0]]}',
+    ),
+    (
+        AllocationProgress(
+            state=AllocationState.FAILED,
+            by="root@host, process 7",
+            updated_ms=9,
+            done=1,
+            moving=("t-4",),
+            failed=(FailedMove("t", 3, "b2 is away"),),
+        ),
+        '{"v": 1, "state": "failed", "by": "root@host, process 7", "updated_ms": 9, "done": 1, '
+        '"moving": ["t-4"], "failed": [["t", 3, "b2 is away"]]}',
+    ),
+    (
+        AllocationCancel(by="root@host", time_ms=9),
+        '{"v": 1, "by": "root@host", "time_ms": 9}',
+    ),
     (
         PlacementChanges(version=9, partitions=(7, 3)),
         '{"v": 1, "version": 9, "partitions": [7, 3]}',
@@ -379,3 +421,20 @@ def test_the_table_of_the_tree_shows_every_value_class() -> None:
     """Whoever looks for a znode reads one table."""
     shown = set((paths.__doc__ or "").split())
     assert {each.__name__ for each in value_classes()} - shown == set()
+
+
+def test_an_allocation_that_is_done_stays_so_and_others_can_be_gone_on_with() -> None:
+    for state in (AllocationState.RUNNING, AllocationState.FAILED, AllocationState.CANCELLED):
+        assert next_state(state, AllocationEvent.RESUME) is AllocationState.RUNNING
+    for event in AllocationEvent:
+        with pytest.raises(InvalidState, match=f"done cannot have the event {event.name}"):
+            next_state(AllocationState.DONE, event)
+
+
+def test_the_progress_of_an_allocation_stays_small() -> None:
+    """Whatever fails: one value is far below what a znode takes."""
+    failed = tuple(FailedMove("t" * 200, number, "x" * 10_000) for number in range(10_000))
+    moving = tuple(f"{'t' * 200}-{number}" for number in range(10_000))
+    told = AllocationProgress(failed=failed, moving=moving).bounded()
+    assert len(told.encode()) < 100_000
+    assert told.failed[0].partition == 0

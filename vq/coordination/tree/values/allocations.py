@@ -86,6 +86,15 @@ class OrderedPool(NamedTuple):
     pool: str | None
 
 
+_PLAIN: Final = {
+    "started_ms": "int",
+    "by": "str",
+    "source": "str",
+    "at_a_time": "int",
+    "pause_s": "float",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationOrder(Value):
     """``allocations/<plan>``: what is to be done, and how fast.
@@ -145,31 +154,28 @@ class AllocationOrder(Value):
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        for name, kind in (*_PLAIN.items(), ("topics", "tuple"), ("groups", "tuple")):
+            check_type(name, document[name], kind)
         topics, groups = document["topics"], document["groups"]
         for name in (*topics, *groups):
-            if not isinstance(name, str) or not is_valid_name(name):
+            if not is_valid_name(name):
                 raise ValueError(f"{name!r} is not a name")
-        moves = []
-        for topic, partition, source, target, start in document["moves"]:
-            for each in (topic, partition, source, target, start):
-                if type(each) is not int or each < 0:
-                    raise TypeError(f"a move has {each!r}")
-            moves.append(
-                OrderedMove(topics[topic], partition, groups[source], groups[target], start)
-            )
-        values = {name: document[name] for name in ("started_ms", "by", "source", "at_a_time")}
-        check_type("started_ms", values["started_ms"], "int")
-        check_type("at_a_time", values["at_a_time"], "int")
-        check_type("by", values["by"], "str")
-        check_type("pause_s", document["pause_s"], "float")
+        check_type("ids", document["ids"], "tuple")
         pools = []
         for topic, pool in document["pools"]:
             check_type("topic", topic, "str")
             check_type("pool", pool, "str | None")
             pools.append(OrderedPool(topic, pool))
+        moves = []
+        for numbers in document["moves"]:
+            if len(numbers) != 5 or any(type(each) is not int or each < 0 for each in numbers):
+                raise TypeError(f"{numbers!r} is not a move")
+            topic, partition, source, target, start = numbers
+            moves.append(
+                OrderedMove(topics[topic], partition, groups[source], groups[target], start)
+            )
         return cls(
-            **values,
-            pause_s=document["pause_s"],
+            **{name: document[name] for name in _PLAIN},
             ids=dict(zip(topics, document["ids"], strict=True)),
             pools=tuple(pools),
             moves=tuple(moves),
