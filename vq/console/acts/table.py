@@ -44,5 +44,8 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "move": "it takes the result of plan_moves",
     "wait_for_archive_run": "it waits for long; archive_history tells how far a run is",
     "plan_balance": "a strategy may be code; the page of a group shows it",
+    "export_tree": "it can have the secret of the cluster",
+    "import_tree": "it takes the result of export_tree",
+    "plan_import_tree": "it takes the result of export_tree",
     "read_cut": "it returns stored bytes, for programs beside the cluster",
 }
