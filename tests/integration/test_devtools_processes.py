@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_pa
 
 def start_standalone(tmp_path: Path, *more: str) -> "subprocess.Popen[bytes]":
     arguments = ["standalone", "--brokers", "2", "--data", str(tmp_path / "data"), "--json"]
-    arguments += ["--port", "0", "--zookeeper-port", "0", *more]
+    arguments += ["--port", "0", "--zookeeper-port", "0", "--console-port", "0", *more]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
     cluster = ProcessCluster(tmp_path, "")
     return subprocess.Popen(
@@ -172,12 +173,17 @@ def start_standalone(tmp_path: Path, *more: str) -> "subprocess.Popen[bytes]":
 def test_standalone_takes_everything_down_with_it(
     tmp_path: Path, zookeeper: ZooKeeperService, number: int
 ) -> None:
-    """However it ends, no broker and no ZooKeeper outlives it. (``zookeeper``: Java is there.)"""
+    """However it ends, no broker, console or ZooKeeper outlives it. (``zookeeper``: Java is there.)
+
+    The console that it names shows the cluster.
+    """
     with start_standalone(tmp_path) as running:
         assert running.stdout is not None
         told = json.loads(running.stdout.readline())
         assert len(told["brokers"]) == 2
         pids = [broker["pid"] for broker in told["brokers"]]
+        with urllib.request.urlopen(told["console"], timeout=PROCESSES_WAIT_S) as page:
+            assert b"/c/default/topics" in page.read()
         second = start_standalone(tmp_path)
         _, said = second.communicate(timeout=PROCESSES_WAIT_S)
         assert second.returncode == 1
@@ -186,13 +192,15 @@ def test_standalone_takes_everything_down_with_it(
         code = running.wait(PROCESSES_WAIT_S)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     block_until(lambda: all(map(is_gone, pids)), "the brokers are gone")
-    host, port = told["zookeeper"].split(":")
+    console = told["console"].removeprefix("http://").rstrip("/")
 
-    def refused() -> bool:
+    def refused(address: str) -> bool:
+        host, port = address.split(":")
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) != 0
 
-    block_until(refused, "ZooKeeper is gone")
+    for address in (told["zookeeper"], console):
+        block_until(lambda address=address: refused(address), f"{address} is gone")
 
 
 def test_a_killed_broker_of_standalone_is_started_again(

@@ -40,7 +40,7 @@ from support.waiting import PROCESSES_WAIT_S
 ROOT = Path(__file__).parents[2]
 BLOCK_S = PROCESSES_WAIT_S
 STOP_S = 20.0
-_PORTS = ("2181", "8123", "8124", "8120", "8121")
+_PORTS = ("2181", "8119", "8123", "8124", "8125", "8126")
 _PORT_RANGE = (15_000, 30_000)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--\s*((?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)
@@ -289,7 +289,7 @@ class Machine:
         """Return a place for one document below ``directory``."""
         shim = directory / ".bin" / "vq"
         shim.parent.mkdir(parents=True)
-        ports = f"--port {self._ports['8123']} --zookeeper-port {self._ports['2181']}"
+        ports = f"--port {self._ports['8123']} --zookeeper-port {self._ports['2181']} --no-console"
         vq = (
             f"-IS {forked_command.__file__} {self._server[0]}" if self._server else "-m vq.cli.main"
         )
