@@ -137,6 +137,7 @@ async def test_what_becomes_of_a_send_is_told_by_status_outcome_and_retry_after(
     assert answer.headers.get("Retry-After") == after
 
 
+@pytest.mark.slow
 async def test_a_broker_that_does_not_answer_makes_the_outcome_unknown(
     cluster: MemoryCluster, client: httpx.AsyncClient
 ) -> None:
