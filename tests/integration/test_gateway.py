@@ -343,9 +343,12 @@ def test_a_stop_lets_members_leave_and_answers_who_waits(
         assert json.loads(described.stdout)["members"] == []
 
 
-def test_a_start_that_would_let_anybody_in_is_refused(
-    cluster: ProcessCluster, tmp_path: Path
+def test_a_start_that_would_let_anybody_in_or_has_no_port_is_refused(
+    cluster: ProcessCluster, gateway: GatewayHere, tmp_path: Path
 ) -> None:
+    taken = cluster.vq("gateway", "--port", str(gateway.port), "--metrics-port", "0")
+    assert taken.returncode == 1
+    assert f"cannot listen at 127.0.0.1:{gateway.port}".encode() in taken.stderr
     refused = cluster.vq("gateway", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode != 0
     assert b"vq gateway token NAME" in refused.stderr

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import pytest
 from support.cases import case
 from support.gateway import consumer_of, gateway_of, http_client
 
@@ -47,6 +48,7 @@ def check_problem(answer: httpx.Response) -> None:
     assert len(answer.content) < 10_000
 
 
+@pytest.mark.slow
 async def test_hostile_names_get_a_problem(client: httpx.AsyncClient) -> None:
     for text in TEXTS:
         with case(text[:40]):

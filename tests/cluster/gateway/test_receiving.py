@@ -234,7 +234,7 @@ async def test_members_are_bounded_in_all_and_by_token(
 async def test_requests_that_wait_are_bounded(factory: aio.MessageFactory) -> None:
     async with gateway_of(factory, waiting_max=1) as gateway, http_client(gateway) as client:
         one, two = await consumer_of(client), await consumer_of(client)
-        waits = asyncio.ensure_future(client.get(f"{one}/messages", params={"wait": 1}))
+        waits = asyncio.ensure_future(client.get(f"{one}/messages", params={"wait": 0.2}))
         await until(lambda: gateway.members.waiting == 1)
         for path in (f"{two}/messages?wait=1", f"{two}/stream"):
             answer = await client.get(path)

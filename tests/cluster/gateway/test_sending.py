@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -136,6 +137,7 @@ async def test_what_becomes_of_a_send_is_told_by_status_outcome_and_retry_after(
     assert answer.headers.get("Retry-After") == after
 
 
+@pytest.mark.slow
 async def test_a_broker_that_does_not_answer_makes_the_outcome_unknown(
     cluster: MemoryCluster, client: httpx.AsyncClient
 ) -> None:
@@ -175,6 +177,9 @@ async def test_a_delayed_message_is_accepted(client: httpx.AsyncClient) -> None:
     form = {"text": "later", "delay_s": 3600}
     answer = await client.post("/v1/topics/t/messages", json=form)
     assert answer.status_code == 201, answer.text
+    moment = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    at = await client.post("/v1/topics/t/messages", json={"text": "then", "deliver_at": moment})
+    assert at.status_code == 201, at.text
     raw = await client.post("/v1/topics/t/messages/raw", content=b"x", headers={"VQ-Delay": "60"})
     assert raw.status_code == 201, raw.text
 

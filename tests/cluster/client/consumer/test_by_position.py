@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
-from support.consumers import consumer_of, send, take, until_committed
+from support.consumers import client_of_factory, consumer_of, send, take, until_committed
 from support.waiting import until
 
 from vq import aio
@@ -164,3 +164,26 @@ async def test_a_wait_ends_with_the_member(hosted: HostedConsumer) -> None:
     await hosted.close()
     with pytest.raises(InvalidState, match="closed"):
         await waits
+
+
+@pytest.mark.virtual_time
+async def test_a_lost_session_loses_no_message_and_a_commit_meanwhile_is_told_apart(
+    hosted: HostedConsumer, cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """What is committed in time counts under the new claim; the rest is delivered again."""
+    await send(factory, *numbered(4))
+    found = await taken(hosted, 4)
+    coordinator = client_of_factory(factory).coordinator
+    session = coordinator.session_id
+    cluster.ensemble.expire(coordinator)  # type: ignore[arg-type]
+    await until(lambda: coordinator.session_id not in {0, session})
+    outcome = (await hosted.commit({FIRST: found[1].next_offset}))[FIRST]
+    assert outcome is None or isinstance(outcome, GenerationStale | InvalidState)
+    await until(lambda: hosted.again() == [])  # those in hand were waited for, and given back
+    again = await taken(hosted, 2)
+    assert [each.content for each in again] == [b"2", b"3"]
+    last = {FIRST: again[-1].next_offset}
+    assert await hosted.commit(last) == {FIRST: None}
+    await hosted.close()
+    await send(factory, Message("t", b"new", key=0))
+    assert await take(await consumer_of(factory), 1) == [b"new"]
