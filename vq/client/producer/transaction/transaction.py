@@ -636,7 +636,12 @@ class TransactionCore:
         node = moving.node
         assert node is not None
         if self._requests:
-            await self._send_all(deadline)
+            try:
+                await self._send_all(deadline)
+            except VqError:
+                if self._stage is _Stage.ROLLED_BACK:  # it was not prepared, so nobody has the node
+                    self.producer.nodes.give_back(node)
+                raise
         before, self._may_be_decided = self._may_be_decided, True
         try:
             await moving.offsets.commit(node, self.number, deadline)
@@ -650,6 +655,8 @@ class TransactionCore:
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
                 with contextlib.suppress(VqError):  # otherwise the journal finds out by itself
                     await self._ask(request, b"", min(deadline, self._until(_TOLD_S)))
+            else:
+                await self.producer.nodes.refused(node, was_tried=moving.offsets.was_tried)
             self._roll_back(error)
             raise
         self._may_be_decided = False
