@@ -177,7 +177,7 @@ class BrokerConnection(asyncio.Protocol):
         except TimeoutError:
             self._state.forget(correlation_id)
             raise TimedOut(
-                f"{self.address} did not answer {COMMANDS[command].name} within {timeout:g} s"
+                f"{self.address} did not answer {COMMANDS[command].name} within {timeout:.3g} s"
             ) from None
         if frame is None:
             raise ConnectionCut(f"the connection to {self.address} ended before the answer")

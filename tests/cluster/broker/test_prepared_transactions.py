@@ -13,6 +13,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.broker.transactions import journal as journals
+from vq.broker.transactions import requests
 from vq.broker.transactions.journal import Journal
 from vq.broker.transactions.notes import Carried, PartPiece
 from vq.client.config import ProducerConfig
@@ -275,7 +276,7 @@ async def test_what_is_prepared_does_not_keep_the_log_behind_it(
     """
     monkeypatch.setattr(journals, "CARRY_BYTES", 64 * KIB)
     monkeypatch.setattr(journals, "CARRIED_BYTES", 16 * KIB)
-    monkeypatch.setattr(journals, "PIECE_BYTES", 8 * KIB)
+    monkeypatch.setattr(requests, "PIECE_BYTES", 8 * KIB)
     appended, ended = 0, asyncio.Event()
     append = Journal._append
 

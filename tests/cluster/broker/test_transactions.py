@@ -326,7 +326,7 @@ async def test_a_commit_that_is_in_doubt_stays_so_until_somebody_knows(
 
 
 async def test_a_producer_that_closes_rolls_back_what_is_open(
-    cluster: MemoryCluster, factory: aio.MessageFactory
+    cluster: MemoryCluster, factory: aio.MessageFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for ever: not for a message, nor for one whose commit was cancelled."""
     producer = await factory.create_producer()
@@ -340,7 +340,10 @@ async def test_a_producer_that_closes_rolls_back_what_is_open(
             await transaction.commit()
     still_open = await producer.begin_transaction()
     last = await producer.send_async(Message("t", b"2"))
+    caplog.clear()
     await producer.close()
+    (said,) = [each.getMessage() for each in caplog.records if "rolled back" in each.getMessage()]
+    assert "transactions=1 messages=1" in said
     with pytest.raises(NotSent, match="rolled back"):
         await last
     for future in futures:

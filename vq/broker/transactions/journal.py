@@ -12,7 +12,7 @@ waits in a partition for what is not decided.
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from vq import limits
@@ -23,7 +23,6 @@ from vq.broker.journal.items import Item
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
 from vq.broker.journal.reader import LOOK_S, JournalReader
-from vq.broker.partition.batch_check import check_batch
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.check_desk import CheckDesk, WaitingProducer
@@ -36,13 +35,10 @@ from vq.broker.transactions.ledger import (
     carried,
 )
 from vq.broker.transactions.notes import (
-    FENCED,
-    PIECE_BYTES,
     TIME_OUT,
     UNDECIDED,
     Carried,
     Checked,
-    CheckPlan,
     Client,
     Note,
     PartPiece,
@@ -50,6 +46,17 @@ from vq.broker.transactions.notes import (
     decode_note,
     encode_note,
     piece_bytes,
+)
+from vq.broker.transactions.requests import (
+    check_client,
+    check_group,
+    check_request,
+    part_status_of,
+    pieces_of,
+    plan_of,
+    response_of,
+    state_of,
+    status_of,
 )
 from vq.clock import Clock
 from vq.coordination.groups import decisions
@@ -60,16 +67,13 @@ from vq.errors import (
     Busy,
     CoordinationError,
     CorruptData,
-    InvalidRequest,
     TransactionRefused,
     VqError,
 )
 from vq.log_lines import get_logger
 from vq.model import TopicPartition, TransactionState
 from vq.remoting import wire_pb2 as wire
-from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
-from vq.shown import shown
-from vq.store.records.record import Record, decode_records, has_tag
+from vq.store.records.record import Record, decode_records
 from vq.tasks import begin_task
 
 __all__ = ["Journal", "JournalCounts"]
@@ -161,16 +165,16 @@ class Journal(JournalReader):
         number, size = request.transaction, len(body)
         if self._held and self._held + size > HELD_BYTES_MAX:
             raise Busy(f"{self._held} bytes of transactions wait until they are noted")
-        _check_request(request, size)
+        check_request(request, size)
         self._held += size
         try:
             largest = await self._outbox.largest({each.topic for each in request.parts})
-            pieces = _pieces_of(request, body, largest)
+            pieces = pieces_of(request, body, largest)
             del body
             ask = Ask(
                 number,
                 request.number,
-                _state_of(request.state),
+                state_of(request.state),
                 bool(pieces),
                 request.client,
                 request.client_epoch,
@@ -186,7 +190,7 @@ class Journal(JournalReader):
         if answer.state is TransactionState.COMMITTED and number in self.ledger.active:
             await self._until_stored(number, request.max_wait_ms / 1_000)
             answer = self.ledger.answer(number)
-        return _response(answer)
+        return response_of(answer)
 
     async def _carry_out(
         self, ask: Ask, pieces: Sequence[PartPiece], request: wire.TransactRequest
@@ -217,7 +221,7 @@ class Journal(JournalReader):
                 min(request.timeout_ms or TIMEOUT_MS, limits.TRANSACTION_TIMEOUT_MS_MAX),
                 request.xid,
                 request.keep,
-                _plan_of(request, now_ms),
+                plan_of(request, now_ms),
                 request.decision,
                 request.decision_version,
             )
@@ -264,7 +268,7 @@ class Journal(JournalReader):
         Raises:
             VqError: That cannot be, or it is not known whether it was done.
         """
-        _check_client(client)
+        check_client(client)
         await self._until_read(client)
         now_ms = self._clock.wall_ms()
         epoch = self.ledger.next_epoch(client, now_ms)
@@ -340,7 +344,7 @@ class Journal(JournalReader):
         if request.again:
             await self._check_again(request.again)
             return wire.CheckResponse(), b""
-        _check_group(request.group)
+        check_group(request.group)
         count = min(request.max_count, limits.CHECKS_PER_ANSWER_MAX)
         waiting = self._desk.wait(session, request.group, request.instance, count)
         numbers: Sequence[int] = ()
@@ -406,7 +410,7 @@ class Journal(JournalReader):
             asked = response.transactions.add(
                 transaction=each.number, check=note.sent, many=each.checks.many
             )
-            asked.parts.extend(map(_part_status, each.parts))
+            asked.parts.extend(map(part_status_of, each.parts))
         self._counts.checks += len(notes)
         return response, b"".join(body for _, body in due)
 
@@ -460,7 +464,7 @@ class Journal(JournalReader):
             if len(response.transactions) == most or room <= 0:
                 response.more = True
                 break
-            status = _status(each, now_ms)
+            status = status_of(each, now_ms)
             status.kept = each.number in self.ledger.kept
             room -= status.ByteSize()
             response.transactions.append(status)
@@ -775,184 +779,8 @@ class Journal(JournalReader):
 _COMMITTED: Final = TransactionState.COMMITTED
 
 
-def _check_request(request: wire.TransactRequest, size: int) -> None:
-    """Return if a request has what it may have, and its body so many bytes.
-
-    Raises:
-        InvalidRequest: It has not.
-    """
-    if not request.transaction or request.transaction > 2**63 - 1:
-        raise InvalidRequest(f"{request.transaction} is no number of a transaction")
-    if request.client:
-        _check_client(request.client)
-    if request.HasField("checks"):
-        _check_checks(request)
-    if len(request.xid) > limits.XID_CHARS_MAX:
-        raise InvalidRequest(
-            f"xid {shown(request.xid)} has {len(request.xid)} characters; at most "
-            f"{limits.XID_CHARS_MAX} are allowed"
-        )
-    if size > limits.TRANSACT_BYTES_MAX:
-        raise InvalidRequest(
-            f"{size} bytes in one request; at most {limits.TRANSACT_BYTES_MAX} are allowed: "
-            "send the parts of a larger transaction in several ones"
-        )
-    if request.decision and (
-        decisions.NAME.fullmatch(request.decision) is None
-        or request.state != TransactionState.PREPARED
-    ):
-        raise InvalidRequest(
-            f"decision node {shown(request.decision)}: a transaction that is prepared may have "
-            "one, whose name is 16 hexadecimal digits"
-        )
-    if len(request.by) > limits.NAME_CHARS_MAX or request.by in {TIME_OUT, FENCED, UNDECIDED}:
-        raise InvalidRequest(f"{shown(request.by)} is no name of somebody who decides")
-    if len(request.parts) > limits.TRANSACTION_PARTS_MAX:
-        raise InvalidRequest(
-            f"{len(request.parts)} parts in one request; at most {limits.TRANSACTION_PARTS_MAX} "
-            "are allowed"
-        )
-    if len({each.index for each in request.parts}) < len(request.parts):
-        raise InvalidRequest("a part comes twice in one request")
-    for part in request.parts:
-        id = part.topic_id
-        if not limits.is_valid_name(part.topic) or (id and not limits.is_topic_id(id)):
-            raise InvalidRequest(f"{shown(part.topic)} is no name of a topic, or its id is none")
-
-
-def _pieces_of(
-    request: wire.TransactRequest, body: bytes, largest: Mapping[str, int]
-) -> list[PartPiece]:
-    """Return the parts of a request, cut so that each goes into a note.
-
-    Args:
-        request, body: The request.
-        largest: Bytes of a message that a topic takes.
-
-    Raises:
-        VqError: They are not what the request says.
-    """
-    pieces: list[PartPiece] = []
-    at = 0
-    for part in request.parts:
-        data = body[at : at + part.size]
-        at += part.size
-        check_batch(
-            data,
-            record_count=part.record_count,
-            crc=part.crc,
-            max_message_bytes=largest.get(part.topic, limits.MESSAGE_BYTES_MAX),
-        )
-        to = TopicPartition(part.topic, part.partition)
-        if to.topic == TRANSACTIONS_TOPIC or (
-            to.topic == DELAYED_TOPIC and has_tag(data, NOTE_TAG)
-        ):
-            raise InvalidRequest(f"messages of a transaction for {to}, to which only brokers write")
-        messages = part.record_count
-        for begin in range(0, len(data), PIECE_BYTES):
-            cut = data[begin : begin + PIECE_BYTES]
-            pieces.append(
-                PartPiece(request.transaction, part.index, to, part.topic_id, messages, cut)
-            )
-            messages = 0
-    if at != len(body):
-        raise InvalidRequest(f"the parts have {at} bytes, the body has {len(body)}")
-    return pieces
-
-
-def _plan_of(request: wire.TransactRequest, now_ms: int) -> CheckPlan | None:
-    checks = request.checks
-    if request.state != TransactionState.PREPARED or not request.HasField("checks"):
-        return None
-    next_ms = now_ms + checks.after_ms
-    return CheckPlan(checks.group, checks.interval_ms, checks.most, checks.many, 0, next_ms)
-
-
 def _check_of(found: JournaledTransaction, now_ms: int) -> Checked:
     """Return the note that a check of it is sent."""
     plan = found.checks
     assert plan is not None
     return Checked(found.number, plan.sent + 1, now_ms + plan.interval_ms)
-
-
-def _state_of(state: int) -> TransactionState:
-    try:
-        return TransactionState(state)
-    except ValueError:
-        raise InvalidRequest(f"{state} is no state of a transaction") from None
-
-
-def _check_client(client: str) -> None:
-    if not 1 <= len(client) <= limits.TRANSACTIONAL_ID_CHARS_MAX:
-        raise InvalidRequest(
-            f"transactional id {shown(client)} has {len(client)} characters; 1 to "
-            f"{limits.TRANSACTIONAL_ID_CHARS_MAX} are allowed"
-        )
-
-
-def _check_group(group: str) -> None:
-    if not limits.is_valid_name(group):
-        raise InvalidRequest(f"{shown(group)} is no name of a producer group")
-
-
-def _check_checks(request: wire.TransactRequest) -> None:
-    """Return if a request says rightly how a half message is checked, or for whom it decides.
-
-    Raises:
-        InvalidRequest: It does not.
-    """
-    checks = request.checks
-    _check_group(checks.group)
-    if request.state != TransactionState.PREPARED:
-        return
-    least_ms, most_ms = int(limits.CHECK_S_MIN * 1_000), int(limits.CHECK_S_MAX * 1_000)
-    for name, value, least, most in (
-        ("after_ms", checks.after_ms, least_ms, most_ms),
-        ("interval_ms", checks.interval_ms, least_ms, most_ms),
-        ("most", checks.most, 1, limits.CHECKS_MAX),
-        ("number", request.number, 0, 0),  # an answer to a producer has all of it
-    ):
-        if not least <= value <= most:
-            raise InvalidRequest(f"{name} = {value} of a half message is outside [{least}, {most}]")
-
-
-def _response(answer: Answer) -> wire.TransactResponse:
-    return wire.TransactResponse(
-        state=int(answer.state),
-        offsets=list(answer.offsets),
-        by=answer.by,
-        stored=answer.stored,
-    )
-
-
-def _status(each: JournaledTransaction, now_ms: int) -> wire.TransactionStatus:
-    status = wire.TransactionStatus(
-        transaction=each.number,
-        state=int(each.state),
-        by=each.by,
-        client=each.client,
-        client_epoch=each.client_epoch,
-        xid=each.xid,
-        begun_ms=each.begun_ms,
-        ends_ms=each.ends_ms,
-        decided_ms=each.decided_ms,
-        parts=map(_part_status, each.parts),
-    )
-    if each.checks is not None:
-        status.checks.group = each.checks.group
-        status.checks.sent, status.checks.most = each.checks.sent, each.checks.most
-        if each.state is TransactionState.PREPARED:  # otherwise nobody is asked any more
-            status.checks.next_ms = each.checks.next_ms
-            status.checks.parked = each.is_parked(now_ms)
-    return status
-
-
-def _part_status(part: JournaledPart) -> wire.TransactionPartStatus:
-    return wire.TransactionPartStatus(
-        topic=part.to.topic,
-        partition=part.to.partition,
-        messages=part.messages,
-        size=part.size,
-        stored=part.stored,
-        offset=part.offset,
-    )

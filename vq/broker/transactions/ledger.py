@@ -16,6 +16,7 @@ prepared, or if it commits one that decides for other resources, too (``keep``).
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from vq import limits
@@ -68,6 +69,7 @@ PIECES_MAX: Final = 200_000
 #: Decisions that are kept until they are forgotten, and the parts of these.
 KEPT_MAX: Final = 10_000
 KEPT_PARTS_MAX: Final = 100_000
+_STORED: Final = attrgetter("stored")
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ class JournaledTransaction:
     @property
     def is_stored(self) -> bool:
         """Whether all its parts are."""
-        return all(each.stored for each in self.parts)
+        return all(map(_STORED, self.parts))
 
 
 class Ask(NamedTuple):
@@ -340,7 +342,7 @@ class TransactionLedger:
         client = self._clients.get(step.client)
         if client is not None:
             client.used_ms = max(client.used_ms, step.at_ms)
-        if found.state in _DECIDED or (step.is_automatic and found.state is not OPEN):
+        if found.state in _DECIDED or (found.state is not OPEN and step.is_automatic):
             return None  # the first decision counts
         found.requests, found.state = step.request, step.state
         if step.state is PREPARED and step.decision:

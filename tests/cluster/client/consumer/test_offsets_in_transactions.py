@@ -73,6 +73,62 @@ async def committed(cluster: MemoryCluster) -> int:
         return (await consumer.get_offset("t")).get(IN, 0)
 
 
+async def test_what_is_refused_leaves_no_decision_node(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often offsets alone are tried that are too far ahead of a message that is held."""
+    monkeypatch.setattr("vq.client.consumer.group.taken.AHEAD_MAX", 1)
+    producer = await factory.create_producer()
+    held, refused, done = asyncio.Event(), [], set()
+
+    async def listener(message: Message) -> None:
+        if message.content == ALL[0]:
+            await held.wait()
+        try:
+            async with producer.transaction():
+                await producer.send_offsets(consumer)
+        except Busy:
+            refused.append(message.content)
+            raise
+        done.add(message.content)
+
+    consumer = await member(
+        factory, mode="concurrent", max_attempts=1_000, retry_backoff=(0.1, 0.2), workers=16
+    )
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: len(refused) > 50)
+    assert len(await decisions(cluster)) <= 16  # as many as were under way at a time
+    held.set()
+    await until(lambda: len(done) == len(ALL))
+
+
+async def test_what_cannot_be_prepared_leaves_no_decision_node(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try of a transaction with messages and offsets uses the node of the one before."""
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=0.5))
+    refused: list[VqError] = []
+
+    async def listener(message: Message) -> None:
+        try:
+            await (await transform(producer, consumer, [message])).commit()
+        except VqError as error:
+            refused.append(error)
+            raise
+
+    consumer = await member(factory, max_attempts=1_000, retry_backoff=(0.1, 0.2))
+    with monkeypatch.context() as patch:
+        patch.setattr("vq.broker.transactions.ledger.UNDECIDED_MAX", 0)
+        await consumer.subscribe("t", listener=listener).start()
+        await until(lambda: len(refused) > 20)
+        assert len(await decisions(cluster)) <= 8  # one for each journal that was tried
+
+    async def is_done() -> bool:
+        return len(await stored(cluster)) == len(ALL)
+
+    await until_true(is_done)
+
+
 async def decisions(cluster: MemoryCluster) -> list[str]:
     """The paths of all decision nodes."""
     async with started(cluster, seed=96) as other:

@@ -101,6 +101,9 @@ class TakenMessages:
         group, member: Of the member.
         in_hand: The messages, by partition.
         give_back: Called once it has ended, with whether the messages are finished.
+
+    Attributes:
+        was_tried: ZooKeeper was asked to commit; before, its node is as it was.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class TakenMessages:
         self._roll_back: Callable[[str], None] = lambda _: None
         self._node: DecisionNode | None = None
         self._number = 0
+        self.was_tried = False
 
     def of(self, transaction: object, roll_back: Callable[[str], None]) -> None:
         """Note which transaction has it, and how to roll that back while it is open. Any thread.
@@ -229,10 +233,10 @@ class TakenMessages:
             tries += 1
             try:
                 async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
-                    done = await self._offsets.commit_with(
-                        [self._commit_of(each) for each in self.in_hand],
-                        node.decide(number, self.group, self.member),
-                    )
+                    offsets = [self._commit_of(each) for each in self.in_hand]
+                    self.was_tried = True
+                    decision = node.decide(number, self.group, self.member)
+                    done = await self._offsets.commit_with(offsets, decision)
             except TimeoutError as error:
                 raise OutcomeUnknown("the offsets may be committed: no answer in time") from error
             except ConnectionLost as error:

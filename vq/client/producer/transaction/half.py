@@ -115,7 +115,18 @@ class HalfMessage:
             TransactionRefused: Somebody else has decided otherwise.
         """
         core = self._core
-        resolution = resolution_of(returned, "execute") if error is None else UNKNOWN
+        resolution = UNKNOWN
+        if error is None:
+            try:
+                resolution = resolution_of(returned, "execute")
+            except InvalidArgument as why:
+                error = why
+                logger.error(
+                    "execute returned no decision, the half message is checked later",
+                    transaction=core.number,
+                    producer_group=self._group,
+                    error=why,
+                )
         if resolution is UNKNOWN:
             core.let_go()
             return HalfResult(core.number, TransactionState.PREPARED, error=error)
@@ -141,17 +152,19 @@ class HalfMessage:
 
 
 def resolution_of(returned: object, what: str) -> TransactionResolution:
-    """Return what a listener has returned; anything else counts as unknown, and is logged."""
+    """Return what a listener has returned.
+
+    Raises:
+        InvalidArgument: It is something else, and counts as unknown.
+    """
     if isinstance(returned, TransactionResolution):
         return returned
     if inspect.iscoroutine(returned):
         returned.close()
-    logger.error(
-        "transaction listener returned neither COMMIT nor ROLLBACK nor UNKNOWN",
-        function=what,
-        returned=shown(returned),
+    raise InvalidArgument(
+        f"{what} of the transaction_listener returned {shown(returned)}; it counts as vq.UNKNOWN: "
+        "return vq.COMMIT, vq.ROLLBACK or vq.UNKNOWN"
     )
-    return UNKNOWN
 
 
 def _listed(given: object) -> list[Message]:

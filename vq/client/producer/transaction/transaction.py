@@ -46,6 +46,7 @@ from vq.errors import (
     TransactionRefused,
     VqError,
 )
+from vq.log_lines import get_logger
 from vq.model import Message, SendResult, TopicPartition, TransactionState, Xid
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
@@ -58,6 +59,8 @@ from vq.reserved import TRANSACTIONS_TOPIC
 from vq.tasks import begin_task
 
 __all__ = ["TransactionCore", "Transactions"]
+
+logger = get_logger(__name__)
 
 #: Of the time for a try, a broker may wait so much until all is stored.
 _WAIT_SHARE: Final = 0.8
@@ -142,7 +145,9 @@ class Transactions:
         if xid is not None and self.config.transactional_id is not None:
             raise InvalidState(
                 "a producer with a transactional_id has no transactions with names of their own: "
-                "each of the two says in which journal a transaction is"
+                "each of the two says in which journal a transaction is",
+                hint="vq.distributed, vq.datamanager and tpc_begin give names: create another "
+                "producer for them, without a transactional_id",
             )
         begun = self.begin_apart(xid, number, keep=keep)
         others = (e for e in _CURRENT.get() if e.awaits_end and e.producer is not self)
@@ -211,8 +216,13 @@ class Transactions:
             why: What each message is told.
             ending: Nobody will end what is being ended, either.
         """
-        for each in list(self._unended):
-            each.give_up(why, ending=ending)
+        given_up = [each.give_up(why, ending=ending) for each in list(self._unended)]
+        if any(given_up):
+            logger.warning(
+                "producer closes, and its open transactions are rolled back",
+                transactions=sum(map(bool, given_up)),
+                messages=sum(given_up),
+            )
 
     def abandon_in_child(self, why: str) -> None:
         """Fail all messages in the child of a fork; see ``ProducerCore.abandon_in_child``."""
@@ -648,7 +658,12 @@ class TransactionCore:
         node = moving.node
         assert node is not None
         if self._requests:
-            await self._send_all(deadline)
+            try:
+                await self._send_all(deadline)
+            except VqError:
+                if self._stage is _Stage.ROLLED_BACK:  # it was not prepared, so nobody has the node
+                    self.producer.nodes.give_back(node)
+                raise
         before, self._may_be_decided = self._may_be_decided, True
         try:
             await moving.offsets.commit(node, self.number, deadline)
@@ -662,6 +677,8 @@ class TransactionCore:
                 request = self._request(TransactionState.ROLLED_BACK, self._sent)
                 with contextlib.suppress(VqError):  # otherwise the journal finds out by itself
                     await self._ask(request, b"", min(deadline, self._until(_TOLD_S)))
+            else:
+                await self.producer.nodes.refused(node, was_tried=moving.offsets.was_tried)
             self._roll_back(error)
             raise
         self._may_be_decided = False
@@ -941,13 +958,14 @@ class TransactionCore:
         self._requests.clear()  # whoever keeps it keeps no second copy of its messages
         self._bodies.clear()
 
-    def give_up(self, why: str, *, ending: bool) -> None:
-        """See ``Transactions.give_up``."""
+    def give_up(self, why: str, *, ending: bool) -> int:
+        """See ``Transactions.give_up``; return how many messages are rolled back."""
         rolled_back = NotSent(f"{why}; its transaction is rolled back")
         if self._end_open(rolled_back, _Stage.GIVEN_UP):
-            return
+            return self._collected.messages
         if ending or self._stage in {_Stage.PREPARED, _Stage.IN_DOUBT}:
             self._collected.fail(TransactionInDoubt(f"{why}: its transaction may be committed"))
+        return 0
 
     def give_up_late(self, now: float) -> bool:
         """Give it up if its time is over; whether it is."""

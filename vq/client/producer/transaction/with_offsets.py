@@ -22,9 +22,19 @@ from vq.errors import CoordinationError
 
 __all__ = ["DecisionNodes", "MovedOffsets", "Moving"]
 
+#: To remove the node of a transaction that was refused: who is told that waits no longer.
+_DROPPED_WITHIN_S: Final = 1.0
+
 
 class MovedOffsets(Protocol):
-    """Messages in hand of a consumer, whose offsets are moved with a transaction."""
+    """Messages in hand of a consumer, whose offsets are moved with a transaction.
+
+    Attributes:
+        was_tried: See ``client.consumer.group.taken``.
+    """
+
+    @property
+    def was_tried(self) -> bool: ...
 
     def of(self, transaction: object, roll_back: Callable[[str], None]) -> None:
         """Note which transaction has them, and how to roll it back while it is open.
@@ -87,6 +97,20 @@ class DecisionNodes:
         """Have another transaction use a node; the journal has noted the commit of the last one."""
         since = self._cluster.clock.monotonic()
         self._idle.setdefault(node.journal, []).append((since, node))
+
+    async def refused(self, node: DecisionNode, *, was_tried: bool) -> None:
+        """Have nothing left of a transaction that was refused, and that nobody can commit.
+
+        Args:
+            node: Of the transaction.
+            was_tried: ZooKeeper was asked; otherwise the node is as it was, and used again.
+        """
+        if not was_tried:
+            self.give_back(node)
+            return
+        with contextlib.suppress(CoordinationError, TimeoutError):  # otherwise it is swept
+            async with asyncio.timeout(_DROPPED_WITHIN_S):
+                await drop_decision(self._cluster.coordinator, node)
 
     async def close(self) -> None:
         """Remove them; what cannot be removed now is swept by the journals later."""
