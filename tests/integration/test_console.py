@@ -177,6 +177,14 @@ def test_a_dead_letter_is_sent_again(browser, console, cluster) -> None:
         assert gone.wait(30)
 
 
+def drag(page: Page, begin, end) -> None:
+    """Drag with the mouse, in many small steps, as a hand does."""
+    page.mouse.move(begin["x"] + begin["width"] / 2, begin["y"] + begin["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(end["x"] + end["width"] / 2, end["y"] + end["height"] / 2, steps=20)
+    page.mouse.up()
+
+
 def placements(cluster) -> dict[int, str]:
     """Return the group of each partition of the topic ``flow``."""
     described = cluster.vq_json("topic", "describe", "flow")
@@ -206,7 +214,7 @@ def test_a_partition_is_dragged_while_messages_flow(browser, console, cluster) -
             page.goto(f"{console}/allocation?topic=flow")
             chip = page.locator(f'[data-topic="flow"][data-group="{source}"] [data-partition="0"]')
             slot = page.locator(f'[data-topic="flow"][data-group="{target}"]')
-            chip.drag_to(slot)
+            drag(page, chip.bounding_box(), slot.bounding_box())
             expect(page.get_by_label("Moves", exact=True)).to_have_value(f"flow/0 {target}")
             page.locator("#by-hand").get_by_role("button", name="Preview").click()
             stale = page.url

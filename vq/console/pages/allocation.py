@@ -460,7 +460,10 @@ async def APPLY(context: PageContext) -> Response:
     pause_s = number_of(context.form, "pause_s") or 0.0
     database = context.console.database
 
+    site = context.site
+
     async def ended(job: LongAct) -> None:
+        site.allocation = None  # what it says of places is not so any more
         state = "failed" if job.error else str(getattr(job.result, "state", "done"))
         values = {"state": state, "outcome": text_of(job.error or job.result)}
         await database.run(
@@ -483,6 +486,7 @@ async def APPLY(context: PageContext) -> Response:
 async def RUN(context: PageContext) -> Response:
     """End the plan that is carried out, or go on with one whose process is gone."""
     act, plan = context.form.get("act", ""), context.form.get("plan", "") or None
+    context.site.allocation = None
     if act == "cancel":
         run = await context.run("cancel_allocation", plan)
         context.say(N_("Plan %(plan)s: %(state)s"), plan=run.plan, state=run.state)
