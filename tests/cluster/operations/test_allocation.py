@@ -26,14 +26,13 @@ from vq.operations.allocation.applying import (
     PlanOutdated,
     apply_allocation,
     cancel_allocation,
-    describe_allocation,
-    list_allocations,
     resume_allocation,
 )
 from vq.operations.allocation.goals import AllocationGoals, LoadGoal
 from vq.operations.allocation.measuring import group_loads, measure_allocation
 from vq.operations.allocation.planning import allocation_changes, plan_allocation
 from vq.operations.allocation.plans import AllocationPlan
+from vq.operations.allocation.runs import describe_allocation, list_allocations
 from vq.operations.brokers.draining import drain_group
 from vq.operations.partitions.placements import Move, carry_out, move_all, plan_moves, seal
 
