@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from vq.operations.allocation.advisor import judge, propose
     from vq.operations.allocation.applying import (
         AllocationBusy,
-        AllocationRun,
         MovedMeanwhile,
         PlanOutdated,
-        RunMove,
     )
     from vq.operations.allocation.board import BrokenGoal, GoalScore
     from vq.operations.allocation.changes import PlanChange
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
         KeptLoad,
         PlannedTopic,
     )
+    from vq.operations.allocation.runs import AllocationRun, RunMove
     from vq.operations.archives.archive_runs import (
         ArchiveNodeRun,
         ArchiveRun,
@@ -159,10 +158,8 @@ _HOMES = {
     "vq.operations.allocation.advisor": ("judge", "propose"),
     "vq.operations.allocation.applying": (
         "AllocationBusy",
-        "AllocationRun",
         "MovedMeanwhile",
         "PlanOutdated",
-        "RunMove",
     ),
     "vq.operations.allocation.board": ("BrokenGoal", "GoalScore"),
     "vq.operations.allocation.changes": ("PlanChange",),
@@ -182,6 +179,7 @@ _HOMES = {
         "KeptLoad",
         "PlannedTopic",
     ),
+    "vq.operations.allocation.runs": ("AllocationRun", "RunMove"),
     "vq.coordination.tree.values.allocations": ("FailedMove",),
     "vq.operations.archives.archive_runs": (
         "ArchiveNodeRun",

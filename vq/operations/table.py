@@ -6,6 +6,7 @@ on what, and the command that does it. ``vq.Admin``, ``vq.aio.Admin`` and the pa
 """
 
 from vq.operations.allocation import applying, measuring, planning
+from vq.operations.allocation import runs as allocation_runs
 from vq.operations.archives import archive_runs, archives
 from vq.operations.brokers import (
     blocks,
@@ -76,9 +77,11 @@ class Operations:
     apply_allocation = row(applying.apply_allocation, ACT, MANAGE, CLUSTER, "balance apply")
     resume_allocation = row(applying.resume_allocation, ACT, MANAGE, CLUSTER, "balance resume")
     cancel_allocation = row(applying.cancel_allocation, ACT, MANAGE, CLUSTER, "balance cancel")
-    list_allocations = row(applying.list_allocations, ASK, DESCRIBE, CLUSTER, "balance progress")
+    list_allocations = row(
+        allocation_runs.list_allocations, ASK, DESCRIBE, CLUSTER, "balance progress"
+    )
     describe_allocation = row(
-        applying.describe_allocation, ASK, DESCRIBE, CLUSTER, "balance progress"
+        allocation_runs.describe_allocation, ASK, DESCRIBE, CLUSTER, "balance progress"
     )
 
     # Consumer groups

@@ -10,12 +10,13 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import cluster_client, factory_of, started
 from support.consumers import consumer_of
-from support.waiting import WAIT_S, until_true
+from support.waiting import WAIT_S, until, until_true
 
 from vq import Message
 from vq.client.cluster import ClusterClient
-from vq.coordination.leases.leases import ALLOCATION, read_holder
+from vq.coordination.leases.leases import ALLOCATION, JobLease, read_holder
 from vq.coordination.topics import topics
+from vq.coordination.tree.coordinator import BadVersion
 from vq.coordination.tree.values.allocations import AllocationState
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import TopicPartition
@@ -25,16 +26,15 @@ from vq.operations.allocation.applying import (
     PlanOutdated,
     apply_allocation,
     cancel_allocation,
-    describe_allocation,
-    list_allocations,
     resume_allocation,
 )
 from vq.operations.allocation.goals import AllocationGoals, LoadGoal
 from vq.operations.allocation.measuring import group_loads, measure_allocation
 from vq.operations.allocation.planning import allocation_changes, plan_allocation
 from vq.operations.allocation.plans import AllocationPlan
+from vq.operations.allocation.runs import describe_allocation, list_allocations
 from vq.operations.brokers.draining import drain_group
-from vq.operations.partitions.placements import Move, move_all, plan_moves, seal
+from vq.operations.partitions.placements import Move, carry_out, move_all, plan_moves, seal
 
 pytestmark = pytest.mark.virtual_time
 
@@ -234,7 +234,7 @@ async def test_another_process_goes_on_where_a_dead_one_stopped(
     async with started(cluster) as client, started(cluster, host="c2", seed=5) as other:
         plan = await all_to_b2(client)
         sealed = asyncio.Event()
-        carry_out, count = applying.carry_out, 0
+        count = 0
 
         async def dies(cluster: ClusterClient, planned: Move, **more: Any) -> int:
             nonlocal count
@@ -256,6 +256,27 @@ async def test_another_process_goes_on_where_a_dead_one_stopped(
         task.cancel()
         cluster.ensemble.reconnect(client.coordinator)
         await asyncio.wait([task])
+
+
+async def test_who_lost_the_lease_finishes_no_move(cluster: MemoryCluster) -> None:
+    """It slept in the middle of a move, and wakes up after another one took the lease."""
+    async with started(cluster) as client, started(cluster, host="c2", seed=5) as other:
+        number = (await places(client)).index("b1")
+        (planned,) = await plan_moves(client, "t", [number], "b2")
+        mine, others = (
+            JobLease(each.coordinator, each.clock, job=ALLOCATION, holder=name, rng=each.rng)
+            for each, name in ((client, "first"), (other, "second"))
+        )
+        mine.start()
+        await until(lambda: mine.fence is not None)
+        check = mine.check()
+        await mine.stop()
+        others.start()
+        await until(lambda: others.fence is not None)
+        with pytest.raises(BadVersion):
+            await carry_out(client, planned, only_if=[check])
+        assert (await places(other))[number] == "b1"
+        await others.stop()
 
 
 async def test_a_dead_process_is_told_as_interrupted_and_can_be_ended(

@@ -17,10 +17,10 @@ from vq.operations.allocation.advisor import judge
 from vq.operations.allocation.applying import (
     apply_allocation,
     cancel_allocation,
-    list_allocations,
     resume_allocation,
 )
 from vq.operations.allocation.measuring import read_allocation
+from vq.operations.allocation.runs import list_allocations
 from vq.operations.partitions import placements as admin
 
 #: The name of this fault. It is not drawn by ``draw_kinds``: seeds have to stay what they are.

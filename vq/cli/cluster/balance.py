@@ -24,26 +24,23 @@ from vq.cli.base.json_schema import (
     some,
 )
 from vq.cli.base.options import Commands, Invocation, Seconds, WholeNumber, command_options
-from vq.cli.base.options import yes_option as with_yes
-from vq.cli.base.text import in_seconds, utc
-from vq.client.cluster import ClusterClient
+from vq.cli.cluster.balance_runs import (
+    PLAN_FILE,
+    apply,
+    cancel,
+    document_in,
+    progress,
+    resume,
+)
 from vq.errors import InvalidArgument
 from vq.model import COMMON_POOL, TopicPartition
-from vq.operations.allocation import applying, measuring
 from vq.operations.allocation import goals as goal_bounds
-from vq.operations.allocation.applying import (
-    AllocationRun,
-    apply_allocation,
-    cancel_allocation,
-    describe_allocation,
-    list_allocations,
-    resume_allocation,
-)
+from vq.operations.allocation import measuring
 from vq.operations.allocation.facts import AllocationFacts, GroupLoad
 from vq.operations.allocation.goals import AllocationGoals, LoadGoal, RequiredLabel
 from vq.operations.allocation.measuring import group_loads, measure_allocation
-from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
-from vq.operations.allocation.planning import allocation_changes, plan_allocation
+from vq.operations.allocation.plan_json import plan_to_json, wanted_moves
+from vq.operations.allocation.planning import plan_allocation
 from vq.operations.allocation.plans import AllocationPlan
 from vq.operations.base.sizes import bytes_text
 
@@ -95,7 +92,6 @@ _SCORE: Final = some(
 _BROKEN: Final = some(
     record(goal=TEXT, group=TEXT, topic=maybe(TEXT), partition=maybe(WHOLE), reason=TEXT)
 )
-_CHANGES: Final = some(record(what=TEXT, name=TEXT, before=TEXT, now=TEXT))
 _PLAN: Final = record(
     v=WHOLE,
     id=TEXT,
@@ -148,26 +144,6 @@ _PLAN: Final = record(
     kept=some(record(group=TEXT, goal=TEXT, reason=TEXT)),
     notes=some(TEXT),
 )
-_RUN: Final = record(
-    plan=TEXT,
-    state=TEXT,
-    source=TEXT,
-    ordered_by=TEXT,
-    started_s=NUMBER,
-    by=TEXT,
-    updated_s=NUMBER,
-    total=WHOLE,
-    done=WHOLE,
-    moving=some(TEXT),
-    failed=some(record(topic=TEXT, partition=WHOLE, error=TEXT)),
-    cancelled_by=maybe(TEXT),
-    error=maybe(TEXT),
-    moves=some(
-        record(**{"topic": TEXT, "partition": WHOLE, "from": TEXT, "to": TEXT}, done=maybe(TRUTH))
-    ),
-)
-
-_PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -431,7 +407,7 @@ def _show_loads(invocation: Invocation, rows: list[dict[str, Any]], by: str) -> 
 @click.option(
     "--from",
     "source",
-    type=_PLAN_FILE,
+    type=PLAN_FILE,
     metavar="FILE",
     help="Judge the moves in the JSON of `vq report capacity`, `vq topic move` or a plan.",
 )
@@ -477,7 +453,7 @@ def plan(
     )
     wanted = [_move(each) for each in moves] or None
     if source is not None:
-        wanted = wanted_moves(_document(source))
+        wanted = wanted_moves(document_in(source))
     found = invocation.call(
         plan_allocation,
         goals,
@@ -516,13 +492,6 @@ def _move(text: str) -> tuple[TopicPartition, str]:
     if not (topic and group and number.isascii() and number.isdecimal()):
         raise click.UsageError(f"{text!r} is not TOPIC-PARTITION=GROUP, such as orders-3=b2")
     return TopicPartition(topic, int(number)), group
-
-
-def _document(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{str(file)!r} is not JSON: {error}") from error
 
 
 def _show_plan(invocation: Invocation, found: AllocationPlan) -> None:
@@ -587,212 +556,7 @@ def _score_text(skew: float | None, excess: float) -> str | None:
     return f"{excess:.0f} beyond even shares" if excess or skew is None else None
 
 
-# apply --------------------------------------------------------------------------------------------
-@balance.command()
-@click.argument("file", type=_PLAN_FILE)
-@click.option(
-    "--at-a-time",
-    type=WholeNumber(min=1, max=applying.AT_A_TIME_MAX),
-    default=1,
-    metavar="N",
-    help="Move N partitions at a time.  [1]",
-)
-@click.option(
-    "--pause",
-    "pause_s",
-    type=Seconds(min=0, max=applying.PAUSE_S_MAX),
-    default=0.0,
-    metavar="SECONDS",
-    help="Wait so long after each move.  [0]",
-)
-@with_yes
-@shows(record(done=TRUTH, changes=_CHANGES, run=maybe(_RUN)))
-@command_options
-def apply(invocation: Invocation, file: Path, at_a_time: int, pause_s: float, yes: bool) -> None:
-    """Carry out a plan of `vq balance plan --save FILE`.
-
-    It is refused if what it rests on has changed: a partition was moved, a topic or a group got
-    another pool, a group drains. Without --yes, that is all that is looked at. A move copies
-    nothing: what is stored stays readable where it is, and producers see one retry. The plan may be
-    applied again after a failure; partitions that are where it wants them stay.
-
-    Exit code 1 unless all moves are made.
-    """
-    wanted = plan_from_json(_document(file))
-    if not yes:
-        changes = invocation.call(allocation_changes, wanted)
-        output = invocation.output
-        rows = [asdict(each) for each in changes]
-        if output.as_json:
-            output.document({"done": False, "changes": rows, "run": None})
-        else:
-            output.table(rows, columns=("what", "name", "before", "now"))
-        if changes:
-            raise CommandFailed(
-                f"{len(changes)} thing(s) have changed since the plan was made; make it again"
-            )
-        invocation.only_planned(f"{len(wanted.moves)} move(s) can be made")
-        return
-
-    async def work(cluster: ClusterClient) -> AllocationRun:
-        return await apply_allocation(
-            cluster, wanted, at_a_time=at_a_time, pause_s=pause_s, on_progress=watch.see
-        )
-
-    watch = _Watch()
-    with invocation.output.progress("moving", watch.done, total=len(wanted.moves)):
-        run = invocation.call(work)
-    if invocation.output.as_json:
-        invocation.output.document({"done": True, "changes": [], "run": _run_json(run)})
-    else:
-        _show_run(invocation, run)
-    _fail_unless_done(run)
-
-
-class _Watch:
-    """Remembers how many moves are made, for the picture of progress."""
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    def see(self, run: AllocationRun) -> None:
-        self._done = run.done
-
-    def done(self) -> int:
-        return self._done
-
-
-@balance.command()
-@click.argument("plan_id", metavar="[PLAN]", required=False)
-@with_yes
-@shows(_RUN)
-@command_options
-def resume(invocation: Invocation, plan_id: str | None, yes: bool) -> None:
-    """Go on with a plan whose process is gone, that failed, or that was cancelled.
-
-    PLAN is its id; without it, the newest one. ZooKeeper has the moves: no file is needed.
-
-    Exit code 1 unless all moves are made.
-    """
-    if not yes:
-        run = invocation.call(describe_allocation, plan_id)
-        _print_run(invocation, run)
-        invocation.only_planned(f"{run.total - run.done} move(s) are left")
-        return
-    run = invocation.call(resume_allocation, plan_id)
-    _print_run(invocation, run)
-    _fail_unless_done(run)
-
-
-@balance.command()
-@click.argument("plan_id", metavar="[PLAN]", required=False)
-@click.option(
-    "--timeout",
-    type=Seconds(min=0, max=3_600),
-    default=60.0,
-    help="Wait so long for moves that have begun.  [60]",
-)
-@shows(_RUN)
-@command_options
-def cancel(invocation: Invocation, plan_id: str | None, timeout: float) -> None:
-    """End a plan that is carried out: moves that have begun are finished, no other begins.
-
-    What was moved stays where it is. PLAN is the id; without it, the newest one.
-
-    Exit code 1 if moves are still on their way after --timeout.
-    """
-    run = invocation.call(cancel_allocation, plan_id, timeout=timeout)
-    _print_run(invocation, run)
-    if not run.has_ended:
-        raise CommandFailed(
-            f"plan {run.plan} has not ended after {timeout:g} s; `vq balance progress` shows it"
-        )
-
-
-@balance.command()
-@click.argument("plan_id", metavar="[PLAN]", required=False)
-@click.option("--all", "show_all", is_flag=True, help="Show the last ten plans, without moves.")
-@shows(_RUN, all=some(_RUN))
-@command_options
-def progress(invocation: Invocation, plan_id: str | None, show_all: bool) -> None:
-    """Show how far a plan is that is carried out, or how it ended.
-
-    PLAN is its id; without it, the newest one.
-    """
-    if show_all and plan_id is not None:
-        raise click.UsageError("give PLAN or --all, not both")
-    if not show_all:
-        _print_run(invocation, invocation.call(describe_allocation, plan_id))
-        return
-    found = invocation.call(list_allocations)
-    if invocation.output.as_json:
-        invocation.output.document([_run_json(each) for each in found])
-    else:
-        invocation.output.table(
-            [_run_row(each) for each in found],
-            columns=("plan", "state", "done", "total", "started", "ordered_by"),
-        )
-
-
-def _run_row(run: AllocationRun) -> dict[str, Any]:
-    started = utc(run.started_ms) if run.started_ms else None
-    return {**asdict(run), "started": started}
-
-
-def _print_run(invocation: Invocation, run: AllocationRun) -> None:
-    if invocation.output.as_json:
-        invocation.output.document(_run_json(run))
-    else:
-        _show_run(invocation, run)
-
-
-def _show_run(invocation: Invocation, run: AllocationRun) -> None:
-    output = invocation.output
-    values = {**_run_row(run), "moving": ", ".join(run.moving) or "nothing"}
-    shown = ["plan", "state", "source", "ordered_by", "started", "by", "done", "total", "moving"]
-    output.record(values, shown=shown)
-    for each in run.failed:
-        output.remark(f"{each.topic}-{each.partition} was not moved: {each.error}")
-    if run.cancelled_by:
-        output.remark(f"{run.cancelled_by} ended it")
-    if run.error:
-        output.remark(run.error)
-
-
-def _run_json(run: AllocationRun) -> dict[str, Any]:
-    return {
-        "plan": run.plan,
-        "state": run.state,
-        "source": run.source,
-        "ordered_by": run.ordered_by,
-        "started_s": in_seconds(run.started_ms),
-        "by": run.by,
-        "updated_s": in_seconds(run.updated_ms),
-        "total": run.total,
-        "done": run.done,
-        "moving": list(run.moving),
-        "failed": [
-            {"topic": each.topic, "partition": each.partition, "error": each.error}
-            for each in run.failed
-        ],
-        "cancelled_by": run.cancelled_by or None,
-        "error": run.error or None,
-        "moves": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "from": each.source,
-                "to": each.target,
-                "done": each.done,
-            }
-            for each in run.moves
-        ],
-    }
-
-
-def _fail_unless_done(run: AllocationRun) -> None:
-    if run.state != "done":
-        raise CommandFailed(
-            f"plan {run.plan} is {run.state}: {run.done} of {run.total} move(s) are made; "
-            "`vq balance resume` goes on with it"
-        )
+balance.add_command(apply)
+balance.add_command(progress)
+balance.add_command(cancel)
+balance.add_command(resume)

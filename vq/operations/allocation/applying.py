@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from vq.backoff import Backoff
@@ -51,28 +51,28 @@ from vq.model import TopicPartition, check_timeout
 from vq.operations.allocation.changes import PlanChange, changes_since
 from vq.operations.allocation.measuring import read_allocation
 from vq.operations.allocation.plans import AllocationPlan
+from vq.operations.allocation.runs import (
+    AllocationListener,
+    AllocationRun,
+    describe_allocation,
+    need_order,
+    run_of,
+)
 from vq.operations.base.who import who
 from vq.operations.partitions.placements import carry_out, plan_moves
 from vq.shown import shown
 
 __all__ = [
     "AllocationBusy",
-    "AllocationListener",
-    "AllocationRun",
     "MovedMeanwhile",
     "PlanOutdated",
-    "RunMove",
     "apply_allocation",
     "cancel_allocation",
-    "describe_allocation",
-    "list_allocations",
     "resume_allocation",
 ]
 
 logger = get_logger(__name__)
 
-#: The state of a run whose process is gone.
-INTERRUPTED: Final = "interrupted"
 #: Partitions that move at a time.
 AT_A_TIME_MAX: Final = 64
 PAUSE_S_MAX: Final = 3_600.0
@@ -122,133 +122,6 @@ class AllocationBusy(InvalidState):
 
 class MovedMeanwhile(InvalidState):
     """A partition of a plan was moved by somebody else; the plan leaves it there."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunMove:
-    """A move of a plan that is carried out; ``done`` is None where that is not known."""
-
-    topic: str
-    partition: int
-    source: str
-    target: str
-    done: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationRun:
-    """A plan that is carried out, or was.
-
-    Attributes:
-        plan: Its id.
-        state: ``running``; ``interrupted``: its process is gone, and another one may go on;
-            ``done``; ``failed``: a move could not be made; ``cancelled``; ``unreadable``.
-        source: Where the plan is from.
-        ordered_by, started_ms: Who ordered it, and when, in milliseconds since 1970.
-        by, updated_ms: Who carries it out, or did last, and when it told so.
-        total, done: Its moves, and how many are made.
-        moving: Partitions on their way, as ``orders-3``.
-        failed: Moves that could not be made: topic, partition, error.
-        cancelled_by: Who wants it to end; "": nobody.
-        moves: Each of its moves; empty in lists.
-        error: Why it cannot be read; "": it can.
-    """
-
-    plan: str
-    state: str
-    source: str = ""
-    ordered_by: str = ""
-    started_ms: int = 0
-    by: str = ""
-    updated_ms: int = 0
-    total: int = 0
-    done: int = 0
-    moving: tuple[str, ...] = ()
-    failed: tuple[FailedMove, ...] = ()
-    cancelled_by: str = ""
-    moves: tuple[RunMove, ...] = ()
-    error: str = ""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nobody moves anything by it now."""
-        return self.state != AllocationState.RUNNING
-
-
-#: Called with the run as it is.
-AllocationListener = Callable[[AllocationRun], object]
-
-
-# Asking -----------------------------------------------------------------------------------------
-async def list_allocations(cluster: ClusterClient) -> list[AllocationRun]:
-    """Return the plans that are or were carried out, the last ten, the newest first."""
-    found = await allocations.read_orders(cluster.coordinator)
-    is_held = await read_holder(cluster.coordinator, ALLOCATION) is not None
-    return [_run(each, is_held=is_held) for each in found]
-
-
-async def describe_allocation(cluster: ClusterClient, plan: str | None = None) -> AllocationRun:
-    """Return a plan that is or was carried out with its moves, and which of them are made.
-
-    ``plan``: its id; None: the newest one. It reads the placements of its partitions.
-
-    Raises:
-        InvalidArgument: There is none.
-    """
-    known = await _need_order(cluster, plan)
-    is_held = await read_holder(cluster.coordinator, ALLOCATION) is not None
-    run = _run(known, is_held=is_held)
-    if known.order is None:
-        return run
-    order = known.order
-    facts = await read_allocation(cluster, topics={each.topic for each in order.moves})
-    moves = []
-    for each in order.moves:
-        load = facts.partitions.get(TopicPartition(each.topic, each.partition))
-        is_done = None if load is None or load.error else load.group == each.target
-        moves.append(RunMove(each.topic, each.partition, each.source, each.target, is_done))
-    done = sum(each.done is True for each in moves) if run.has_ended else run.done
-    return replace(run, moves=tuple(moves), done=done)
-
-
-async def _need_order(cluster: ClusterClient, plan: str | None) -> KnownOrder:
-    if plan is not None:
-        found = await allocations.read_order(cluster.coordinator, plan)
-        if found is None:
-            raise InvalidArgument(
-                f"no plan {shown(plan)} was carried out, or it is forgotten; "
-                "`vq balance progress --all` lists those that are known"
-            )
-        return found
-    known = await allocations.read_orders(cluster.coordinator)
-    if not known:
-        raise InvalidArgument(
-            "no plan was carried out yet; `vq balance plan --save FILE` makes one"
-        )
-    return known[0]
-
-
-def _run(known: KnownOrder, *, is_held: bool) -> AllocationRun:
-    if known.order is None:
-        return AllocationRun(known.plan, "unreadable", error=known.error)
-    told, order = known.progress, known.order
-    state = str(told.state)
-    if told.state is AllocationState.RUNNING and not is_held:
-        state = INTERRUPTED
-    return AllocationRun(
-        plan=known.plan,
-        state=state,
-        source=order.source,
-        ordered_by=order.by,
-        started_ms=order.started_ms,
-        by=told.by,
-        updated_ms=told.updated_ms,
-        total=len(order.moves),
-        done=told.done,
-        moving=told.moving if state == AllocationState.RUNNING else (),
-        failed=told.failed,
-        cancelled_by="" if known.cancel is None else known.cancel.by,
-    )
 
 
 # Acting -----------------------------------------------------------------------------------------
@@ -365,7 +238,7 @@ async def resume_allocation(
     """
     wait_s = cluster.coordinator.session_timeout_s + _LEASE_S
     async with _leased(cluster, wait_s=wait_s) as lease:
-        known = await _need_order(cluster, plan)
+        known = await need_order(cluster, plan)
         return await _Applying(cluster, lease, known, on_progress).run()
 
 
@@ -383,7 +256,7 @@ async def cancel_allocation(
         InvalidState: It is done.
     """
     bound_s = check_timeout(timeout)
-    known = await _need_order(cluster, plan)
+    known = await need_order(cluster, plan)
     if known.progress.state is AllocationState.CANCELLED:
         return await describe_allocation(cluster, known.plan)
     next_state(known.progress.state, AllocationEvent.CANCEL)
@@ -391,7 +264,7 @@ async def cancel_allocation(
     await allocations.want_end(cluster.coordinator, known.plan, wish)
     deadline = cluster.clock.monotonic() + bound_s
     while cluster.clock.monotonic() < deadline:
-        known = await _need_order(cluster, known.plan)
+        known = await need_order(cluster, known.plan)
         if known.progress.state in {AllocationState.DONE, AllocationState.CANCELLED}:
             break
         if await read_holder(cluster.coordinator, ALLOCATION) is None:
@@ -626,7 +499,7 @@ class _Applying:
             )
             await self._write(resumed=resumed)
         if self._on_progress is not None:
-            self._on_progress(_run(replace(self._known, progress=self._progress), is_held=True))
+            self._on_progress(run_of(replace(self._known, progress=self._progress), is_held=True))
 
     async def _write(self, *, resumed: bool) -> None:
         """Write the progress; wait for the lease again after a lost session.

@@ -37,6 +37,7 @@ class Evening:
         self._gain = _GAIN_MIN * self._mean
         self._order = sorted((self._board.values[name][at], name) for name in members)
         self._steps_left = _STEPS_PER_MOVE * draft.board.goals.moves_max + len(members)
+        self._stuck_high = False  # a group stays above the most, and the reason is told
         # Of another tie than weight: topics are spread where that costs nothing.
         self._spreads = LoadGoal.TOPICS in draft.board.goals.soft
 
@@ -54,6 +55,7 @@ class Evening:
                 steps = self._lowering(source, value)
             if not steps:
                 stuck.add(source)
+                self._stuck_high = True
                 self._draft.keep(source, str(self._goal), self._why_stuck(source, value))
             elif not self._take(steps, source):
                 return
@@ -147,12 +149,8 @@ class Evening:
             step = self._from_high(target, value)
             if step is None:
                 stuck.add(target)
-                self._draft.keep(
-                    target,
-                    str(self._goal),
-                    f"{target} has {self._text(value)}, below {self._text(self._least)}: no "
-                    "partition of a higher group fits there",
-                )
+                if not self._stuck_high:  # else it lacks what that one has too much
+                    self._draft.keep(target, str(self._goal), self._why_low(target, value))
             elif not self._take([step], self._board.at[step.key]):
                 return
 
@@ -205,6 +203,12 @@ class Evening:
 
     def _times(self, value: float) -> str:
         return f"{value / self._mean:.2f} times"
+
+    def _why_low(self, target: str, value: float) -> str:
+        return (
+            f"{target} has {self._text(value)}, below {self._text(self._least)}: no partition of a "
+            "higher group fits there"
+        )
 
     def _why_stuck(self, source: str, value: float) -> str:
         have = (
