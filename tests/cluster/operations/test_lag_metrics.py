@@ -181,6 +181,23 @@ async def test_beyond_the_bound_no_broker_is_asked(client: ClusterClient, asked:
     assert len(asked) == 3
 
 
+async def test_groups_take_turns_within_the_bound(client: ClusterClient, asked: list[Any]) -> None:
+    """Each turn begins behind the last group; a group is whole, and none waits for ever."""
+    last, turns = "", []
+    for _ in range(5):
+        found = await look_at_groups(client, count=False, partitions_max=3, after=last)
+        assert not found.left_out
+        assert list(found.names) == ["g1", "g2", "g3"]
+        assert all(len(each.partitions) == 2 for each in found.groups.values())
+        turns.append(list(found.groups))
+        last = found.last
+    assert turns == [["g1"], ["g2"], ["g3"], ["g1"], ["g2"]]
+    found = await look_at_groups(client, count=False, partitions_max=6, after="g2")
+    assert list(found.groups) == ["g3", "g1", "g2"]
+    found = await look_at_groups(client, count=False, partitions_max=1, after="g1")
+    assert list(found.groups) == ["g2"], "one that is larger than the bound is looked at alone"
+
+
 async def test_a_broker_that_hangs_holds_up_a_look_once(
     client: ClusterClient, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

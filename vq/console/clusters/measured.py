@@ -32,7 +32,7 @@ def measured(facts: SiteFacts) -> dict[str, float]:
     if masters and all(each in facts.loads for each in masters):
         for series in (BYTES_IN, MESSAGES_IN):
             found[series] = sum(found[f"{series} {group}"] for group, _ in masters)
-    for name, lag in facts.lags.groups.items():
+    for name, lag in facts.lags.items():
         if lag.lag_bytes is not None:
             found[f"{LAG_BYTES} {name}"] = lag.lag_bytes
         if lag.lag_s is not None:

@@ -9,6 +9,7 @@ from typing import Final
 from vq.aio.factory import MessageFactory
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
+from vq.console.clusters.lags import SeenGroup, TopicReaders, readers_of, seen
 from vq.coordination.brokers.loads import PublishedLoad, read_loads
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.brokers import BrokerLoad
@@ -17,7 +18,7 @@ from vq.log_lines import get_logger
 from vq.operations.allocation.facts import AllocationFacts
 from vq.operations.cluster.bulk import GroupContract, TopicState, read_contracts, read_topic_states
 from vq.operations.cluster.cluster import ClusterStatus, cluster_status
-from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.group_lags import look_at_groups
 from vq.shown import shown_raised
 from vq.tasks import begin_task
 
@@ -27,6 +28,8 @@ logger = get_logger(__name__)
 BROKERS_S: Final = 2.0
 NAMES_S: Final = 10.0
 LAGS_S: Final = 15.0
+#: Partitions of groups that one look at lags asks brokers about: groups take turns.
+_TURN_PARTITIONS: Final = 2_000
 #: A look may take this share of the time at most: of a large cluster there are fewer looks.
 _SHARE_MAX: Final = 0.05
 _REOPEN_S: Final = 3.0
@@ -57,7 +60,8 @@ class SiteFacts:
         loads: The load that each node has published, by group and node.
         topics: All topics, without their partitions.
         contracts: All consumer groups with what they read.
-        lags: How far behind groups are.
+        lags: How far behind groups are, by name: the last look at each, in turns.
+        readers: The groups of each topic, by what the last looks have found.
     """
 
     brokers_look: Look = field(default_factory=Look)
@@ -67,7 +71,8 @@ class SiteFacts:
     loads: dict[tuple[str, str], BrokerLoad] = field(default_factory=dict)
     topics: list[TopicState] = field(default_factory=list)
     contracts: list[GroupContract] = field(default_factory=list)
-    lags: GroupLags = field(default_factory=GroupLags)
+    lags: dict[str, SeenGroup] = field(default_factory=dict)
+    readers: dict[str, TopicReaders] = field(default_factory=dict)
 
 
 Open = Callable[[MessageFactoryConfig], Awaitable[MessageFactory]]
@@ -107,6 +112,7 @@ class Site:
         self._factory: MessageFactory | None = None
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._last_group = ""
 
     def start(self) -> None:
         """Begin to look."""
@@ -203,12 +209,21 @@ class Site:
         topics, contracts = await asyncio.gather(
             read_topic_states(self.cluster), read_contracts(self.cluster)
         )
-        self.facts.topics, self.facts.contracts = topics, contracts
+        facts = self.facts
+        facts.topics, facts.contracts = topics, contracts
+        facts.readers = readers_of(contracts, facts.lags)
 
     async def _look_at_lags(self) -> None:
-        self.facts.lags = await look_at_groups(
-            self.cluster, count=True, partitions_max=PARTITIONS_MAX
+        found = await look_at_groups(
+            self.cluster, count=True, partitions_max=_TURN_PARTITIONS, after=self._last_group
         )
+        self._last_group = found.last
+        facts = self.facts
+        there = set(found.names)
+        facts.lags = {name: each for name, each in facts.lags.items() if name in there}
+        for name, group in found.groups.items():
+            facts.lags[name] = seen(group, found.time_ms, whole=name not in found.left_out)
+        facts.readers = readers_of(facts.contracts, facts.lags)
 
     async def _close(self) -> None:
         factory, self._factory = self._factory, None

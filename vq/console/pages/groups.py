@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from vq.console.clusters.lags import THRESHOLDS, SeenGroup
 from vq.console.clusters.measured import LAG_BYTES, LAG_S
 from vq.console.clusters.site import SiteFacts
 from vq.console.pages.messages import moment_of
-from vq.console.pages.overview import THRESHOLDS
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.forms import checked_of, confirm, whole_of
@@ -57,15 +57,12 @@ class GroupRow:
     """A group in the list; ``lag`` is what the last look found, None: it was not in it."""
 
     contract: GroupContract
-    lag: GroupDescription | None
-    now_s: float
+    lag: SeenGroup | None
 
     @property
     def verdict(self) -> LagVerdict | None:
         """What is to be thought of it."""
-        if self.lag is None:
-            return None
-        return self.lag.worst_verdict(THRESHOLDS, now_s=self.now_s)
+        return None if self.lag is None else self.lag.verdict
 
     @property
     def state(self) -> StateWord:
@@ -84,8 +81,7 @@ def state_of(verdict: LagVerdict | None) -> StateWord:
 
 def rows_of(facts: SiteFacts) -> list[GroupRow]:
     """Return all groups."""
-    now_s = facts.lags.time_ms / 1000
-    return [GroupRow(each, facts.lags.groups.get(each.group), now_s) for each in facts.contracts]
+    return [GroupRow(each, facts.lags.get(each.group)) for each in facts.contracts]
 
 
 @page("/c/{cluster}/groups")
@@ -118,10 +114,12 @@ async def GROUPS(context: PageContext) -> Response:
             sorts=False,
         ),
         Column("model", N_("Model"), lambda each: each.contract.model),
+        Column("seen", N_("Looked at"), lambda each: each.lag and each.lag.time_ms, Kind.MOMENT),
     ]
+    rows = rows_of(context.site.facts)
     found = table(
         columns,
-        rows_of(context.site.facts),
+        rows,
         Asked.of(context.query),
         empty=N_("There is no consumer group yet. One is made when its first consumer starts."),
         searched=lambda each: f"{each.contract.group} {' '.join(each.contract.topics)}",
@@ -130,14 +128,14 @@ async def GROUPS(context: PageContext) -> Response:
         "groups.html",
         found=found,
         look=context.site.facts.lags_look,
-        left_out=sum(context.site.facts.lags.left_out.values()),
+        unseen=sum(each.lag is None for each in rows),
         live=True,
         command="vq group list",
     )
 
 
 def _progress_columns(context: PageContext, group: GroupDescription) -> list[Column[GroupProgress]]:
-    now_s = context.site.facts.lags.time_ms / 1000
+    now_s = context.site.cluster.clock.wall_ms() / 1000
 
     def state(each: GroupProgress) -> StateWord:
         return state_of(group.verdict_on(each, THRESHOLDS, now_s=now_s))

@@ -7,10 +7,8 @@ from vq.console.clusters.site import SiteFacts
 from vq.console.pages.page import page
 from vq.console.pages.remedies import troubles
 from vq.console.web.context import PageContext
-from vq.operations.groups.lag_rules import VERDICTS, LagThresholds
+from vq.operations.groups.lag_rules import VERDICTS
 from vq.reserved import is_reserved
-
-THRESHOLDS = LagThresholds()
 
 
 @page("/c/{cluster}")
@@ -47,10 +45,9 @@ async def OVERVIEW(context: PageContext) -> Response:
 
 def verdict_counts(facts: SiteFacts) -> dict[str, int]:
     """Return how many groups have which verdict, from the worst on."""
-    now_s = facts.lags.time_ms / 1000
     counts = dict.fromkeys(VERDICTS, 0)
-    for each in facts.lags.groups.values():
-        counts[each.worst_verdict(THRESHOLDS, now_s=now_s).verdict] += 1
+    for each in facts.lags.values():
+        counts[each.verdict.verdict] += 1
     return counts
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from vq.console.clusters.lags import TopicLag, TopicReaders
 from vq.console.clusters.site import SiteFacts
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
@@ -14,7 +15,6 @@ from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.model import Compression, FlushMode, Replication, RetentionPolicy, TopicSettings
 from vq.operations.cluster.bulk import TopicState
-from vq.operations.groups.groups import GroupDescription
 from vq.operations.topics.deletion import DeletedTopic
 from vq.operations.topics.topics import PartitionDescription, Topic
 from vq.reserved import is_reserved
@@ -26,9 +26,7 @@ class TopicRow:
     """A topic in the list, with what the last look found of its groups."""
 
     state: TopicState
-    groups: tuple[str, ...]
-    lag_bytes: int | None
-    lag_s: float | None
+    readers: TopicReaders
 
     @property
     def shown_state(self) -> StateWord:
@@ -46,38 +44,12 @@ class TopicRow:
 
 def rows_of(facts: SiteFacts, *, reserved: bool) -> list[TopicRow]:
     """Return the topics with their groups and the largest lag of these."""
-    readers: dict[str, list[str]] = {}
-    for contract in facts.contracts:
-        for topic in contract.topics:
-            readers.setdefault(topic, []).append(contract.group)
-    lags: dict[str, tuple[int | None, float | None]] = {}
-    for group in facts.lags.groups.values():
-        for topic, lag in lags_by_topic(group).items():
-            before = lags.get(topic, (0, 0.0))
-            lags[topic] = (_most(before[0], lag[0]), _most(before[1], lag[1]))
-    found = []
-    for each in facts.topics:
-        if reserved or not is_reserved(each.topic):
-            names = tuple(sorted(readers.get(each.topic, ())))
-            lag_bytes, lag_s = lags.get(each.topic, (None, None))
-            found.append(TopicRow(each, names, lag_bytes, lag_s))
-    return found
-
-
-def _most(one: Any, other: Any) -> Any:
-    return None if one is None or other is None else max(one, other)
-
-
-def lags_by_topic(group: GroupDescription) -> dict[str, tuple[int | None, float | None]]:
-    """Return the lag of a group by topic, in bytes and seconds; None: not known."""
-    found: dict[str, tuple[int | None, float | None]] = {}
-    for each in group.partitions:
-        total, age = found.get(each.topic, (0, 0.0))
-        found[each.topic] = (
-            None if total is None or each.lag_bytes is None else total + each.lag_bytes,
-            _most(age, each.lag_s),
-        )
-    return found
+    nobody = TopicReaders((), TopicLag())
+    return [
+        TopicRow(each, facts.readers.get(each.topic, nobody))
+        for each in facts.topics
+        if reserved or not is_reserved(each.topic)
+    ]
 
 
 @page("/c/{cluster}/topics")
@@ -93,10 +65,12 @@ async def TOPICS(context: PageContext) -> Response:
         ),
         Column("state", N_("State"), lambda each: each.shown_state, Kind.STATE),
         Column("partitions", N_("Partitions"), lambda each: each.state.partitions, Kind.COUNT),
-        Column("groups", N_("Groups"), lambda each: len(each.groups), Kind.COUNT),
-        Column("lag_bytes", N_("Largest lag"), lambda each: each.lag_bytes, Kind.BYTES),
-        Column("lag_s", N_("Oldest unread"), lambda each: each.lag_s, Kind.DURATION),
-        Column("readers", N_("Read by"), lambda each: each.groups[:5], Kind.LIST, sorts=False),
+        Column("groups", N_("Groups"), lambda each: len(each.readers.groups), Kind.COUNT),
+        Column("lag_bytes", N_("Largest lag"), lambda each: each.readers.lag.lag_bytes, Kind.BYTES),
+        Column("lag_s", N_("Oldest unread"), lambda each: each.readers.lag.lag_s, Kind.DURATION),
+        Column(
+            "readers", N_("Read by"), lambda each: each.readers.groups[:5], Kind.LIST, sorts=False
+        ),
     ]
     reserved = context.query.get("reserved") == "1"
     found = table(
@@ -310,21 +284,26 @@ async def TOPIC(context: PageContext) -> Response:
     name = context.param("topic")
     description = await context.run("describe_topic", name)
     facts = context.site.facts
-    lags = [
-        (each.group, *lags_by_topic(each).get(name, (None, None)), len(each.members))
-        for each in facts.lags.groups.values()
-        if name in each.topics
-    ]
-    groups: list[Column[tuple[str, int | None, float | None, int]]] = [
+    readers = facts.readers.get(name)
+
+    def members(group: str) -> int | None:
+        found = facts.lags.get(group)
+        return None if found is None else found.members
+
+    def lag(group: str) -> TopicLag:
+        found = facts.lags.get(group)
+        return (found and found.topics.get(name)) or TopicLag()
+
+    groups: list[Column[str]] = [
         Column(
             "group",
             N_("Group"),
-            lambda each: each[0],
-            link=lambda each: context.path("groups", each[0]),
+            lambda each: each,
+            link=lambda each: context.path("groups", each),
         ),
-        Column("members", N_("Members"), lambda each: each[3], Kind.COUNT),
-        Column("lag_bytes", N_("Lag"), lambda each: each[1], Kind.BYTES),
-        Column("lag_s", N_("Oldest unread"), lambda each: each[2], Kind.DURATION),
+        Column("members", N_("Members"), members, Kind.COUNT),
+        Column("lag_bytes", N_("Lag"), lambda each: lag(each).lag_bytes, Kind.BYTES),
+        Column("lag_s", N_("Oldest unread"), lambda each: lag(each).lag_s, Kind.DURATION),
     ]
     partitions = table(
         _partition_columns(context),
@@ -342,7 +321,7 @@ async def TOPIC(context: PageContext) -> Response:
         partitions=partitions,
         groups=table(
             groups,
-            lags,
+            readers.groups if readers is not None else (),
             Asked.of(context.query, "g."),
             empty=N_("No consumer group reads it."),
             prefix="g.",
@@ -381,11 +360,11 @@ async def DELETE(context: PageContext) -> Response:
         await context.run("delete_topic", name, now=now, before=plan)
         context.say(N_("Deleted: %(what)s"), what=name)
         return context.go("topics")
-    readers = [each.group for each in context.site.facts.contracts if name in each.topics]
+    readers = context.site.facts.readers.get(name)
     return context.page(
         "topic_delete.html",
         plan=plan,
         name=name,
-        readers=readers,
+        readers=readers.groups if readers is not None else (),
         command=f"vq topic delete {name}",
     )
