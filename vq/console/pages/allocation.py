@@ -21,7 +21,7 @@ from vq.errors import InvalidArgument
 from vq.model import TopicPartition
 from vq.operations.allocation.board import GoalScore
 from vq.operations.allocation.facts import AllocationFacts, GroupLoad, MeasuredPartition
-from vq.operations.allocation.goals import AllocationGoals, LoadGoal
+from vq.operations.allocation.goals import AllocationGoals
 from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
 from vq.operations.allocation.plans import AllocatedGroup, AllocatedMove, AllocationPlan
 from vq.shown import shown
@@ -432,7 +432,6 @@ async def PLAN(context: PageContext) -> Response:
         moves=moves,
         groups=table(_GROUPS, plan.groups, Asked.of(context.query, "g."), prefix="g."),
         scores=scores(plan),
-        is_hand=lambda goal: goal is LoadGoal.TOPICS,
         changes=changes,
         outcome=outcome,
         document=row.plan,
