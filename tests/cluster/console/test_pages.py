@@ -4,12 +4,14 @@ import html
 import re
 
 import pytest
+from support.console import RunningConsole
 from support.waiting import until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
+from vq.console.pages import allocation
 from vq.console.pages.table import PAGES
-from vq.errors import UnknownTopic
+from vq.errors import CoordinationError, UnknownTopic
 from vq.model import Message
 
 HOSTILE = (
@@ -189,3 +191,32 @@ async def test_a_table_is_sorted_cut_searched_and_exported(console) -> None:
     assert re.findall(r">(topic-\d)</a>", page) == ["topic-3", "topic-2", "topic-1"]
     text = (await browser.get(f"{address}&export=csv")).text
     assert text.splitlines()[0].startswith("topic,state,partitions")
+
+
+async def test_a_board_that_is_being_measured_says_so_and_one_that_cannot_be_says_why(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page waits a moment for a measurement; of a large cluster it takes seconds."""
+    browser = console.browser()
+    monkeypatch.setattr(allocation, "_WAIT_S", 0.0)
+    begun = await browser.get("/c/test/allocation")
+    assert begun.headers["refresh"] == "2"
+    assert "being measured" in begun.text
+    await until(lambda: console.site.allocation is not None)
+    shown = await browser.get("/c/test/allocation")
+    assert "refresh" not in shown.headers
+    assert "data-board" in shown.text
+
+    async def fail(*_: object) -> None:
+        raise CoordinationError("ZooKeeper is away")
+
+    console.site.allocation = None
+    monkeypatch.setattr(allocation, "_WAIT_S", 20.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(allocation, "facts_of", fail)
+        failed = await browser.get("/c/test/allocation")
+        assert failed.status_code >= 500
+        assert "ZooKeeper is away" in failed.text
+        again = await browser.get("/c/test/allocation")
+        assert again.status_code >= 500
+    assert "data-board" in (await browser.get("/c/test/allocation")).text

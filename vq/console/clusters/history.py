@@ -4,7 +4,7 @@ A series is a name such as ``bytes_in b1``. Functions on a connection of the dat
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -55,8 +55,12 @@ def store_minute(
     connection: Connection, cluster: str, minute_s: int, values: Mapping[str, list[float]]
 ) -> None:
     """Store a minute; widen what is older, and delete what is too old."""
+    rows: dict[str, Mapping[str, str | float]] = {}
     for series, found in values.items():
-        _store(connection, cluster, series, 60, minute_s, found)
+        name = series[:200]  # long names that begin alike are one series
+        mean = sum(found) / len(found)
+        rows[name] = {"series": name, "mean": mean, "most": max(found), "count": len(found)}
+    _replace(connection, cluster, 60, minute_s, list(rows.values()))
     steps = list(STEPS)
     for step, wider in pairwise(steps):
         if minute_s // wider != (minute_s - 60) // wider:  # an interval has just ended
@@ -72,17 +76,22 @@ def forget_old(connection: Connection, now_s: float) -> None:
         connection.execute(samples.delete().where(old))
 
 
-def _store(
-    connection: Connection, cluster: str, series: str, step: int, begin_s: int, found: list[float]
+def _replace(
+    connection: Connection,
+    cluster: str,
+    step_s: int,
+    begin_s: int,
+    rows: Sequence[Mapping[str, str | float]],
 ) -> None:
-    key = {"cluster": cluster, "series": series[:200], "step_s": step, "time_s": begin_s}
+    """Store an interval with two statements, whatever the number of series.
+
+    Rows of it that are there, of a console that was started again, are replaced.
+    """
+    key = {"cluster": cluster, "step_s": step_s, "time_s": begin_s}
     where = [samples.c[name] == value for name, value in key.items()]
-    connection.execute(samples.delete().where(*where))  # a console that was started again
-    connection.execute(
-        samples.insert().values(
-            **key, mean=sum(found) / len(found), most=max(found), count=len(found)
-        )
-    )
+    connection.execute(samples.delete().where(*where))
+    if rows:
+        connection.execute(samples.insert(), [{**key, **each} for each in rows])
 
 
 def _widen(connection: Connection, cluster: str, step: int, wider: int, begin_s: int) -> None:
@@ -101,22 +110,16 @@ def _widen(connection: Connection, cluster: str, step: int, wider: int, begin_s:
         )
         .group_by(samples.c.series)
     ).all()
-    wide = [samples.c.cluster == cluster, samples.c.step_s == wider, samples.c.time_s == begin_s]
-    connection.execute(samples.delete().where(*wide))
     rows = [
         {
-            "cluster": cluster,
             "series": each.series,
-            "step_s": wider,
-            "time_s": begin_s,
             "mean": float(each.sum) / int(each.times),
             "most": float(each.most),
             "count": int(each.times),
         }
         for each in narrow
     ]
-    if rows:
-        connection.execute(samples.insert(), rows)
+    _replace(connection, cluster, wider, begin_s, rows)
 
 
 def read_series(

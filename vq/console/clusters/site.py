@@ -1,7 +1,6 @@
 """One cluster as the console has it: a client, and what the last looks at it have found."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -86,7 +85,8 @@ class Site:
     """A cluster that the console shows. Loop-bound.
 
     It is there while the cluster is not: ``problem`` says so, and it tries again. ``allocation``
-    has the last measurement of all partitions, and when it was made by the monotonic clock.
+    has the last measurement of all partitions, and when it was made by the monotonic clock;
+    ``measuring`` is the one that is under way.
 
     Args:
         name: What the console calls it.
@@ -106,6 +106,7 @@ class Site:
         self.config = config
         self.facts = SiteFacts()
         self.allocation: tuple[float, AllocationFacts] | None = None
+        self.measuring: asyncio.Task[AllocationFacts] | None = None
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
         self._opened = opened or _open
@@ -120,10 +121,10 @@ class Site:
 
     async def stop(self) -> None:
         """End the looks and the session."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        tasks = [each for each in (self._task, self.measuring) if each is not None]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._close()
 
     @property

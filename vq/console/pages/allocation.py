@@ -1,5 +1,6 @@
 """Topics for broker groups by measured load: a board to move partitions on, an advisor, plans."""
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,13 @@ from vq.operations.allocation.goals import AllocationGoals
 from vq.operations.allocation.plan_json import plan_from_json, plan_to_json, wanted_moves
 from vq.operations.allocation.plans import AllocatedGroup, AllocatedMove, AllocationPlan
 from vq.shown import shown
+from vq.tasks import begin_task
 
 #: A measurement is shown for so long before the page measures again by itself.
 _FRESH_S: Final = 300.0
-_FIRST_WINDOW_S: Final = 1.0
+_FIRST_WINDOW_S: Final = 0.5
+#: A page waits so long for the first measurement; then it says that it is under way.
+_WAIT_S: Final = 0.9
 _WINDOW_S: Final = 10.0
 _TOPICS_SHOWN: Final = 20
 _GROUPS_SHOWN: Final = 12
@@ -46,6 +50,30 @@ async def facts_of(context: PageContext, window_s: float | None = None) -> Alloc
     )
     site.allocation = time.monotonic(), facts
     return facts
+
+
+async def _facts_at_hand(context: PageContext) -> AllocationFacts | None:
+    """Return the last measurement, and have it made anew if it is old; None: there is none yet.
+
+    Nobody waits longer than a moment: of a large cluster a measurement takes seconds.
+    """
+    site = context.site
+    if site.measuring is not None and site.measuring.done():
+        ended, site.measuring = site.measuring, None
+        ended.result()  # or tells why there is none
+    found = site.allocation
+    if found is not None and time.monotonic() - found[0] < _FRESH_S:
+        return found[1]
+    if site.measuring is None:
+        site.measuring = begin_task(facts_of(context, _FIRST_WINDOW_S))
+    if found is not None:
+        return found[1]
+    task = site.measuring
+    done, _ = await asyncio.wait({task}, timeout=_WAIT_S)
+    if not done:
+        return None
+    site.measuring = None
+    return task.result()
 
 
 # The board ------------------------------------------------------------------------------------
@@ -136,7 +164,11 @@ def _group_columns(context: PageContext) -> list[Column[GroupLoad]]:
 @page("/c/{cluster}/allocation")
 async def ALLOCATION(context: PageContext) -> Response:
     """Show the board."""
-    facts = await facts_of(context)
+    facts = await _facts_at_hand(context)
+    if facts is None:
+        begun = context.page("allocation_begun.html", command="vq balance load")
+        begun.headers["Refresh"] = "2"
+        return begun
     query = context.query
     wanted = query.get("topic", "").strip().casefold()
     rates = rates_of(facts)
@@ -318,7 +350,8 @@ def moves_from(text: str) -> list[tuple[TopicPartition, str]]:
 @form("/c/{cluster}/allocation/measure")
 async def MEASURE(context: PageContext) -> Response:
     """Measure again."""
-    await facts_of(context, _WINDOW_S)
+    if context.posted:
+        await facts_of(context, _WINDOW_S)
     return context.go("allocation")
 
 

@@ -31,6 +31,21 @@ def test_series_beyond_the_bound_are_left_out_and_counted(monkeypatch) -> None:
     assert meter.left_out == 1
 
 
+def test_a_minute_is_stored_again_and_long_names_that_begin_alike_are_one_series(database) -> None:
+    """A console that was started again replaces its minute."""
+    minute = int(time.time()) // 60 * 60 - 120
+    long = "lag_bytes " + "g" * 240
+    for value in (1.0, 7.0):
+        database.run_here(
+            lambda each, value=value: store_minute(
+                each, "c", minute, {"a": [value], f"{long}1": [1.0], f"{long}2": [2.0]}
+            )
+        )
+    _, found = database.run_here(lambda each: read_series(each, "c", ["a"], minute, minute + 60))
+    assert found["a"][0] == 7.0
+    assert len(database.run_here(lambda each: each.execute(history.samples.select()).all())) == 2
+
+
 def test_old_minutes_are_kept_as_means_and_peaks_of_wider_intervals(database, monkeypatch) -> None:
     """Of two days, the last one is there by minutes and the one before by quarters of an hour."""
     now = int(time.time()) // 86_400 * 86_400 + 43_200

@@ -1,0 +1,176 @@
+"""What pages cost of a large cluster: reads of ZooKeeper counted; time and memory in the long form.
+
+The long form makes the largest cluster, and prints what each page took::
+
+    VQ_LONG=1 pytest -m long -s tests/cluster/console/test_large_cluster.py
+"""
+
+import gc
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support import console as console_support
+from support.broker import MemoryCluster
+from support.console import running
+from support.large_tree import LargeTree, TreeSize, answer, grow
+from support.waiting import until
+
+from vq.console.clusters import site
+from vq.console.database.database import Database
+from vq.console.pages.table import PAGES
+
+#: Processor seconds of a list page: the slowest but one of twenty. The bound of the wall clock is
+#: 0.3 s on a machine that does nothing else; a test runs beside others.
+LIST_PAGE_S = 0.3
+MEMORY_MB = 300
+
+#: Pages that the count leaves out, and why.
+NOT_COUNTED = {
+    "/": "leads to the first cluster",
+    "/login": "of the console itself",
+    "/account": "of the console itself",
+    "/accounts": "of the console itself",
+    "/accounts/{name}": "of the console itself",
+    "/c/{cluster}/events": "never ends",
+    "/c/{cluster}/allocation/plans/{number}": "there is no plan",
+    "/c/{cluster}/allocation/plans/{number}/file": "there is no plan",
+    "/c/{cluster}/audit/{number}": "there is no entry",
+    "/c/{cluster}/jobs/{number}": "there is no job",
+    "/c/{cluster}/transactions/{number}": "there is no transaction",
+    "/c/{cluster}/topics/{topic}/messages": "brokers of the tree hold no messages",
+    "/c/{cluster}/topics/{topic}/content": "brokers of the tree hold no messages",
+    "/c/{cluster}/series": "of the console's database",
+    "/c/{cluster}/brokers/{group}/remove": "looks for what the group holds, in all topics",
+}
+
+
+@asynccontextmanager
+async def large(size: TreeSize) -> AsyncIterator[tuple[MemoryCluster, LargeTree]]:
+    """A cluster of this size."""
+    cluster = MemoryCluster()
+    owner = cluster.ensemble.coordinator("test", session_timeout_s=3600.0)
+    await owner.start()
+    made = await grow(owner, size)
+    brokers = await answer(cluster.network, made, cluster.ensemble.clock)
+    try:
+        yield cluster, made
+    finally:
+        await brokers.close()
+        await owner.close()
+
+
+async def _reads_of_pages(topics: int, database: Database) -> dict[str, int]:
+    size = TreeSize(
+        groups=4, topics=topics, partitions=topics * 2, consumer_groups=topics, member_of_each=2
+    )
+    async with large(size) as (cluster, _), running(cluster, database, open=True) as console:
+        browser = console.browser()
+        found: dict[str, int] = {}
+        for page in PAGES:
+            if "GET" not in page.methods or page.path in NOT_COUNTED:
+                continue
+            about = "b000" if "/brokers/" in page.path else "readers-00002"
+            path = page.path.format(cluster="test", topic="topic-0001", group=about, number="1")
+            if path == "/c/test/allocation":  # what it shows is measured before
+                await browser.get(path)
+                await until(lambda: console.site.allocation is not None)
+            before = cluster.ensemble.served
+            response = await browser.get(path)
+            assert response.status_code < 500, (path, response.text)
+            found[page.path] = cluster.ensemble.served - before
+        return found
+
+
+@pytest.mark.slow
+async def test_what_a_page_reads_does_not_grow_with_the_cluster(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 10 and with 200 topics and groups, each page reads as often; lists read nothing."""
+    for pause in ("BROKERS_S", "NAMES_S", "LAGS_S"):
+        monkeypatch.setattr(site, pause, 3600.0)  # one look each, then pages alone
+    few = await _reads_of_pages(10, database)
+    many = await _reads_of_pages(200, database)
+    assert many == few
+    for page in ("", "/brokers", "/topics", "/groups", "/audit", "/jobs"):
+        assert few[f"/c/{{cluster}}{page}"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+async def test_pages_of_the_largest_cluster_are_fast_and_memory_is_bounded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 brokers, 2 000 topics, 20 000 partitions and 10 000 groups."""
+    monkeypatch.setattr(site, "_SHARE_MAX", 1.0)  # all groups are seen in a minute or two
+    monkeypatch.setattr(site, "LAGS_S", 0.1)
+    monkeypatch.setattr(console_support, "until", partial(until, timeout_s=300.0))
+    async with AsyncExitStack() as stack:
+        cluster, made = await stack.enter_async_context(large(TreeSize()))
+        gc.collect()
+        gc.freeze()
+        before_mb, begun_s = _memory_mb(), time.monotonic()
+        console = await stack.enter_async_context(running(cluster, database, open=True))
+        print(f"\n{made.nodes_made} znodes; looked once after {time.monotonic() - begun_s:.0f} s")
+        facts = console.site.facts
+        await until(lambda: len(facts.lags) == made.size.consumer_groups, timeout_s=600.0)
+        print(f"all groups seen after {time.monotonic() - begun_s:.0f} s")
+        for pause in ("BROKERS_S", "NAMES_S", "LAGS_S"):
+            monkeypatch.setattr(site, pause, 3600.0)
+        now_ms = facts.lags_look.time_ms
+        looks = ("brokers_look", "names_look", "lags_look")
+        # One more of each that is under way; then nothing but pages.
+        await until(
+            lambda: all(getattr(facts, each).time_ms > now_ms for each in looks), timeout_s=300.0
+        )
+        browser = console.browser()
+        slow: dict[str, float] = {}
+        for path in LISTS:
+            took_s = []
+            reads = cluster.ensemble.served
+            for _ in range(20):
+                begun_s = time.process_time()
+                response = await browser.get(f"/c/test{path}")
+                took_s.append(time.process_time() - begun_s)
+                assert response.status_code == 200
+            reads = (cluster.ensemble.served - reads) // 20
+            first_s, p95_s = took_s[0], sorted(took_s)[-2]
+            print(
+                f"{path or '/':36} first {first_s * 1000:5.0f} ms  p95 {p95_s * 1000:5.0f} ms  "
+                f"reads {reads}"
+            )
+            if p95_s > LIST_PAGE_S or first_s > 1.0:
+                slow[path] = p95_s
+        used_mb = _memory_mb() - before_mb
+        print(f"memory of the console: {used_mb:.0f} MB")
+        assert not slow
+        assert used_mb < MEMORY_MB
+
+
+LISTS = (
+    "",
+    "/brokers",
+    "/allocation",
+    "/topics",
+    "/topics?sort=lag_bytes&desc=1",
+    "/topics?q=99",
+    "/groups",
+    "/groups?sort=verdict",
+    "/groups?sort=lag_bytes&desc=1&page=7",
+    "/groups?q=99",
+    "/dead-letters",
+    "/delayed",
+    "/transactions",
+    "/archive",
+    "/audit",
+    "/jobs",
+)
+
+
+def _memory_mb() -> float:
+    text = Path("/proc/self/status").read_text()
+    line = next(each for each in text.splitlines() if each.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
