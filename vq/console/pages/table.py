@@ -17,6 +17,7 @@ from vq.console.pages import (
     groups,
     jobs,
     messages,
+    oidc,
     overview,
     settings,
     topics,
@@ -28,6 +29,7 @@ from vq.console.web.languages import N_
 
 _MODULES: Final[Sequence[ModuleType]] = (
     entrance,
+    oidc,
     overview,
     brokers,
     allocation,
