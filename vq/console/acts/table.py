@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vq.console.acts.messages import browse_messages, send_message
+from vq.console.acts.reports import run_report
 from vq.operations.operation import Effect, Operation, Resource, Right, row, rows_of
 from vq.operations.table import Operations
 
@@ -15,6 +16,7 @@ class OwnOperations:
 
     browse_messages = row(browse_messages, Effect.ASK, Right.READ, Resource.TOPIC, "consume")
     send_message = row(send_message, Effect.ACT, Right.WRITE, Resource.TOPIC, "produce")
+    run_report = row(run_report, Effect.ACT, Right.READ, Resource.CLUSTER, "report lag")
 
 
 #: Each by its name.
@@ -44,5 +46,6 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "move": "it takes the result of plan_moves",
     "wait_for_archive_run": "it waits for long; archive_history tells how far a run is",
     "plan_balance": "a strategy may be code; the page of a group shows it",
+    "run_report": "it takes minutes; the page Reports begins one and keeps it",
     "read_cut": "it returns stored bytes, for programs beside the cluster",
 }

@@ -9,6 +9,7 @@ from typing import Final
 from vq.aio.factory import MessageFactory
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
+from vq.console.clusters.kept_reports import KeptReports
 from vq.coordination.brokers.loads import PublishedLoad, read_loads
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.brokers import BrokerLoad
@@ -81,7 +82,8 @@ class Site:
     """A cluster that the console shows. Loop-bound.
 
     It is there while the cluster is not: ``problem`` says so, and it tries again. ``allocation``
-    has the last measurement of all partitions, and when it was made by the monotonic clock.
+    has the last measurement of all partitions, and when it was made by the monotonic clock;
+    ``reports`` has the last ones of Spark.
 
     Args:
         name: What the console calls it.
@@ -101,6 +103,7 @@ class Site:
         self.config = config
         self.facts = SiteFacts()
         self.allocation: tuple[float, AllocationFacts] | None = None
+        self.reports = KeptReports()
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
         self._opened = opened or _open

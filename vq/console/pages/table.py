@@ -19,6 +19,7 @@ from vq.console.pages import (
     messages,
     oidc,
     overview,
+    reports,
     settings,
     topics,
     transactions,
@@ -40,6 +41,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
     delayed,
     transactions,
     archive,
+    reports,
     audit,
     jobs,
     settings,
@@ -61,6 +63,7 @@ MENU: Final[Sequence[MenuEntry]] = (
     MenuEntry("delayed", N_("Delayed")),
     MenuEntry("transactions", N_("Transactions")),
     MenuEntry("archive", N_("Archive")),
+    MenuEntry("reports", N_("Reports")),
     MenuEntry("audit", N_("Audit")),
     MenuEntry("settings", N_("Settings")),
 )
