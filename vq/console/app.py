@@ -70,7 +70,12 @@ class ConsoleApp:
             name: Site(name, each, self._measure, opened)
             for name, each in sorted(config.clusters.items())
         }
-        self.console = Console(config, database, Door(database), sites, Flashes(), MENU)
+        oidc = None
+        if config.oidc is not None:  # its packages are loaded only where it is
+            from vq.console.accounts.oidc import OidcProvider
+
+            oidc = OidcProvider(config.oidc, config.public_url)
+        self.console = Console(config, database, Door(database), sites, Flashes(), MENU, oidc)
         self.attempts = Attempts(time.monotonic)
         self._gate = ConsoleGate(config)
         self._meters = {name: MinuteMeter() for name in sites}
@@ -200,10 +205,11 @@ class ConsoleApp:
     async def _visitor(self, request: Request) -> tuple[PageVisitor | None, bool]:
         token = request.cookies.get(COOKIE, "")[:200]
         hours = self.console.config.session_hours
+        known = self.console.oidc is not None  # the provider knows who may log in
 
         def look(connection: Any) -> tuple[Any, bool]:
             session = find_session(connection, token, hours) if token else None
-            return session, session is not None or has_accounts(connection)
+            return session, known or session is not None or has_accounts(connection)
 
         session, exist = await self.console.database.run(look)
         return self._gate.visitor(request, session, has_accounts=exist), exist

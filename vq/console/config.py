@@ -24,8 +24,11 @@ class OidcConfig:
     Attributes:
         issuer: URL of the provider; its discovery document tells the rest.
         client_id, client_secret: As the provider knows the console.
-        claim: The claim with the names of groups or roles of a person.
+        claim: The claim with the names of groups or roles of a person; ``realm_access.roles`` is
+            a claim within another one.
         roles: AccountRole of the console by value of the claim, such as ``{"vq-admins": "admin"}``.
+        scope: What the provider is asked for.
+        name: Of the provider, as the page says it: "Log in with NAME".
     """
 
     issuer: str
@@ -33,6 +36,19 @@ class OidcConfig:
     client_secret: str = field(repr=False)
     claim: str = "groups"
     roles: Mapping[str, str] = field(default_factory=dict)
+    scope: str = "openid profile email"
+    name: str = "OpenID Connect"
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.issuer)
+        host = parts.hostname or ""
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+            raise InvalidArgument(
+                f"issuer {shown(self.issuer)} is not like https://id.example.org: who is between "
+                "could log in as anybody without TLS"
+            )
+        if "openid" not in self.scope.split():
+            raise InvalidArgument(f"scope {shown(self.scope)} has no openid: add it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,14 @@ class ConsoleConfig:
             raise InvalidArgument(
                 f"--open lets everybody act who reaches {self.host}: it is for loopback addresses; "
                 "make an account with `vq console account add`"
+            )
+        if self.oidc is not None and not self.public_url:
+            raise InvalidArgument(
+                "[console.oidc] needs public_url: the provider sends browsers back there"
+            )
+        if self.oidc is not None and self.open:
+            raise InvalidArgument(
+                "--open lets everybody act, and [console.oidc] says who may: take one of them"
             )
         if not 1 <= self.session_hours <= 720:
             raise InvalidArgument(f"session_hours = {self.session_hours} is outside [1, 720]")

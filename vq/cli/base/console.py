@@ -9,9 +9,12 @@ from vq.extras import install_command
 _PACKAGES: Final = (
     "alembic",
     "argon2",
+    "authlib",
     "babel",
     "fastapi",
+    "httpx",
     "jinja2",
+    "joserfc",
     "multipart",
     "sqlalchemy",
     "uvicorn",

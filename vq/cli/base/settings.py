@@ -19,6 +19,8 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     log_format = "json"              VQ_LOG_FORMAT                 --log-format
     [client] [producer] [consumer]   VQ_CLIENT_..., VQ_PRODUCER_..., VQ_CONSUMER_...
     [gateway]                        VQ_GATEWAY_...
+    [console]                        VQ_CONSOLE_...
+    [console.oidc]                   VQ_CONSOLE_OIDC_..., a table that may be left out
 """
 
 import dataclasses
@@ -40,7 +42,7 @@ from vq.shown import shown
 SHARED = ("zookeeper", "cluster")
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
-SECTIONS = ("client", "producer", "consumer", "broker", "gateway")
+SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console")
 #: Variables of vq that are no settings of a command.
 _OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR"})
 #: How alike two words are of which one is a slip of the other.
@@ -190,7 +192,7 @@ def _names_of(cls: Any, section: str) -> list[str]:
     hints = typing.get_type_hints(cls)
     names: list[str] = []
     for item in dataclasses.fields(cls):
-        kind = hints[item.name]
+        kind = _plain(hints[item.name])
         if dataclasses.is_dataclass(kind):
             names += _names_of(kind, f"{section}.{item.name}")
         else:
@@ -221,14 +223,20 @@ def _look_up(
 ) -> Any | None:
     if sources.flags.get(name) is not None:
         return sources.flags[name]
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    group = _plain(kind)
+    if dataclasses.is_dataclass(group) and isinstance(group, type):
         inner = table.get(name, {})
         if not isinstance(inner, Mapping):
             raise InvalidArgument(
                 f"{name} in [{section}] of {sources.file_name} = {shown(inner)} is a value, not a "
                 f"table: write [{section}.{name}]"
             )
-        return _build(kind, f"{section}.{name}", inner, sources)
+        own = f"{section}.{name}"
+        if group is not kind and not inner:  # it may be left out
+            known = _names_of(group, own)
+            if not any(variable in known for variable in sources.environ):
+                return None
+        return _build(group, own, inner, sources)
     for variable in _variables(section, name):
         if variable in sources.environ:
             return _from_text(sources.environ[variable], kind, variable)

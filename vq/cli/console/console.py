@@ -10,6 +10,7 @@ import click
 from vq.cli.base.console import missing_package
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.settings import build
 from vq.devtools import processes
 from vq.errors import InvalidArgument, VqError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from vq.client.config import MessageFactoryConfig
+    from vq.console.config import ConsoleConfig
 
 T = TypeVar("T")
 ROLES = ("viewer", "operator", "admin")
@@ -35,30 +37,23 @@ def _needs_packages() -> None:
 _database = click.option(
     "--database",
     metavar="URL",
-    envvar="VQ_CONSOLE_DATABASE",
     help="What the console remembers: sqlite:///FILE, postgresql://…, mariadb://… or mysql://….  "
     "[sqlite:///vq-console.db]",
 )
 
 
 @click.group(cls=Commands, invoke_without_command=True)
-@click.option(
-    "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
-)
+@click.option("--host", metavar="ADDRESS", help="Where to listen.  [127.0.0.1]")
 @click.option(
     "--port",
     type=WholeNumber(0, 65535),
     metavar="N",
-    default=8120,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
+    help="Port to listen on; 0 takes a free one.  [8120]",
 )
 @_database
 @click.option(
     "--public-url",
     metavar="URL",
-    default="",
-    envvar="VQ_CONSOLE_PUBLIC_URL",
     help="What browsers call the console, if a proxy is between.",
 )
 @click.option(
@@ -81,10 +76,10 @@ _database = click.option(
 def console(
     context: click.Context,
     invocation: Invocation,
-    host: str,
-    port: int,
+    host: str | None,
+    port: int | None,
     database: str | None,
-    public_url: str,
+    public_url: str | None,
     is_open: bool,
     others: Sequence[str],
     die_with: int | None,
@@ -92,23 +87,24 @@ def console(
     """Serve the web console; make and change its accounts.
 
     On an address that only this machine reaches, everybody may look until there is an account.
+    Every setting can also stand in the [console] table of the --config file, or in VQ_CONSOLE_*;
+    [console.oidc] has those of a provider of OpenID Connect.
     """
     if context.invoked_subcommand is not None:
         return
     _needs_packages()
     if die_with is not None:
         processes.die_with(die_with)
-    from vq.console.config import ConsoleConfig
     from vq.console.server import serve
 
-    own = invocation.client_config()
-    config = ConsoleConfig(
-        clusters={own.cluster: own, **dict(_other(each, own) for each in others)},
+    config = _settings(
+        invocation,
+        others,
         host=host,
         port=port,
-        database=_url(database),
+        database=database,
         public_url=public_url,
-        open=is_open,
+        open=is_open or None,
     )
 
     def started(address: str) -> None:
@@ -121,10 +117,20 @@ def console(
     asyncio.run(serve(config, started))
 
 
-def _url(database: str | None) -> str:
-    from vq.console.config import DATABASE_FILE
+def _settings(invocation: Invocation, others: Sequence[str] = (), **flags: Any) -> "ConsoleConfig":
+    """Return the settings, from flags, variables and the file.
 
-    return database or f"sqlite:///{DATABASE_FILE}"
+    Raises:
+        InvalidArgument: A value does not fit, or the file names clusters.
+    """
+    from vq.console.config import ConsoleConfig
+
+    sources, own = invocation.sources, invocation.client_config()
+    table = sources.file.get("console", {})
+    if "VQ_CONSOLE_CLUSTERS" in sources.environ or "clusters" in table:
+        raise InvalidArgument("clusters is no setting of [console]: name others with --also")
+    clusters = {own.cluster: own, **dict(_other(each, own) for each in others)}
+    return build(ConsoleConfig, "console", sources.with_flags(clusters=clusters, **flags))
 
 
 def _other(text: str, own: "MessageFactoryConfig") -> "tuple[str, MessageFactoryConfig]":
@@ -149,11 +155,11 @@ _ACCOUNT = record(name=TEXT, role=TEXT, state=TEXT, created_s=NUMBER)
 _CHANGED = record(done=TRUTH, name=TEXT)
 
 
-def _work(database: str | None, work: "Callable[[Connection], T]") -> T:
+def _work(invocation: Invocation, database: str | None, work: "Callable[[Connection], T]") -> T:
     _needs_packages()
     from vq.console.database.database import Database
 
-    opened = Database(_url(database))
+    opened = Database(_settings(invocation, database=database).database)
     try:
         opened.upgrade()
         return opened.run_here(work)
@@ -189,7 +195,7 @@ def list_(invocation: Invocation, database: str | None) -> None:
     """List the accounts of the console."""
     from vq.console.accounts import accounts
 
-    found = _work(database, accounts.list_accounts)
+    found = _work(invocation, database, accounts.list_accounts)
     rows = [
         {
             "name": each.name,
@@ -217,7 +223,11 @@ def add(
     from vq.console.accounts.accounts import AccountRole, add_account
 
     password = _password(not no_password)
-    _work(database, lambda connection: add_account(connection, name, AccountRole(role), password))
+    _work(
+        invocation,
+        database,
+        lambda connection: add_account(connection, name, AccountRole(role), password),
+    )
     _tell(invocation, name, f"made: {role}")
 
 
@@ -243,6 +253,7 @@ def change(
 
     given = _password(password)
     _work(
+        invocation,
         database,
         lambda connection: change_account(
             connection,
@@ -266,10 +277,10 @@ def remove(invocation: Invocation, name: str, yes: bool, database: str | None) -
     _needs_packages()
     from vq.console.accounts.accounts import read_account, remove_account
 
-    found: Any = _work(database, lambda connection: read_account(connection, name))
+    found: Any = _work(invocation, database, lambda connection: read_account(connection, name))
     if not yes:
         _tell(invocation, name, f"({found.role}) would be removed", done=False)
         invocation.only_planned()
         return
-    _work(database, lambda connection: remove_account(connection, name))
+    _work(invocation, database, lambda connection: remove_account(connection, name))
     _tell(invocation, name, "removed")

@@ -20,6 +20,8 @@ from vq.shown import shown
 PASSWORD_CHARS_MIN: Final = 10
 PASSWORD_CHARS_MAX: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
+#: Before the name of a person of a provider of identities. No account has it: there is a colon.
+OIDC_PREFIX: Final = "oidc:"
 HASHER = PasswordHasher()  # argon2id with the parameters of RFC 9106, low memory
 #: Verified where there is no account, so that an unknown name takes as long as a wrong password.
 _NOBODY: Final = HASHER.hash("the password of nobody")
@@ -150,7 +152,7 @@ def change_account(
     if not keeps_admin:
         _check_other_admin(connection, present)
     connection.execute(accounts.update().where(accounts.c.name == name).values(**changes))
-    connection.execute(sessions.delete().where(sessions.c.account == name))
+    _end_sessions(connection, name)
 
 
 def remove_account(connection: Connection, name: str) -> None:
@@ -162,7 +164,19 @@ def remove_account(connection: Connection, name: str) -> None:
     """
     _check_other_admin(connection, read_account(connection, name))
     connection.execute(accounts.delete().where(accounts.c.name == name))
-    connection.execute(sessions.delete().where(sessions.c.account == name))
+    _end_sessions(connection, name)
+
+
+def is_disabled(connection: Connection, person: str) -> bool:
+    """Return whether a person of a provider of identities has an account here that is disabled.
+
+    None is needed; one without a password that is disabled keeps a person out.
+    """
+    lowered = sqlalchemy.func.lower(accounts.c.name)
+    query = sqlalchemy.select(accounts.c.name).where(
+        lowered == person.removeprefix(OIDC_PREFIX).lower(), accounts.c.disabled.is_(True)
+    )
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def verified(connection: Connection, name: str, password: str) -> Account | None:
@@ -201,6 +215,12 @@ def checked_password(password: str) -> str:
     if any(unicodedata.category(each) == "Cc" for each in password):
         raise InvalidArgument("the password has a control character")
     return password
+
+
+def _end_sessions(connection: Connection, name: str) -> None:
+    """End those of an account, and of the person that a provider knows by its name."""
+    of_person = sqlalchemy.func.lower(sessions.c.account) == f"{OIDC_PREFIX}{name}".lower()
+    connection.execute(sessions.delete().where((sessions.c.account == name) | of_person))
 
 
 def _check_other_admin(connection: Connection, present: Account) -> None:

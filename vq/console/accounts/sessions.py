@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Connection
 
-from vq.console.accounts.accounts import AccountRole, now_ms
+from vq.console.accounts.accounts import OIDC_PREFIX, AccountRole, is_disabled, now_ms
 from vq.console.database.schema import accounts, sessions
 
 _HOUR_MS: Final = 3_600_000
@@ -22,7 +22,7 @@ class BrowserSession:
     """Who a browser is logged in as.
 
     Attributes:
-        account: Name of the account.
+        account: Name of the account, or of a person of a provider of identities, who needs none.
         role: What it may do now.
         csrf: What a form must send along.
     """
@@ -81,7 +81,10 @@ def find_session(connection: Connection, token: str, hours: int) -> BrowserSessi
     lasts_ms = hours * _HOUR_MS
     ended = now - row.created_ms > lasts_ms or now - row.used_ms > lasts_ms // 4
     role = row.role or row.own
-    if ended or role is None or row.disabled:
+    disabled = row.disabled
+    if row.account.startswith(OIDC_PREFIX):
+        disabled = is_disabled(connection, row.account)
+    if ended or role is None or disabled:
         connection.execute(sessions.delete().where(sessions.c.token_hash == row.token_hash))
         return None
     if now - row.used_ms > _TOUCH_MS:

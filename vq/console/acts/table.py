@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vq.console.acts.messages import browse_messages, send_message
+from vq.console.acts.reports import run_report
 from vq.operations.operation import Effect, Operation, Resource, Right, row, rows_of
 from vq.operations.table import Operations
 
@@ -15,6 +16,7 @@ class OwnOperations:
 
     browse_messages = row(browse_messages, Effect.ASK, Right.READ, Resource.TOPIC, "consume")
     send_message = row(send_message, Effect.ACT, Right.WRITE, Resource.TOPIC, "produce")
+    run_report = row(run_report, Effect.ACT, Right.READ, Resource.CLUSTER, "report lag")
 
 
 #: Each by its name.
@@ -47,5 +49,6 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "export_tree": "it can have the secret of the cluster",
     "import_tree": "it takes the result of export_tree",
     "plan_import_tree": "it takes the result of export_tree",
+    "run_report": "it takes minutes; the page Reports begins one and keeps it",
     "read_cut": "it returns stored bytes, for programs beside the cluster",
 }

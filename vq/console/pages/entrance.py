@@ -27,25 +27,51 @@ async def login(context: PageContext) -> Response:
     """Show the form, or begin a session."""
     wanted = own_path(context.form.get("next") or context.query.get("next", "/"))
     if not context.posted:
-        return context.page("login.html", wanted=wanted, problem="", wait_s=0)
+        return login_page(context, wanted)
     name, password = context.form.get("name", "")[:200], context.form.get("password", "")[:1000]
     address = context.visitor.person.address
     attempts: Attempts = context.request.app.state.attempts
     keys = (f"{name.casefold()}@{address}", address)
     wait_s = attempts.wait_s(*keys)
     if wait_s > 0:
-        return context.page(
-            "login.html", 429, wanted=wanted, problem="too many", wait_s=int(wait_s) + 1
-        )
+        return login_page(context, wanted, "too many", 429, wait_s=int(wait_s) + 1)
     attempts.failed(*keys)  # before the password is looked at: many tries at once count, too
     database = context.console.database
     async with _HASHES_AT_ONCE:
         account = await database.run(lambda connection: verified(connection, name, password))
     if account is None:
-        return context.page("login.html", 401, wanted=wanted, problem="wrong", wait_s=0)
+        return login_page(context, wanted, "wrong", 401)
     attempts.succeeded(*keys)
     token = await database.run(lambda connection: begin_session(connection, account.name, address))
     response = RedirectResponse(wanted, 303)
+    keep_session(context, response, token)
+    return response
+
+
+def login_page(
+    context: PageContext,
+    wanted: str,
+    problem: str = "",
+    status: int = 200,
+    *,
+    wait_s: int = 0,
+    why: str = "",
+) -> Response:
+    """Return the page with the ways to log in; ``problem``: why the last one did not succeed."""
+    oidc = context.console.oidc
+    return context.page(
+        "login.html",
+        status,
+        wanted=wanted,
+        problem=problem,
+        wait_s=wait_s,
+        why=why,
+        provider="" if oidc is None else oidc.config.name,
+    )
+
+
+def keep_session(context: PageContext, response: Response, token: str) -> None:
+    """Have the browser keep what its session is known by."""
     response.set_cookie(
         COOKIE,
         token,
@@ -54,7 +80,6 @@ async def login(context: PageContext) -> Response:
         secure=context.console.config.public_url.startswith("https:"),
         path="/",
     )
-    return response
 
 
 async def logout(context: PageContext) -> Response:

@@ -17,7 +17,9 @@ from vq.console.pages import (
     groups,
     jobs,
     messages,
+    oidc,
     overview,
+    reports,
     settings,
     topics,
     transactions,
@@ -28,6 +30,7 @@ from vq.console.web.languages import N_
 
 _MODULES: Final[Sequence[ModuleType]] = (
     entrance,
+    oidc,
     overview,
     brokers,
     allocation,
@@ -38,6 +41,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
     delayed,
     transactions,
     archive,
+    reports,
     audit,
     jobs,
     settings,
@@ -59,6 +63,7 @@ MENU: Final[Sequence[MenuEntry]] = (
     MenuEntry("delayed", N_("Delayed")),
     MenuEntry("transactions", N_("Transactions")),
     MenuEntry("archive", N_("Archive")),
+    MenuEntry("reports", N_("Reports")),
     MenuEntry("audit", N_("Audit")),
     MenuEntry("settings", N_("Settings")),
 )

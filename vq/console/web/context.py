@@ -20,6 +20,7 @@ from vq.console.web.security import PageVisitor
 from vq.console.web.tables import TablePage, as_csv, as_json
 
 if TYPE_CHECKING:
+    from vq.console.accounts.oidc import OidcProvider
     from vq.console.web.flashes import Flashes
 
 
@@ -42,6 +43,7 @@ class Console:
         sites: The clusters by name.
         flashes: What is to be said on the next page.
         menu: The pages of a cluster.
+        oidc: A provider of identities; None: passwords only.
     """
 
     config: ConsoleConfig
@@ -50,6 +52,7 @@ class Console:
     sites: Mapping[str, Site]
     flashes: "Flashes"
     menu: Sequence[MenuEntry] = ()
+    oidc: "OidcProvider | None" = None
 
 
 @dataclass(slots=True)

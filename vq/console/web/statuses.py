@@ -3,6 +3,7 @@
 from typing import Final
 
 from vq.console.accounts.accounts import AccountExists
+from vq.console.accounts.identities import OidcRefused, ProviderAway
 from vq.console.acts.door import NotPermitted
 from vq.console.database.database import DatabaseFailed
 from vq.errors import CoordinationError, InvalidArgument, VqError
@@ -23,6 +24,8 @@ class UnknownToConsole(VqError):
 #: The first kind that fits.
 _STATUSES: Final = (
     (NotLoggedIn, 401),
+    (OidcRefused, 401),
+    (ProviderAway, 503),
     (NotPermitted, 403),
     (InvalidArgument, 400),
     (AccountExists, 409),
