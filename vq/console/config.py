@@ -62,6 +62,8 @@ class ConsoleConfig:
         public_url: What browsers call the console if a proxy is between; "": what they ask for.
         open: On loopback, let everybody act who reaches it, until there is an account.
         session_hours: A session ends after so many hours, and after a quarter of it unused.
+        reports: Directory, or URL, with the history of reports of Spark, on which forecasts and
+            trends rest; "": there is none.
         oidc: A provider of identities; None: passwords only.
     """
 
@@ -72,6 +74,7 @@ class ConsoleConfig:
     public_url: str = ""
     open: bool = False
     session_hours: int = 12
+    reports: str = ""
     oidc: OidcConfig | None = None
 
     def __post_init__(self) -> None:

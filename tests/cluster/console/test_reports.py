@@ -33,7 +33,7 @@ async def guarded(cluster, database):
     """A console with an account of each role."""
     for role in AccountRole:
         await database.run(lambda each, role=role: add_account(each, f"a-{role}", role, PASSWORD))
-    async with running(cluster, database) as made:
+    async with running(cluster, database, reports="/nowhere/kept") as made:
         yield made
 
 
@@ -75,7 +75,7 @@ async def test_an_operator_has_a_report_made_and_a_viewer_reads_it(
     assert job.error == ""
     arguments, environ = json.loads(told.read_text())
     assert arguments[:3] == ["report", "capacity", "--json"]
-    assert arguments[-2:] == ["--cluster", "test"]
+    assert arguments[-4:] == ["--cluster", "test", "--out", "/nowhere/kept/test/capacity"]
     assert "VQ_CONSOLE_OIDC_CLIENT_SECRET" not in environ
     page = (await operator.get(f"/c/test/reports/{number}")).text
     assert "&lt;b&gt;n1&lt;/b&gt;" in page

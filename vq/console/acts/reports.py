@@ -54,15 +54,21 @@ def report_needs() -> str:
     return install_command("spark")
 
 
-def report_command(cluster: ClusterClient, report: ReportKind) -> list[str]:
-    """Return the arguments of ``vq`` that make a report."""
+def report_command(cluster: ClusterClient, report: ReportKind, out: str | None) -> list[str]:
+    """Return the arguments of ``vq`` that make a report; ``out``: where its history is kept."""
     config = cluster.config
     own = ["--zookeeper", config.zookeeper, "--cluster", config.cluster]
-    return ["report", report.value, "--json", "--top", str(_ROWS), "--master", _MASTER, *own]
+    kept = [] if out is None else ["--out", out]
+    bounds = ["--top", str(_ROWS), "--master", _MASTER]
+    return ["report", report.value, "--json", *bounds, *own, *kept]
 
 
-async def run_report(cluster: ClusterClient, report: ReportKind) -> dict[str, Any]:
+async def run_report(
+    cluster: ClusterClient, report: ReportKind, *, out: str | None = None
+) -> dict[str, Any]:
     """Have ``vq report`` read the cluster, and return what it prints with ``--json``.
+
+    Forecasts and trends rest on earlier ones in ``out``, a directory or URL; None: there are none.
 
     One at a time is made of a cluster. Cancelling it ends the process, and Spark with it.
 
@@ -74,7 +80,7 @@ async def run_report(cluster: ClusterClient, report: ReportKind) -> dict[str, An
         raise InvalidState("a report of this cluster is made now: wait for its end")
     _BUSY.add(cluster)
     try:
-        return await _made(report_command(cluster, report), report)
+        return await _made(report_command(cluster, report, out), report)
     finally:
         _BUSY.discard(cluster)
 

@@ -199,7 +199,9 @@ async def REPORTS(context: PageContext) -> Response:
             raise InvalidState(
                 f"act {running.number} makes a report of this cluster now: wait for its end"
             )
-        job = await context.start(_ACT, ReportKind(kind), on_end=_keeper(context))
+        kept = context.console.config.reports
+        out = f"{kept.rstrip('/')}/{context.site.name}/{kind}" if kept else None
+        job = await context.start(_ACT, ReportKind(kind), out=out, on_end=_keeper(context))
         return context.go("jobs", str(job.number))
     columns: list[Column[KeptReport]] = [
         Column(
