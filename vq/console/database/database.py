@@ -19,6 +19,7 @@ T = TypeVar("T")
 #: Connections, and threads that wait for the database.
 _THREADS: Final = 4
 _TIMEOUT_S: Final = 10
+_UPGRADE_LOCK: Final = 0x7671_636F  # a number of PostgreSQL's that means this to vq only
 _KINDS: Final = {
     "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+psycopg",
@@ -65,6 +66,7 @@ class Database:
         known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
         try:
             with self._engine.begin() as connection:
+                _one_at_a_time(connection)
                 present = _revision(connection)
                 if present is not None and present not in known:
                     raise DatabaseFailed(
@@ -73,6 +75,8 @@ class Database:
                     )
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
+                if connection.dialect.name == "mysql":
+                    connection.execute(sqlalchemy.text("SELECT RELEASE_LOCK('vq-console')"))
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise DatabaseFailed(f"{self.name} cannot be opened: {_cause(error)}") from error
 
@@ -87,8 +91,6 @@ class Database:
             try:
                 with self._engine.begin() as connection:
                     return work(connection)
-            except sqlalchemy.exc.IntegrityError:
-                raise
             except sqlalchemy.exc.SQLAlchemyError as error:
                 raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
 
@@ -103,8 +105,6 @@ class Database:
         try:
             with self._engine.begin() as connection:
                 return work(connection)
-        except sqlalchemy.exc.IntegrityError:
-            raise
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
 
@@ -144,6 +144,17 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _one_at_a_time(connection: Connection) -> None:
+    """Wait until no other console that starts changes the tables."""
+    kind = connection.dialect.name
+    if kind == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif kind == "postgresql":
+        connection.execute(sqlalchemy.text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
+    else:  # until the connection is given back, see upgrade
+        connection.execute(sqlalchemy.text(f"SELECT GET_LOCK('vq-console', {_TIMEOUT_S})"))
 
 
 def _revision(connection: Connection) -> str | None:
