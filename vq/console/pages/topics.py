@@ -6,7 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from vq.console.clusters.site import SiteFacts
-from vq.console.pages.page import form, page
+from vq.console.pages.page import form, page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, checked_of, confirm, text_of, whole_of
 from vq.console.web.languages import N_
@@ -354,7 +354,7 @@ async def TOPIC(context: PageContext) -> Response:
     )
 
 
-@form("/c/{cluster}/topics/{topic}/act")
+@post("/c/{cluster}/topics/{topic}/act")
 async def ACT(context: PageContext) -> Response:
     """Close, open, or bring back a deleted topic."""
     name = context.param("topic")

@@ -94,14 +94,8 @@ class ConsoleGate:
             )
         return ""
 
-    def why_forged(self, request: Request, csrf: str, given: str) -> str:
-        """Return why a request that changes something is not from a page of the console; "": it is.
-
-        Args:
-            request: The request.
-            csrf: What a form must send along.
-            given: What it has sent.
-        """
+    def why_foreign(self, request: Request) -> str:
+        """Return why a request is from a page of another site; "": the browser says nothing so."""
         site = request.headers.get("sec-fetch-site", "")
         if site not in ("", "same-origin", "none"):
             return "the request comes from another site"
@@ -111,6 +105,19 @@ class ConsoleGate:
                 f"the request comes from {shown(origin)}; if that is this console behind a proxy, "
                 "start it with --public-url"
             )
+        return ""
+
+    def why_forged(self, request: Request, csrf: str, given: str) -> str:
+        """Return why a request that changes something is not from a page of the console; "": it is.
+
+        Args:
+            request: The request.
+            csrf: What a form must send along.
+            given: What it has sent.
+        """
+        foreign = self.why_foreign(request)
+        if foreign:
+            return foreign
         if not csrf or not hmac.compare_digest(csrf.encode(), given.encode()):
             return "the form is of another session: load the page again"
         return ""
