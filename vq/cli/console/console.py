@@ -102,8 +102,15 @@ def console(
     from vq.console.server import serve
 
     own = invocation.client_config()
+    clusters = {own.cluster: own}
+    for name, each in (_other(text, own) for text in others):
+        if name in clusters:
+            raise click.UsageError(
+                f"--also names {name!r}, and the console shows a cluster of this name already"
+            )
+        clusters[name] = each
     config = ConsoleConfig(
-        clusters={own.cluster: own, **dict(_other(each, own) for each in others)},
+        clusters=clusters,
         host=host,
         port=port,
         database=_url(database),
@@ -124,6 +131,12 @@ def console(
 def _url(database: str | None) -> str:
     from vq.console.config import DATABASE_FILE
 
+    context: click.Context | None = click.get_current_context(silent=True)
+    while context is not None:  # also what stands before `account`
+        source = context.get_parameter_source("database")
+        if source is click.core.ParameterSource.COMMANDLINE:
+            return str(context.params["database"])
+        context = context.parent
     return database or f"sqlite:///{DATABASE_FILE}"
 
 
@@ -241,6 +254,8 @@ def change(
     _needs_packages()
     from vq.console.accounts.accounts import AccountRole, change_account
 
+    if role is None and disable is None and not password:
+        raise click.UsageError("say what is to change: --role, --password, --disable or --enable")
     given = _password(password)
     _work(
         database,
