@@ -57,7 +57,12 @@ class ConsoleGate:
         self._config = config
         self._local_csrf = secrets.token_urlsafe(32)  # of those who need not log in
         public = urlsplit(config.public_url) if config.public_url else None
-        self._public = None if public is None else (public.scheme, public.netloc.lower())
+        # as a browser writes it: without the port that everybody means
+        usual = {"https": ":443", "http": ":80"}
+        self._public = public and (
+            public.scheme,
+            public.netloc.lower().removesuffix(usual[public.scheme]),
+        )
 
     @property
     def secure(self) -> bool:
