@@ -1,7 +1,8 @@
 """A database of the console: opened, brought to the newest schema, and worked with by threads."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,6 +20,7 @@ T = TypeVar("T")
 #: Connections, and threads that wait for the database.
 _THREADS: Final = 4
 _TIMEOUT_S: Final = 10
+_UPGRADE_WAIT_S: Final = 60
 _UPGRADE_LOCK: Final = 0x7671_636F  # a number of PostgreSQL's that means this to vq only
 _KINDS: Final = {
     "sqlite": "sqlite+pysqlite",
@@ -65,8 +67,7 @@ class Database:
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
         try:
-            with self._engine.begin() as connection:
-                _one_at_a_time(connection)
+            with self._engine.connect() as connection, _alone(connection):
                 present = _revision(connection)
                 if present is not None and present not in known:
                     raise DatabaseFailed(
@@ -75,8 +76,6 @@ class Database:
                     )
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
-                if connection.dialect.name == "mysql":
-                    connection.execute(sqlalchemy.text("SELECT RELEASE_LOCK('vq-console')"))
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise DatabaseFailed(f"{self.name} cannot be opened: {_cause(error)}") from error
 
@@ -146,15 +145,33 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
     cursor.close()
 
 
-def _one_at_a_time(connection: Connection) -> None:
-    """Wait until no other console that starts changes the tables."""
+@contextlib.contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Hold a transaction in which no other console that starts changes the tables.
+
+    Raises:
+        DatabaseFailed: Another one takes too long.
+    """
     kind = connection.dialect.name
-    if kind == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    elif kind == "postgresql":
-        connection.execute(sqlalchemy.text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK})"))
-    else:  # until the connection is given back, see upgrade
-        connection.execute(sqlalchemy.text(f"SELECT GET_LOCK('vq-console', {_TIMEOUT_S})"))
+    if kind != "mysql":
+        with connection.begin():
+            if kind == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                lock = sqlalchemy.func.pg_advisory_xact_lock(_UPGRADE_LOCK)
+                connection.execute(sqlalchemy.select(lock))
+            yield
+        return
+    lock = sqlalchemy.func.get_lock("vq-console", _UPGRADE_WAIT_S)
+    held = connection.execute(sqlalchemy.select(lock)).scalar()
+    connection.commit()
+    if held != 1:
+        raise DatabaseFailed(f"another console changes the tables for {_UPGRADE_WAIT_S} s already")
+    try:
+        with connection.begin():
+            yield
+    finally:  # after the commit: the next one has to see it
+        connection.execute(sqlalchemy.select(sqlalchemy.func.release_lock("vq-console")))
 
 
 def _revision(connection: Connection) -> str | None:
