@@ -102,6 +102,7 @@ class ConsoleApp:
         try:
             yield
         finally:
+            await self.console.door.stop()  # while clusters and the database can still be asked
             for each in self.console.sites.values():
                 await each.stop()
 
@@ -116,6 +117,8 @@ class ConsoleApp:
             )
         except DatabaseFailed as error:
             logger.warning("measurements are not kept", cluster=site.name, error=error)
+        except Exception as error:
+            logger.error("measurements are not kept", cluster=site.name, exc_info=error)
 
     async def _health(self, _request: Request) -> Response:
         problems = {name: site.problem for name, site in self.console.sites.items() if site.problem}
@@ -158,8 +161,11 @@ class ConsoleApp:
             if request.method not in SAFE_METHODS:
                 context.form = await _form(request)
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
-                forged = page.name != "login" and self._gate.why_forged(
-                    request, context.visitor.csrf, given
+                # before anybody has a session there is no token; the browser says from where it is
+                forged = (
+                    self._gate.why_foreign(request)
+                    if page.public
+                    else self._gate.why_forged(request, context.visitor.csrf, given)
                 )
                 if forged:
                     return _problem(context, 403, "Refused", forged)

@@ -88,7 +88,8 @@ class ConsoleConfig:
             raise InvalidArgument("the console has no cluster to show; name one")
         if self.public_url:
             parts = urlsplit(self.public_url)
-            if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+            more = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
+            if parts.scheme not in ("http", "https") or not parts.netloc or more:
                 raise InvalidArgument(
                     f"public URL {shown(self.public_url)} is not like https://vq.example.org: "
                     "scheme, host and port only"

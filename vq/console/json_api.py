@@ -20,8 +20,9 @@ from vq.console.acts.door import Person
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS, Row
 from vq.console.clusters.site import Site
 from vq.console.web.statuses import status_of
-from vq.errors import VqError
+from vq.errors import InvalidArgument, VqError
 from vq.operations.operation import Effect
+from vq.shown import shown
 from vq.version import __version__
 
 #: Results of an operation that yields them, in one answer.
@@ -89,6 +90,8 @@ def _add(app: FastAPI, row: Row, enter: Enter, run: Run, each: Callable[..., Any
         named = {name: getattr(arguments, name) for name in arguments.model_fields_set}
         if keeps:
             changes = named.pop(keeps, {})
+            for name in changes.keys() & {*model.model_fields, "before"}:  # that is the door's
+                raise InvalidArgument(f"{keeps} has {shown(name)}, which is none of them")
             named |= changes
         if yields:
             found: Any = []

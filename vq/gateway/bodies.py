@@ -84,7 +84,7 @@ def _check_encoding(request: Request) -> None:
     given = request.headers.get("content-encoding", "identity")
     if given.strip().lower() != "identity":
         raise WrongContentType(
-            f"Content-Encoding is {given[:40]!r}, and bodies are taken as they are",
+            f"Content-Encoding is {shown(given)}, and bodies are taken as they are",
             hint="send the body without compression; `vq topic alter --compression` has messages "
             "compressed where they are stored",
         )

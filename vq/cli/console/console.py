@@ -122,6 +122,7 @@ def _settings(invocation: Invocation, others: Sequence[str] = (), **flags: Any) 
 
     Raises:
         InvalidArgument: A value does not fit, or the file names clusters.
+        UsageError: Two clusters have the same name.
     """
     from vq.console.config import ConsoleConfig
 
@@ -129,8 +130,25 @@ def _settings(invocation: Invocation, others: Sequence[str] = (), **flags: Any) 
     table = sources.file.get("console", {})
     if "VQ_CONSOLE_CLUSTERS" in sources.environ or "clusters" in table:
         raise InvalidArgument("clusters is no setting of [console]: name others with --also")
-    clusters = {own.cluster: own, **dict(_other(each, own) for each in others)}
+    clusters = {own.cluster: own}
+    for name, each in (_other(text, own) for text in others):
+        if name in clusters:
+            raise click.UsageError(
+                f"--also names {name!r}, and the console shows a cluster of this name already"
+            )
+        clusters[name] = each
+    flags["database"] = _given_database(flags.get("database"))
     return build(ConsoleConfig, "console", sources.with_flags(clusters=clusters, **flags))
+
+
+def _given_database(database: str | None) -> str | None:
+    """Return the option, also where it stands before ``account``."""
+    context: click.Context | None = click.get_current_context(silent=True)
+    while context is not None and database is None:
+        if context.get_parameter_source("database") is click.core.ParameterSource.COMMANDLINE:
+            database = str(context.params["database"])
+        context = context.parent
+    return database
 
 
 def _other(text: str, own: "MessageFactoryConfig") -> "tuple[str, MessageFactoryConfig]":
@@ -251,6 +269,8 @@ def change(
     _needs_packages()
     from vq.console.accounts.accounts import AccountRole, change_account
 
+    if role is None and disable is None and not password:
+        raise click.UsageError("say what is to change: --role, --password, --disable or --enable")
     given = _password(password)
     _work(
         invocation,

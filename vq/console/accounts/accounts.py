@@ -194,7 +194,7 @@ def verified(connection: Connection, name: str, password: str) -> Account | None
     if not known or row is None or row.disabled:
         return None
     if HASHER.check_needs_rehash(hashed):
-        renewed = HASHER.hash(password)
+        renewed = HASHER.hash(password[:PASSWORD_CHARS_MAX])
         connection.execute(
             accounts.update().where(accounts.c.name == name).values(password_hash=renewed)
         )

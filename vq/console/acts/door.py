@@ -12,12 +12,13 @@ from pydantic_core import to_jsonable_python
 from sqlalchemy import Connection
 
 from vq.console.accounts.accounts import AccountRole, now_ms
-from vq.console.acts.masking import masked
+from vq.console.acts.masking import masked, masked_arguments
 from vq.console.acts.table import OPERATIONS, Row
 from vq.console.clusters.site import Site
-from vq.console.database.database import Database
+from vq.console.database.database import Database, DatabaseFailed
 from vq.console.database.schema import audit, masks
-from vq.errors import VqError
+from vq.errors import InvalidState, VqError
+from vq.log_lines import get_logger
 from vq.operations.operation import Effect, Right
 from vq.shown import shown_raised
 from vq.tasks import begin_task
@@ -94,6 +95,9 @@ class LongAct:
 
 #: Jobs that are remembered; the oldest that have ended are forgotten first.
 JOBS_MAX: Final = 100
+#: Jobs that go on at the same time.
+RUNNING_MAX: Final = 20
+logger = get_logger(__name__)
 
 
 class Door:
@@ -127,6 +131,7 @@ class Door:
         person: Person,
         site: Site,
         name: str,
+        /,
         *arguments: Any,
         before: Any = None,
         **named: Any,
@@ -155,7 +160,7 @@ class Door:
         return await self._carry_out(entry, row, site, arguments, named)
 
     async def each(
-        self, person: Person, site: Site, name: str, *arguments: Any, **named: Any
+        self, person: Person, site: Site, name: str, /, *arguments: Any, **named: Any
     ) -> AsyncGenerator[Any, None]:
         """Run an operation that yields its results, and changes nothing.
 
@@ -182,6 +187,7 @@ class Door:
         person: Person,
         site: Site,
         name: str,
+        /,
         *arguments: Any,
         before: Any = None,
         on_end: Callable[[LongAct], Awaitable[None]] | None = None,
@@ -191,9 +197,14 @@ class Door:
 
         Raises:
             NotPermitted: The person may not.
+            InvalidState: Too many go on.
             VqError: The audit cannot be written.
         """
         row = self.check(person, name)
+        if sum(each.ended_ms is None for each in self.jobs.values()) >= RUNNING_MAX:
+            raise InvalidState(
+                f"{RUNNING_MAX} long acts of this console go on, which is the most: wait for one"
+            )
         bound = row.signature.bind(*arguments, **named).arguments
         entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
         self._numbers += 1
@@ -222,10 +233,20 @@ class Door:
             job.error = f"{type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 - a task's outer edge
             job.error = shown_raised(error)
+        except asyncio.CancelledError:
+            job.error = "the console was stopped before it had ended"
+            raise
         finally:
             job.ended_ms = now_ms()
             if on_end is not None:
                 await on_end(job)
+
+    async def stop(self) -> None:
+        """End what goes on; the audit says that nobody knows how far it came."""
+        going = [each.task for each in self.jobs.values() if each.task and each.ended_ms is None]
+        for task in going:
+            task.cancel()
+        await asyncio.gather(*going, return_exceptions=True)
 
     def _forget_old(self) -> None:
         ended = [each.number for each in self.jobs.values() if each.ended_ms is not None]
@@ -264,6 +285,7 @@ class Door:
         arguments: Mapping[str, Any],
         before: Any,
     ) -> int:
+        topics = await self.masks(cluster) if cluster else frozenset()
         values = {
             "time_ms": now_ms(),
             "person": person.name,
@@ -271,7 +293,7 @@ class Door:
             "cluster": cluster,
             "act": act,
             "subject": subject_of(arguments, concerned)[:255],
-            "arguments": text_of(_told(arguments)),
+            "arguments": text_of(_told(masked_arguments(arguments, topics))),
             "before": "" if before is None else text_of(before),
             "after": "",
             "outcome": "begun",
@@ -292,11 +314,19 @@ class Door:
             "error": error[:_TEXT_MAX],
             "ended_ms": now_ms(),
         }
-        await self._database.run(
-            lambda connection: connection.execute(
-                sqlalchemy.update(audit).where(audit.c.id == entry).values(**values)
+        try:
+            await self._database.run(
+                lambda connection: connection.execute(
+                    sqlalchemy.update(audit).where(audit.c.id == entry).values(**values)
+                )
             )
-        )
+        except DatabaseFailed as failed:  # what was done stays done, and is not to be done again
+            logger.error(
+                "outcome of an act is not in the audit",
+                entry=entry,
+                outcome=outcome,
+                error=failed,
+            )
 
 
 def _note_progress(job: LongAct) -> Callable[..., None]:

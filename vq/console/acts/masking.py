@@ -1,10 +1,23 @@
 """Messages without their contents, for topics whose contents the console shows to nobody. Pure."""
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from vq.model import Message
+
+
+def is_masked(message: Message, topics: Set[str]) -> bool:
+    """Return whether the contents of a message are shown to nobody."""
+    origin = message.origin
+    return message.topic in topics or (origin is not None and origin.topic in topics)
+
+
+def masked_arguments(arguments: Mapping[str, Any], topics: Set[str]) -> Mapping[str, Any]:
+    """Return arguments of an act as the audit keeps them, which everybody may read."""
+    if "content" in arguments and arguments.get("topic") in topics:
+        return {**arguments, "content": "masked"}
+    return arguments
 
 
 def masked(value: Any, topics: Set[str]) -> Any:
@@ -14,9 +27,7 @@ def masked(value: Any, topics: Set[str]) -> Any:
     came from, too.
     """
     if isinstance(value, Message):
-        origin = value.origin
-        of = {value.topic} if origin is None else {value.topic, origin.topic}
-        return value._replace(content=b"") if of & topics else value
+        return value._replace(content=b"") if is_masked(value, topics) else value
     if isinstance(value, list):
         return [masked(each, topics) for each in value]
     if isinstance(value, tuple) and not hasattr(value, "_fields"):

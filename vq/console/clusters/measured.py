@@ -1,5 +1,6 @@
 """What a look at a cluster has measured, as values of series for the history."""
 
+import math
 from typing import Final
 
 from vq.console.clusters.site import SiteFacts
@@ -37,4 +38,4 @@ def measured(facts: SiteFacts) -> dict[str, float]:
             found[f"{LAG_BYTES} {name}"] = lag.lag_bytes
         if lag.lag_s is not None:
             found[f"{LAG_S} {name}"] = lag.lag_s
-    return found
+    return {series: value for series, value in found.items() if math.isfinite(value)}

@@ -1,7 +1,8 @@
 """A database of the console: opened, brought to the newest schema, and worked with by threads."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,6 +20,8 @@ T = TypeVar("T")
 #: Connections, and threads that wait for the database.
 _THREADS: Final = 4
 _TIMEOUT_S: Final = 10
+_UPGRADE_WAIT_S: Final = 60
+_UPGRADE_LOCK: Final = 0x7671_636F  # a number of PostgreSQL's that means this to vq only
 _KINDS: Final = {
     "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+psycopg",
@@ -64,7 +67,7 @@ class Database:
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
         try:
-            with self._engine.begin() as connection:
+            with self._engine.connect() as connection, _alone(connection):
                 present = _revision(connection)
                 if present is not None and present not in known:
                     raise DatabaseFailed(
@@ -87,8 +90,6 @@ class Database:
             try:
                 with self._engine.begin() as connection:
                     return work(connection)
-            except sqlalchemy.exc.IntegrityError:
-                raise
             except sqlalchemy.exc.SQLAlchemyError as error:
                 raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
 
@@ -103,8 +104,6 @@ class Database:
         try:
             with self._engine.begin() as connection:
                 return work(connection)
-        except sqlalchemy.exc.IntegrityError:
-            raise
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
 
@@ -144,6 +143,35 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+@contextlib.contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Hold a transaction in which no other console that starts changes the tables.
+
+    Raises:
+        DatabaseFailed: Another one takes too long.
+    """
+    kind = connection.dialect.name
+    if kind != "mysql":
+        with connection.begin():
+            if kind == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                lock = sqlalchemy.func.pg_advisory_xact_lock(_UPGRADE_LOCK)
+                connection.execute(sqlalchemy.select(lock))
+            yield
+        return
+    lock = sqlalchemy.func.get_lock("vq-console", _UPGRADE_WAIT_S)
+    held = connection.execute(sqlalchemy.select(lock)).scalar()
+    connection.commit()
+    if held != 1:
+        raise DatabaseFailed(f"another console changes the tables for {_UPGRADE_WAIT_S} s already")
+    try:
+        with connection.begin():
+            yield
+    finally:  # after the commit: the next one has to see it
+        connection.execute(sqlalchemy.select(sqlalchemy.func.release_lock("vq-console")))
 
 
 def _revision(connection: Connection) -> str | None:

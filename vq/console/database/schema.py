@@ -14,17 +14,30 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import mysql
 
 metadata: Final = MetaData()
 #: An id that counts up. SQLite counts only what it calls INTEGER.
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
+
+def _string(chars: int) -> String:
+    """Return a type that tells capitals apart: MariaDB's own does not, and names of vq do."""
+    exact = mysql.VARCHAR(chars, charset="utf8mb4", collation="utf8mb4_bin")
+    return String(chars).with_variant(exact, "mysql", "mariadb")
+
+
+#: MariaDB's own TEXT ends at 64 KiB.
+_TEXT: Final = Text().with_variant(
+    mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
+)
+
 accounts: Final = Table(
     "vq_accounts",
     metadata,
-    Column("name", String(100), primary_key=True),
-    Column("role", String(20), nullable=False),
-    Column("password_hash", String(255)),  # None: logs in with a provider of identities
+    Column("name", _string(100), primary_key=True),
+    Column("role", _string(20), nullable=False),
+    Column("password_hash", _string(255)),  # None: logs in with a provider of identities
     Column("disabled", Boolean, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("changed_ms", BigInteger, nullable=False),
@@ -33,11 +46,11 @@ accounts: Final = Table(
 sessions: Final = Table(
     "vq_sessions",
     metadata,
-    Column("token_hash", String(64), primary_key=True),  # SHA-256 of what the browser has
-    Column("account", String(100), nullable=False, index=True),
-    Column("role", String(20)),  # from a provider of identities; None: that of the account
-    Column("csrf", String(64), nullable=False),
-    Column("address", String(100), nullable=False),
+    Column("token_hash", _string(64), primary_key=True),  # SHA-256 of what the browser has
+    Column("account", _string(100), nullable=False, index=True),
+    Column("role", _string(20)),  # from a provider of identities; None: that of the account
+    Column("csrf", _string(64), nullable=False),
+    Column("address", _string(100), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("used_ms", BigInteger, nullable=False),
 )
@@ -47,24 +60,24 @@ audit: Final = Table(
     metadata,
     Column("id", _NUMBER, primary_key=True, autoincrement=True),
     Column("time_ms", BigInteger, nullable=False, index=True),
-    Column("person", String(100), nullable=False),
-    Column("address", String(100), nullable=False),
-    Column("cluster", String(100), nullable=False),
-    Column("act", String(60), nullable=False),
-    Column("subject", String(255), nullable=False),
-    Column("arguments", Text, nullable=False),  # JSON
-    Column("before", Text, nullable=False),  # JSON; "": not known
-    Column("after", Text, nullable=False),  # JSON of the result
-    Column("outcome", String(20), nullable=False),  # begun, done, failed, unknown
-    Column("error", Text, nullable=False),
+    Column("person", _string(100), nullable=False),
+    Column("address", _string(100), nullable=False),
+    Column("cluster", _string(100), nullable=False),
+    Column("act", _string(60), nullable=False),
+    Column("subject", _string(255), nullable=False),
+    Column("arguments", _TEXT, nullable=False),  # JSON
+    Column("before", _TEXT, nullable=False),  # JSON; "": not known
+    Column("after", _TEXT, nullable=False),  # JSON of the result
+    Column("outcome", _string(20), nullable=False),  # begun, done, failed, unknown
+    Column("error", _TEXT, nullable=False),
     Column("ended_ms", BigInteger),
 )
 
 samples: Final = Table(
     "vq_samples",
     metadata,
-    Column("cluster", String(100), primary_key=True),
-    Column("series", String(200), primary_key=True),  # "bytes_in b1", "lag_bytes billing"
+    Column("cluster", _string(100), primary_key=True),
+    Column("series", _string(200), primary_key=True),  # "bytes_in b1", "lag_bytes billing"
     Column("step_s", Integer, primary_key=True),  # width of the interval
     Column("time_s", BigInteger, primary_key=True),  # begin of the interval
     Column("mean", Float, nullable=False),
@@ -76,18 +89,18 @@ samples: Final = Table(
 masks: Final = Table(
     "vq_masks",
     metadata,
-    Column("cluster", String(100), primary_key=True),
-    Column("topic", String(249), primary_key=True),
+    Column("cluster", _string(100), primary_key=True),
+    Column("topic", _string(249), primary_key=True),
 )
 
 plans: Final = Table(
     "vq_plans",
     metadata,
     Column("id", _NUMBER, primary_key=True, autoincrement=True),
-    Column("cluster", String(100), nullable=False, index=True),
+    Column("cluster", _string(100), nullable=False, index=True),
     Column("made_ms", BigInteger, nullable=False),
-    Column("person", String(100), nullable=False),
-    Column("plan", Text, nullable=False),  # JSON
-    Column("state", String(20), nullable=False),  # draft, applied, failed, cancelled
-    Column("outcome", Text, nullable=False),  # JSON
+    Column("person", _string(100), nullable=False),
+    Column("plan", _TEXT, nullable=False),  # JSON
+    Column("state", _string(20), nullable=False),  # draft, applied, failed, cancelled
+    Column("outcome", _TEXT, nullable=False),  # JSON
 )

@@ -9,8 +9,8 @@ from vq.console.accounts.accounts import (
     change_account,
     list_accounts,
     remove_account,
-    verified,
 )
+from vq.console.pages.entrance import checked_account
 from vq.console.pages.page import ConsolePage
 from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
@@ -131,9 +131,11 @@ async def own_account(context: PageContext) -> Response:
         try:
             if new != sent.get("again", ""):
                 raise InvalidArgument("the two new passwords differ")
-            known = await context.console.database.run(
-                lambda connection: verified(connection, name, old)
-            )
+            known, wait_s = await checked_account(context, name, old)
+            if wait_s:
+                return context.page(
+                    "account.html", 429, problem=f"too many tries: wait {wait_s} seconds"
+                )
             if known is None:
                 raise InvalidArgument("the old password is wrong")
             await context.console.database.run(

@@ -5,14 +5,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy
 from starlette.responses import Response
 
 from vq.console.acts.door import LongAct, text_of
 from vq.console.database.schema import plans
-from vq.console.pages.page import form, page
+from vq.console.pages.page import page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, confirm, number_of, whole_of
 from vq.console.web.forms import text_of as text_in
@@ -28,6 +28,7 @@ from vq.operations.allocation.plans import AllocatedGroup, AllocatedMove, Alloca
 from vq.shown import shown
 from vq.tasks import begin_task
 
+N = TypeVar("N", int, float)
 #: A measurement is shown for so long before the page measures again by itself.
 _FRESH_S: Final = 300.0
 _FIRST_WINDOW_S: Final = 0.5
@@ -314,14 +315,19 @@ def goals_from(sent: Mapping[str, str]) -> AllocationGoals:
     soft = _names(sent.get("soft", ""))
     return AllocationGoals(
         soft=tuple(soft) if soft else usual.soft,  # type: ignore[arg-type]
-        skew=number_of(sent, "skew") or usual.skew,
-        moves_max=usual.moves_max if sent.get("moves_max", "") == "" else int(sent["moves_max"]),
+        skew=_or(number_of(sent, "skew"), usual.skew),
+        moves_max=_or(whole_of(sent, "moves_max"), usual.moves_max),
         exclude_groups=frozenset(_names(sent.get("exclude_groups", ""))),
         exclude_topics=frozenset(_names(sent.get("exclude_topics", ""))),
         pools=pools,
         racks_min=whole_of(sent, "racks_min") or 0,
-        disk_used_max=number_of(sent, "disk_used_max") or usual.disk_used_max,
+        disk_used_max=_or(number_of(sent, "disk_used_max"), usual.disk_used_max),
     )
+
+
+def _or(given: N | None, usual: N) -> N:
+    """Return what a form says; 0 is something that it says, and not nothing."""
+    return usual if given is None else given
 
 
 def _names(text: str) -> list[str]:
@@ -340,14 +346,18 @@ def moves_from(text: str) -> list[tuple[TopicPartition, str]]:
             continue
         what, _, group = line.strip().partition(" ")
         topic, slash, number = what.rpartition("/")
-        if not slash or not group.strip() or not (number.isascii() and number.isdigit()):
+        if (
+            not slash
+            or not group.strip()
+            or not (number.isascii() and number.isdigit() and len(number) < 10)
+        ):
             raise InvalidArgument(f"move {shown(line)} is not like topic/partition group")
-        found[TopicPartition(topic, int(number[:9]))] = group.strip()
+        found[TopicPartition(topic, int(number))] = group.strip()
     return list(found.items())
 
 
 # Plans ----------------------------------------------------------------------------------------
-@form("/c/{cluster}/allocation/measure")
+@post("/c/{cluster}/allocation/measure")
 async def MEASURE(context: PageContext) -> Response:
     """Measure again."""
     if context.posted:
@@ -355,7 +365,7 @@ async def MEASURE(context: PageContext) -> Response:
     return context.go("allocation")
 
 
-@form("/c/{cluster}/allocation/plan")
+@post("/c/{cluster}/allocation/plan")
 async def MAKE(context: PageContext) -> Response:
     """Make a plan: by the advisor, of moves by hand, or of a document; keep it, and show it."""
     sent = context.form
@@ -370,7 +380,7 @@ async def MAKE(context: PageContext) -> Response:
         text = text_in(sent, "document", most=2_000_000) or text_in(sent, "file", most=2_000_000)
         try:
             wanted = wanted_moves(json.loads(text))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgument(f"the document is not JSON: {error}") from None
         source = "import"
     goals = goals_from(sent) if sent.get("how") != "hand" else None
@@ -483,12 +493,12 @@ async def FILE(context: PageContext) -> Response:
     )
 
 
-@form("/c/{cluster}/allocation/plans/{number}/apply")
+@post("/c/{cluster}/allocation/plans/{number}/apply")
 async def APPLY(context: PageContext) -> Response:
     """Carry a plan out, as a long act."""
     row, plan = await _read(context)
     confirm(context.form, plan.id)
-    at_a_time = whole_of(context.form, "at_a_time") or 1
+    at_a_time = _or(whole_of(context.form, "at_a_time"), 1)
     pause_s = number_of(context.form, "pause_s") or 0.0
     database = context.console.database
 
@@ -514,7 +524,7 @@ async def APPLY(context: PageContext) -> Response:
     return context.go("jobs", str(job.number))
 
 
-@form("/c/{cluster}/allocation/run")
+@post("/c/{cluster}/allocation/run")
 async def RUN(context: PageContext) -> Response:
     """End the plan that is carried out, or go on with one whose process is gone."""
     act, plan = context.form.get("act", ""), context.form.get("plan", "") or None

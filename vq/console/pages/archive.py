@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from vq.console.pages.page import form, page
+from vq.console.pages.page import page, post
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, table
@@ -88,7 +88,7 @@ async def ARCHIVE(context: PageContext) -> Response:
     )
 
 
-@form("/c/{cluster}/archive/act")
+@post("/c/{cluster}/archive/act")
 async def ACT(context: PageContext) -> Response:
     """Begin a run, or verify the archives of a topic."""
     act, topic = context.form.get("act", ""), context.form.get("topic") or None

@@ -1,12 +1,14 @@
 """Who did what through this console, to what, with which outcome."""
 
 import json
+from collections.abc import Set
 from typing import Any, Final
 
 import sqlalchemy
 from sqlalchemy import Connection
 from starlette.responses import Response
 
+from vq.console.acts.masking import masked_arguments
 from vq.console.database.schema import audit
 from vq.console.pages.page import page
 from vq.console.web.context import PageContext
@@ -80,12 +82,19 @@ async def ENTRY(context: PageContext) -> Response:
     row = await context.console.database.run(lambda connection: connection.execute(of).first())
     if row is None:
         raise InvalidArgument(f"there is no act {number} of this cluster")
-    texts = {name: _laid_out(getattr(row, name)) for name in ("arguments", "before", "after")}
+    topics = await context.console.door.masks(context.site.name)
+    texts = {name: _laid_out(getattr(row, name), topics) for name in ("before", "after")}
+    hidden = "" if row.subject in topics else row.arguments  # of a text that was cut
+    texts = {"arguments": _laid_out(row.arguments, topics, hidden), **texts}
     return context.page("audit_entry.html", row=row, texts=texts, tone=_TONES.get(row.outcome, ""))
 
 
-def _laid_out(text: str) -> str:
+def _laid_out(text: str, topics: Set[str], otherwise: str | None = None) -> str:
+    """Return JSON for people; topics may have been masked after it was written."""
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False) if text else ""
+        found = json.loads(text) if text else ""
     except ValueError:
-        return text  # it was cut
+        return text if otherwise is None else otherwise  # it was cut
+    if isinstance(found, dict):
+        found = masked_arguments(found, topics)
+    return json.dumps(found, indent=2, ensure_ascii=False) if text else ""

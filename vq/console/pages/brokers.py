@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED
 from vq.console.clusters.site import SiteFacts
-from vq.console.pages.page import form, page
+from vq.console.pages.page import form, page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
 from vq.console.web.languages import N_
@@ -201,7 +201,7 @@ _ACTS = {
 }
 
 
-@form("/c/{cluster}/brokers/{group}/act")
+@post("/c/{cluster}/brokers/{group}/act")
 async def ACT(context: PageContext) -> Response:
     """Drain, undrain or switch."""
     group, node = context.param("group"), context.form.get("node", "")

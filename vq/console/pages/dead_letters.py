@@ -5,6 +5,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from vq.console.acts.contents import decoded
+from vq.console.acts.masking import is_masked
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm, number_of
@@ -91,7 +92,7 @@ async def LETTERS(context: PageContext) -> Response:
         group=group,
         problem=problem,
         letters=[
-            (each, None if _topic_of(each) in hidden else decoded(each.message.content))
+            (each, None if is_masked(each.message, hidden) else decoded(each.message.content))
             for each in letters
         ],
         more=more,
@@ -101,22 +102,20 @@ async def LETTERS(context: PageContext) -> Response:
     )
 
 
-def _topic_of(letter: Any) -> str:
-    origin = letter.message.origin
-    return str(letter.message.topic if origin is None else origin.topic)
-
-
 @form("/c/{cluster}/dead-letters/{group}/resend")
 async def RESEND(context: PageContext) -> Response:
     """Send the open dead letters of a group again."""
     group, sent = context.param("group"), context.form
     if context.posted:
+        rate = number_of(sent, "rate")
+        if rate is not None and rate <= 0:
+            raise InvalidArgument(f"rate = {rate:g} is not above 0 messages per second")
         job = await context.start(
             "resend_dead_letters",
             group,
             reason=sent.get("reason") or None,
             to=sent.get("to") or None,
-            rate=number_of(sent, "rate") or 100.0,
+            rate=rate or 100.0,
         )
         return context.go("jobs", str(job.number))
     return context.page(

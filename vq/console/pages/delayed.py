@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from vq.console.pages.page import form, page
+from vq.console.pages.page import page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import whole_of
 from vq.console.web.languages import N_
@@ -48,7 +48,7 @@ async def DELAYED(context: PageContext) -> Response:
     )
 
 
-@form("/c/{cluster}/delayed/cancel")
+@post("/c/{cluster}/delayed/cancel")
 async def CANCEL(context: PageContext) -> Response:
     """Have one delivered to nobody."""
     values = [whole_of(context.form, each) for each in ("partition", "offset", "id")]

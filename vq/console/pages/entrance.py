@@ -4,7 +4,7 @@ import asyncio
 
 from starlette.responses import RedirectResponse, Response
 
-from vq.console.accounts.accounts import verified
+from vq.console.accounts.accounts import Account, verified
 from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import begin_session, end_session
 from vq.console.pages.page import ConsolePage
@@ -23,26 +23,46 @@ async def home(context: PageContext) -> Response:
     return RedirectResponse(f"/c/{first}", 303)
 
 
-async def login(context: PageContext) -> Response:
-    """Show the form, or begin a session."""
-    wanted = own_path(context.form.get("next") or context.query.get("next", "/"))
-    if not context.posted:
-        return login_page(context, wanted)
-    name, password = context.form.get("name", "")[:200], context.form.get("password", "")[:1000]
+async def checked_account(
+    context: PageContext, name: str, password: str
+) -> tuple[Account | None, int]:
+    """Return the account of a name and a password, and how many seconds to wait for a next try.
+
+    No account: they are of none, or it is too early. Wrong passwords count wherever they are typed.
+    """
+    name, password = name[:200], password[:1000]
     address = context.visitor.person.address
     attempts: Attempts = context.request.app.state.attempts
     keys = (f"{name.casefold()}@{address}", address)
     wait_s = attempts.wait_s(*keys)
     if wait_s > 0:
-        return login_page(context, wanted, "too many", 429, wait_s=int(wait_s) + 1)
+        return None, int(wait_s) + 1
     attempts.failed(*keys)  # before the password is looked at: many tries at once count, too
-    database = context.console.database
     async with _HASHES_AT_ONCE:
-        account = await database.run(lambda connection: verified(connection, name, password))
+        account = await context.console.database.run(
+            lambda connection: verified(connection, name, password)
+        )
+    if account is not None:
+        attempts.succeeded(*keys)
+    return account, 0
+
+
+async def login(context: PageContext) -> Response:
+    """Show the form, or begin a session."""
+    wanted = own_path(context.form.get("next") or context.query.get("next", "/"))
+    if not context.posted:
+        return login_page(context, wanted)
+    account, wait_s = await checked_account(
+        context, context.form.get("name", ""), context.form.get("password", "")
+    )
+    if wait_s:
+        return login_page(context, wanted, "too many", 429, wait_s=wait_s)
     if account is None:
         return login_page(context, wanted, "wrong", 401)
-    attempts.succeeded(*keys)
-    token = await database.run(lambda connection: begin_session(connection, account.name, address))
+    address = context.visitor.person.address
+    token = await context.console.database.run(
+        lambda connection: begin_session(connection, account.name, address)
+    )
     response = RedirectResponse(wanted, 303)
     keep_session(context, response, token)
     return response
@@ -77,7 +97,7 @@ def keep_session(context: PageContext, response: Response, token: str) -> None:
         token,
         httponly=True,
         samesite="lax",
-        secure=context.console.config.public_url.startswith("https:"),
+        secure=context.console.config.public_url.lower().startswith("https:"),
         path="/",
     )
 
@@ -103,4 +123,4 @@ async def language(context: PageContext) -> Response:
 HOME = ConsolePage("/", home)
 LOGIN = ConsolePage("/login", login, ("GET", "POST"), public=True)
 LOGOUT = ConsolePage("/logout", logout, ("POST",))
-LANGUAGE = ConsolePage("/language", language, ("POST",))
+LANGUAGE = ConsolePage("/language", language, ("POST",), public=True)

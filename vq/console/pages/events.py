@@ -59,7 +59,9 @@ async def SERIES(context: PageContext) -> Response:
     """Return the values of series as JSON: ``?s=NAME&s=NAME&hours=6``."""
     names = context.request.query_params.getlist("s")[:_SERIES_MAX]
     hours = context.query.get("hours", "6")
-    if not hours.isascii() or not hours.isdigit() or not 1 <= int(hours[:9]) <= _HOURS_MAX:
+    if not (hours.isascii() and hours.isdigit() and len(hours) < 9) or not (
+        1 <= int(hours) <= _HOURS_MAX
+    ):
         raise InvalidArgument(f"hours = {shown(hours)} is outside [1, {_HOURS_MAX}]")
     until = int(time.time())
     times, values = await context.console.database.run(

@@ -47,7 +47,7 @@ async def JOB(context: PageContext) -> Response:
     number = context.param("number")
     job = (
         context.console.door.jobs.get(int(number))
-        if number.isdigit() and number.isascii()
+        if number.isdigit() and number.isascii() and len(number) < 19
         else None
     )
     if job is None or job.cluster != context.site.name:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from vq.console.acts.contents import Format, decoded
+from vq.console.acts.masking import is_masked
 from vq.console.acts.messages import BrowsedMessages, Start
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
@@ -61,7 +62,8 @@ async def MESSAGES(context: PageContext) -> Response:
             remarks = [f"{topic}/{each}: {why}" for each, why in sorted(browsed.silent.items())]
     except InvalidArgument as error:
         problem = str(error)
-    masked = topic in await context.console.door.masks(context.site.name)
+    hidden = await context.console.door.masks(context.site.name)
+    masked = topic in hidden
     one = next(iter(following)) if len(following) == 1 else None
     return context.page(
         "messages.html",
@@ -69,7 +71,7 @@ async def MESSAGES(context: PageContext) -> Response:
         topic=topic,
         problem=problem,
         messages=[
-            (each, None if masked else decoded(each.content, Format(as_format)))
+            (each, None if is_masked(each, hidden) else decoded(each.content, Format(as_format)))
             for each in messages
         ],
         masked=masked,
@@ -89,7 +91,6 @@ async def _browse(context: PageContext, topic: str) -> BrowsedMessages:
     if start not in list(Start):
         raise InvalidArgument(f"{shown(start)} is no start; take one of {list(Start)}")
     at = query.get("at", "").strip()
-    where = 0
     where = 0
     if start == Start.TIME:
         where = moment_of(at)
@@ -127,7 +128,7 @@ async def _find(context: PageContext, topic: str) -> tuple[list[Message], list[s
 
 
 def _is_whole(text: str) -> bool:
-    return text.lstrip("-").isdigit() and len(text) < 20
+    return text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20
 
 
 def _browse_fields(query: Any) -> list[Field]:

@@ -49,3 +49,10 @@ def form(
 ) -> Callable[[PageFunction], ConsolePage]:
     """Make a page of a function that shows a form and takes it."""
     return lambda function: ConsolePage(path, function, ("GET", "POST"), role)
+
+
+def post(
+    path: str, role: AccountRole = AccountRole.OPERATOR
+) -> Callable[[PageFunction], ConsolePage]:
+    """Make a page of a function that only takes a form: a link to it does nothing."""
+    return lambda function: ConsolePage(path, function, ("POST",), role)

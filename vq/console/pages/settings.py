@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from vq.console.accounts.accounts import AccountRole
 from vq.console.database.schema import masks
-from vq.console.pages.page import form, page
+from vq.console.pages.page import page, post
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.errors import InvalidArgument
@@ -35,7 +35,7 @@ async def SETTINGS(context: PageContext) -> Response:
     )
 
 
-@form("/c/{cluster}/settings/mask", AccountRole.ADMIN)
+@post("/c/{cluster}/settings/mask", AccountRole.ADMIN)
 async def MASK(context: PageContext) -> Response:
     """Mask a topic, or unmask it."""
     topic, act = context.form.get("topic", "").strip(), context.form.get("act", "")

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from vq.console.clusters.lags import TopicLag, TopicReaders
 from vq.console.clusters.site import SiteFacts
-from vq.console.pages.page import form, page
+from vq.console.pages.page import form, page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, checked_of, confirm, text_of, whole_of
 from vq.console.web.languages import N_
@@ -333,7 +333,7 @@ async def TOPIC(context: PageContext) -> Response:
     )
 
 
-@form("/c/{cluster}/topics/{topic}/act")
+@post("/c/{cluster}/topics/{topic}/act")
 async def ACT(context: PageContext) -> Response:
     """Close, open, or bring back a deleted topic."""
     name = context.param("topic")

@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from vq.console.pages.page import form, page
+from vq.console.pages.page import page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
 from vq.console.web.languages import N_
@@ -89,7 +89,7 @@ _ACTS = {
 }
 
 
-@form("/c/{cluster}/transactions/{number}/act")
+@post("/c/{cluster}/transactions/{number}/act")
 async def ACT(context: PageContext) -> Response:
     """Decide a transaction, have its producer asked, or forget a kept decision."""
     number, act = _number(context), context.form.get("act", "")

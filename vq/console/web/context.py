@@ -108,13 +108,13 @@ class PageContext:
         found: str = self.request.path_params[name]
         return found
 
-    async def run(self, name: str, *arguments: Any, before: Any = None, **named: Any) -> Any:
+    async def run(self, name: str, /, *arguments: Any, before: Any = None, **named: Any) -> Any:
         """Run an operation for the visitor; see ``Door.run``."""
         return await self.console.door.run(
             self.visitor.person, self.site, name, *arguments, before=before, **named
         )
 
-    async def start(self, name: str, *arguments: Any, **named: Any) -> LongAct:
+    async def start(self, name: str, /, *arguments: Any, **named: Any) -> LongAct:
         """Begin a long act for the visitor; see ``Door.start``."""
         return await self.console.door.start(
             self.visitor.person, self.site, name, *arguments, **named

@@ -57,7 +57,12 @@ class ConsoleGate:
         self._config = config
         self._local_csrf = secrets.token_urlsafe(32)  # of those who need not log in
         public = urlsplit(config.public_url) if config.public_url else None
-        self._public = None if public is None else (public.scheme, public.netloc.lower())
+        # as a browser writes it: without the port that everybody means
+        usual = {"https": ":443", "http": ":80"}
+        self._public = public and (
+            public.scheme,
+            public.netloc.lower().removesuffix(usual[public.scheme]),
+        )
 
     @property
     def secure(self) -> bool:
@@ -94,14 +99,8 @@ class ConsoleGate:
             )
         return ""
 
-    def why_forged(self, request: Request, csrf: str, given: str) -> str:
-        """Return why a request that changes something is not from a page of the console; "": it is.
-
-        Args:
-            request: The request.
-            csrf: What a form must send along.
-            given: What it has sent.
-        """
+    def why_foreign(self, request: Request) -> str:
+        """Return why a request is from a page of another site; "": the browser says nothing so."""
         site = request.headers.get("sec-fetch-site", "")
         if site not in ("", "same-origin", "none"):
             return "the request comes from another site"
@@ -111,6 +110,19 @@ class ConsoleGate:
                 f"the request comes from {shown(origin)}; if that is this console behind a proxy, "
                 "start it with --public-url"
             )
+        return ""
+
+    def why_forged(self, request: Request, csrf: str, given: str) -> str:
+        """Return why a request that changes something is not from a page of the console; "": it is.
+
+        Args:
+            request: The request.
+            csrf: What a form must send along.
+            given: What it has sent.
+        """
+        foreign = self.why_foreign(request)
+        if foreign:
+            return foreign
         if not csrf or not hmac.compare_digest(csrf.encode(), given.encode()):
             return "the form is of another session: load the page again"
         return ""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeGuard
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -24,7 +25,7 @@ class Shown:
 
     def bytes(self, value: float | None) -> str:
         """Return a number of bytes, with three digits and a unit."""
-        if value is None:
+        if not _is_number(value):
             return self.unknown
         size = float(value)
         for unit in _UNITS:
@@ -35,25 +36,25 @@ class Shown:
 
     def rate(self, value: float | None) -> str:
         """Return bytes per second."""
-        return self.unknown if value is None else f"{self.bytes(value)}/s"
+        return self.unknown if not _is_number(value) else f"{self.bytes(value)}/s"
 
     def count(self, value: float | None) -> str:
         """Return a number with groups of three digits."""
-        if value is None:
+        if not _is_number(value):
             return self.unknown
         return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
 
     def per_s(self, value: float | None) -> str:
         """Return a number per second."""
-        return self.unknown if value is None else f"{self.count(value)}/s"
+        return self.unknown if not _is_number(value) else f"{self.count(value)}/s"
 
     def percent(self, value: float | None) -> str:
         """Return a share of 1 as percent."""
-        return self.unknown if value is None else f"{value * 100:.0f} %"
+        return self.unknown if not _is_number(value) else f"{value * 100:.0f} %"
 
     def duration(self, seconds: float | None) -> str:
         """Return a time in its one or two largest units."""
-        if seconds is None or math.isnan(seconds):
+        if not _is_number(seconds):
             return self.unknown
         if seconds < 1:
             return f"{seconds * 1000:.0f} ms"
@@ -76,6 +77,11 @@ class Shown:
         except (OverflowError, ValueError, OSError):
             return str(time_ms)
         return found.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _is_number(value: float | None) -> TypeGuard[float]:
+    """Return whether a value is one that was measured: brokers may publish what is no number."""
+    return value is not None and math.isfinite(value)
 
 
 def _three(size: float) -> str:

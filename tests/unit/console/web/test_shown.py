@@ -1,5 +1,9 @@
 """Values as people read them."""
 
+import math
+
+import pytest
+
 from vq.console.web.shown import Shown
 
 SHOWN = Shown(lambda text: text)
@@ -20,3 +24,11 @@ def test_times_are_in_their_largest_units() -> None:
     assert SHOWN.moment(1_795_946_623_593) == "2026-11-29 10:03:43"
     assert SHOWN.moment(0) == "unknown"
     assert SHOWN.moment(10**18) == str(10**18)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, None])
+def test_what_is_no_number_is_unknown(value) -> None:
+    """A page is shown although a broker has published such a load."""
+    shown = Shown(str)
+    for kind in (*("bytes", "rate", "count", "per_s", "percent"), "duration"):
+        assert getattr(shown, kind)(value) == "unknown"
