@@ -26,6 +26,7 @@ from vq.console.pages.table import PAGES
 #: Processor seconds of a list page: the slowest but one of twenty. The bound of the wall clock is
 #: 0.3 s on a machine that does nothing else; a test runs beside others.
 LIST_PAGE_S = 0.3
+FIRST_PAGE_S = 1.0
 MEMORY_MB = 300
 
 #: Pages that the count leaves out, and why.
@@ -105,45 +106,43 @@ async def test_pages_of_the_largest_cluster_are_fast_and_memory_is_bounded(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 brokers, 2 000 topics, 20 000 partitions and 10 000 groups."""
-    monkeypatch.setattr(site, "_SHARE_MAX", 1.0)  # all groups are seen in a minute or two
-    monkeypatch.setattr(site, "LAGS_S", 0.1)
+    monkeypatch.setattr(site, "BROKERS_S", 3600.0)
+    monkeypatch.setattr(site, "NAMES_S", 3600.0)
+    monkeypatch.setattr(site, "LAGS_S", 0.01)
+    monkeypatch.setattr(site, "_SHARE_MAX", 1e6)  # all groups are seen in a minute or two
     monkeypatch.setattr(console_support, "until", partial(until, timeout_s=300.0))
     async with AsyncExitStack() as stack:
         cluster, made = await stack.enter_async_context(large(TreeSize()))
         gc.collect()
         gc.freeze()
+        stack.callback(gc.unfreeze)
         before_mb, begun_s = _memory_mb(), time.monotonic()
         console = await stack.enter_async_context(running(cluster, database, open=True))
         print(f"\n{made.nodes_made} znodes; looked once after {time.monotonic() - begun_s:.0f} s")
         facts = console.site.facts
         await until(lambda: len(facts.lags) == made.size.consumer_groups, timeout_s=600.0)
         print(f"all groups seen after {time.monotonic() - begun_s:.0f} s")
-        for pause in ("BROKERS_S", "NAMES_S", "LAGS_S"):
-            monkeypatch.setattr(site, pause, 3600.0)
-        now_ms = facts.lags_look.time_ms
-        looks = ("brokers_look", "names_look", "lags_look")
-        # One more of each that is under way; then nothing but pages.
-        await until(
-            lambda: all(getattr(facts, each).time_ms > now_ms for each in looks), timeout_s=300.0
-        )
+        # Looks at lags go on, one after the other: pages are measured beside them.
         browser = console.browser()
-        slow: dict[str, float] = {}
+        slow: list[str] = []
         for path in LISTS:
-            took_s = []
-            reads = cluster.ensemble.served
-            for _ in range(20):
-                begun_s = time.process_time()
+            cpu_s, wall_s = [], []
+            for number in range(21):
+                begun_s, begun_cpu_s = time.monotonic(), time.process_time()
                 response = await browser.get(f"/c/test{path}")
-                took_s.append(time.process_time() - begun_s)
+                cpu_s.append(time.process_time() - begun_cpu_s)
+                wall_s.append(time.monotonic() - begun_s)
                 assert response.status_code == 200
-            reads = (cluster.ensemble.served - reads) // 20
-            first_s, p95_s = took_s[0], sorted(took_s)[-2]
+                if not number and path == "/allocation":
+                    await until(lambda: console.site.allocation is not None, timeout_s=120.0)
+            first_s, p95_s = cpu_s[0], sorted(cpu_s[1:])[-2]
+            clock = f"{wall_s[0] * 1000:4.0f} and {sorted(wall_s[1:])[-2] * 1000:4.0f}"
             print(
-                f"{path or '/':36} first {first_s * 1000:5.0f} ms  p95 {p95_s * 1000:5.0f} ms  "
-                f"reads {reads}"
+                f"{path or '/':36} first {first_s * 1000:4.0f} and p95 {p95_s * 1000:4.0f} ms of "
+                f"the processor; {clock} ms of the clock"
             )
-            if p95_s > LIST_PAGE_S or first_s > 1.0:
-                slow[path] = p95_s
+            if p95_s > LIST_PAGE_S or first_s > FIRST_PAGE_S:
+                slow.append(path)
         used_mb = _memory_mb() - before_mb
         print(f"memory of the console: {used_mb:.0f} MB")
         assert not slow
