@@ -253,7 +253,12 @@ def _group(given: object, where: str, time_ms: int) -> GroupExport:
 def _offset(given: object, where: str) -> ExportedOffset:
     document = _object(given, where)
     _known(document, tuple(each.name for each in fields(ExportedOffset)), where)
-    return _made(where, lambda: ExportedOffset(**document))
+
+    def made() -> ExportedOffset:
+        ahead = tuple((offset, number) for offset, number in document.get("ahead", ()))
+        return ExportedOffset(**{**document, "ahead": ahead})
+
+    return _made(where, made)
 
 
 def _terms(document: Mapping[str, Any], where: str) -> GroupTerms:

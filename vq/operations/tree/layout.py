@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.coordination.leases.writes import WriteTask, WriteTopic
+from vq.coordination.tree.values.allocations import (
+    AllocationCancel,
+    AllocationOrder,
+    AllocationProgress,
+)
 from vq.coordination.tree.values.audit import UncleanElections
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
@@ -116,6 +121,10 @@ KINDS: Final = (
     NodeKind("archive/runs", RunCounter, may_be_empty=True),
     NodeKind("archive/runs/<n>", RunOrder),
     NodeKind("archive/runs/<n>/<result>", RunResult),
+    NodeKind("allocations"),
+    NodeKind("allocations/<plan>", AllocationOrder),
+    NodeKind("allocations/<plan>/progress", AllocationProgress),
+    NodeKind("allocations/<plan>/cancel", AllocationCancel),
     NodeKind("writes"),
     NodeKind("writes/<write>"),
     NodeKind("writes/<write>/tasks"),
