@@ -37,7 +37,9 @@ LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 18
 COPIED_SEEDS = 2_000 if LONG else 4
 ASYNC_SEEDS = 400 if LONG else 3
-BALANCE_SEEDS = 200 if LONG else 4
+BALANCE_SEEDS = 200 if LONG else 6
+#: How long faults strike plans, in virtual time: long enough that some are gone on with.
+BALANCE_S = 30.0 if LONG else 18.0
 ARCHIVED_SEEDS = 400 if LONG else 5
 BLOCK = 8
 #: How long faults strike, in virtual time: a seed costs what its clients send meanwhile.
@@ -146,7 +148,7 @@ def test_plans_that_die_half_way_and_are_gone_on_with_break_no_promise() -> None
     effects: Counter[str] = Counter()
     for seed in range(BALANCE_SEEDS):
         size = Size(brokers=3, partitions=5, producers=1, members=1)
-        report = run.simulate(seed, kinds=kinds, size=size, seconds=STRUCK_S)
+        report = run.simulate(seed, kinds=kinds, size=size, seconds=BALANCE_S)
         assert not report.violations, explain(report)
         assert report.acknowledged >= ACKNOWLEDGED_MIN
         effects.update(report.effects)

@@ -177,7 +177,7 @@ def told_missing(document: Path) -> Iterator[str]:
 def test_what_is_said_to_be_missing_is_missing() -> None:
     """A sentence with "not yet" has a proof here, so that nobody forgets to take it away."""
     found = [(path.name, line) for path in PAGES for line in told_missing(path)]
-    assert len(found) > 5
+    assert found
     proofs = {line: [name for name in ABSENT if name.lower() in line.lower()] for _, line in found}
     assert [each for each in found if not proofs[each[1]]] == []
     wrong = [(line, name) for line, names in proofs.items() for name in names if not ABSENT[name]()]
