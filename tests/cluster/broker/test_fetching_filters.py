@@ -18,8 +18,6 @@ from vq.errors import Busy, InvalidRequest
 from vq.remoting.messages import decode_error, described_error
 from vq.store.records.record import decode_records
 
-pytestmark = pytest.mark.virtual_time
-
 
 async def test_a_filter_gives_only_what_matches(served):
     """Beside a partition without one."""
