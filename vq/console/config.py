@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -109,9 +108,3 @@ class ConsoleConfig:
             )
         if not 1 <= self.session_hours <= 720:
             raise InvalidArgument(f"session_hours = {self.session_hours} is outside [1, 720]")
-
-    @property
-    def database_file(self) -> Path | None:
-        """The file of an SQLite database; None: another one."""
-        prefix = "sqlite:///"
-        return Path(self.database[len(prefix) :]) if self.database.startswith(prefix) else None

@@ -85,15 +85,8 @@ class Database:
         Raises:
             DatabaseFailed: The database failed; the transaction did not happen, or nobody knows.
         """
-
-        def on_thread() -> T:
-            try:
-                with self._engine.begin() as connection:
-                    return work(connection)
-            except sqlalchemy.exc.SQLAlchemyError as error:
-                raise DatabaseFailed(f"{self.name}: {_cause(error)}") from error
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, on_thread)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self.run_here, work)
 
     def run_here(self, work: Callable[[Connection], T]) -> T:
         """Run work on this thread, as commands do that have no loop.

@@ -405,15 +405,13 @@ async def MAKE(context: PageContext) -> Response:
 
 
 async def _read(context: PageContext) -> tuple[Any, AllocationPlan]:
-    text = context.param("number")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InvalidArgument(f"{shown(text)} is no number of a plan")
+    number = context.number("a plan")
     query = sqlalchemy.select(plans).where(
-        plans.c.id == int(text), plans.c.cluster == context.site.name
+        plans.c.id == number, plans.c.cluster == context.site.name
     )
     row = await context.console.database.run(lambda each: each.execute(query).first())
     if row is None:
-        raise InvalidArgument(f"there is no plan {text} of this cluster")
+        raise InvalidArgument(f"there is no plan {number} of this cluster")
     return row, plan_from_json(json.loads(row.plan))
 
 

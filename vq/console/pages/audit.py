@@ -15,7 +15,6 @@ from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, TablePage, table
 from vq.errors import InvalidArgument
-from vq.shown import shown
 
 _TONES: Final = {"done": "ok", "failed": "bad", "unknown": "warn", "begun": "warn"}
 
@@ -73,11 +72,9 @@ async def AUDIT(context: PageContext) -> Response:
 @page("/c/{cluster}/audit/{number}")
 async def ENTRY(context: PageContext) -> Response:
     """Show one act: before, arguments, after."""
-    number = context.param("number")
-    if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise InvalidArgument(f"{shown(number)} is no number of an act")
+    number = context.number("an act")
     of = sqlalchemy.select(audit).where(
-        audit.c.id == int(number), audit.c.cluster.in_((context.site.name, ""))
+        audit.c.id == number, audit.c.cluster.in_((context.site.name, ""))
     )
     row = await context.console.database.run(lambda connection: connection.execute(of).first())
     if row is None:

@@ -63,10 +63,7 @@ async def TRANSACTIONS(context: PageContext) -> Response:
 
 
 def _number(context: PageContext) -> int:
-    text = context.param("number")
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidArgument(f"{shown(text)} is no number of a transaction")
-    return int(text)
+    return context.number("a transaction", digits_max=19)
 
 
 @page("/c/{cluster}/transactions/{number}")

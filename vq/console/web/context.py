@@ -14,10 +14,12 @@ from vq.console.acts.table import OPERATIONS
 from vq.console.clusters.site import Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
-from vq.console.web.languages import LANGUAGES, translator
+from vq.console.web.languages import translator
 from vq.console.web.rendering import render
 from vq.console.web.security import PageVisitor
 from vq.console.web.tables import TablePage, as_csv, as_json
+from vq.errors import InvalidArgument
+from vq.shown import shown
 
 if TYPE_CHECKING:
     from vq.console.accounts.oidc import OidcProvider
@@ -108,6 +110,17 @@ class PageContext:
         found: str = self.request.path_params[name]
         return found
 
+    def number(self, what: str, digits_max: int = 18) -> int:
+        """Return the number in the address; ``what`` has it, for people.
+
+        Raises:
+            InvalidArgument: It is none, or has more digits.
+        """
+        text = self.param("number")
+        if not (text.isascii() and text.isdigit() and len(text) <= digits_max):
+            raise InvalidArgument(f"{shown(text)} is no number of {what}")
+        return int(text)
+
     async def run(self, name: str, /, *arguments: Any, before: Any = None, **named: Any) -> Any:
         """Run an operation for the visitor; see ``Door.run``."""
         return await self.console.door.run(
@@ -173,11 +186,6 @@ class PageContext:
     def go(self, *parts: str, query: str = "") -> Response:
         """Send the browser to a page of this cluster."""
         return RedirectResponse(self.path(*parts) + query, 303)
-
-
-def known_language(chosen: str) -> str:
-    """Return a language's tag; "": it is not known."""
-    return chosen if chosen in LANGUAGES else ""
 
 
 PageFunction = Callable[[PageContext], Awaitable[Response]]

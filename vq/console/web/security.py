@@ -7,7 +7,6 @@ session is not sent along from other sites.
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -158,6 +157,3 @@ def protect(response: Response, nonce: str, *, secure: bool) -> None:
     headers.setdefault("Cache-Control", "no-store")
     if secure:
         headers.setdefault("Strict-Transport-Security", "max-age=31536000")
-
-
-Handler = Callable[[Request], Awaitable[Response]]
