@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import pytest
 from support.broker import MemoryCluster
 from support.client import cluster_client
 from support.waiting import until
@@ -15,7 +16,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.app import ConsoleApp
 from vq.console.config import ConsoleConfig
-from vq.console.database.database import Database
+from vq.console.database.database import Database, DatabaseFailed
 
 BASE = "http://127.0.0.1:8120"
 PASSWORD = "a long password"
@@ -105,3 +106,15 @@ async def running(
             )
         )
         yield made
+
+
+def fail_writes(console: RunningConsole, monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+    """Have the database fail in what a function, such as ``Door._end``, has it do."""
+    run = console.database.run
+
+    async def failing(work: Any) -> Any:
+        if of in work.__qualname__:
+            raise DatabaseFailed("the disk is full")
+        return await run(work)
+
+    monkeypatch.setattr(console.database, "run", failing)

@@ -18,11 +18,13 @@ import asyncio
 import bisect
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+
+from support.broker import MemoryCluster
 
 from vq.clock import Clock, SystemClock
 from vq.coordination.tree.coordinator import (
@@ -442,3 +444,20 @@ class _Answering(asyncio.Protocol):
     def _send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         if buffers:
             self._transport.writelines(buffers)
+
+
+@asynccontextmanager
+async def large_cluster(
+    size: TreeSize,
+) -> AsyncIterator[tuple[MemoryCluster, LargeTree, LargeBrokers]]:
+    """Provide a cluster in memory of this size, and the brokers that answer for it."""
+    cluster = MemoryCluster()
+    owner = cluster.ensemble.coordinator("test", session_timeout_s=3600.0)
+    await owner.start()
+    made = await grow(owner, size)
+    brokers = await answer(cluster.network, made, cluster.ensemble.clock)
+    try:
+        yield cluster, made, brokers
+    finally:
+        await brokers.close()
+        await owner.close()

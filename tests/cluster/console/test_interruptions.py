@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
-from support.console import RunningConsole, running
+from support.console import RunningConsole, fail_writes, running
 from support.waiting import until
 
 from vq import aio
@@ -64,14 +64,7 @@ async def test_what_was_done_is_told_although_its_outcome_cannot_be_written(
     """Or somebody does it again; the audit has that it was begun."""
     browser = console.browser()
     await browser.get("/c/test/topics/t")
-    run = console.database.run
-
-    async def failing(work):
-        if "Door._end" in work.__qualname__:
-            raise DatabaseFailed("the disk is full")
-        return await run(work)
-
-    monkeypatch.setattr(console.database, "run", failing)
+    fail_writes(console, monkeypatch, "Door._end")
     assert (await browser.post("/c/test/topics/t/act", {"act": "close"})).status_code == 303
     topic = await aio.MessageFactory.on_cluster(console.site.cluster).admin.get_topic("t")
     assert not topic.settings.writable

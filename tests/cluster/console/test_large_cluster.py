@@ -7,16 +7,14 @@ The long form makes the largest cluster, and prints what each page took::
 
 import gc
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support import console as console_support
-from support.broker import MemoryCluster
 from support.console import running
-from support.large_tree import LargeTree, TreeSize, answer, grow
+from support.large_tree import TreeSize, large_cluster
 from support.waiting import until
 
 from vq.console.clusters import site
@@ -49,26 +47,14 @@ NOT_COUNTED = {
 }
 
 
-@asynccontextmanager
-async def large(size: TreeSize) -> AsyncIterator[tuple[MemoryCluster, LargeTree]]:
-    """A cluster of this size."""
-    cluster = MemoryCluster()
-    owner = cluster.ensemble.coordinator("test", session_timeout_s=3600.0)
-    await owner.start()
-    made = await grow(owner, size)
-    brokers = await answer(cluster.network, made, cluster.ensemble.clock)
-    try:
-        yield cluster, made
-    finally:
-        await brokers.close()
-        await owner.close()
-
-
 async def _reads_of_pages(topics: int, database: Database) -> dict[str, int]:
     size = TreeSize(
         groups=4, topics=topics, partitions=topics * 2, consumer_groups=topics, member_of_each=2
     )
-    async with large(size) as (cluster, _), running(cluster, database, open=True) as console:
+    async with (
+        large_cluster(size) as (cluster, _, _),
+        running(cluster, database, open=True) as console,
+    ):
         browser = console.browser()
         found: dict[str, int] = {}
         for page in PAGES:
@@ -112,7 +98,7 @@ async def test_pages_of_the_largest_cluster_are_fast_and_memory_is_bounded(
     monkeypatch.setattr(site, "_SHARE_MAX", 1e6)  # all groups are seen in a minute or two
     monkeypatch.setattr(console_support, "until", partial(until, timeout_s=300.0))
     async with AsyncExitStack() as stack:
-        cluster, made = await stack.enter_async_context(large(TreeSize()))
+        cluster, made, _ = await stack.enter_async_context(large_cluster(TreeSize()))
         gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)

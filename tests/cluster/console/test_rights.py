@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
-from support.console import BASE, PASSWORD, RunningConsole, running
+from support.console import BASE, PASSWORD, RunningConsole, fail_writes, running
 
 from vq import aio
 from vq.console.accounts.accounts import AccountRole, add_account, change_account
@@ -11,7 +11,6 @@ from vq.console.accounts.attempts import FAILURES_MAX
 from vq.console.acts.door import RIGHTS, may
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS
 from vq.console.config import ConsoleConfig
-from vq.console.database.database import DatabaseFailed
 from vq.console.database.schema import audit
 from vq.console.pages.table import PAGES
 from vq.errors import InvalidArgument
@@ -184,14 +183,7 @@ async def test_what_cannot_be_written_down_is_not_done(
     """The audit comes before the act."""
     browser = console.browser()
     await browser.get("/c/test/topics/t")
-    run = console.database.run
-
-    async def failing(work):
-        if "Door._begin" in work.__qualname__:
-            raise DatabaseFailed("the disk is full")
-        return await run(work)
-
-    monkeypatch.setattr(console.database, "run", failing)
+    fail_writes(console, monkeypatch, "Door._begin")
     answer = await browser.post("/c/test/topics/t/act", {"act": "close"})
     assert answer.status_code == 503
     topic = await aio.MessageFactory.on_cluster(console.site.cluster).admin.get_topic("t")

@@ -58,6 +58,16 @@ async def places(client: ClusterClient, topic: str = "t") -> list[str | None]:
     return [each.writer_group for each in view.partitions]
 
 
+async def until_one_is_moved(client: ClusterClient) -> None:
+    """Wait until the newest plan has made its first move."""
+
+    async def is_moved() -> bool:
+        found = await list_allocations(client)
+        return bool(found) and found[0].done == 1
+
+    await until_true(is_moved)
+
+
 async def all_to_b2(client: ClusterClient) -> AllocationPlan:
     return await plan_allocation(client, wanted=ALL_TO_B2, window_s=1.0)
 
@@ -310,12 +320,7 @@ async def test_a_broker_that_is_away_for_a_while_only_delays_the_moves(
     async with started(cluster) as client:
         plan = await all_to_b2(client)
         task = asyncio.create_task(apply_allocation(client, plan, pause_s=1.0))
-
-        async def one_is_moved() -> bool:
-            found = await list_allocations(client)
-            return bool(found) and found[0].done == 1
-
-        await until_true(one_is_moved)
+        await until_one_is_moved(client)
         await cluster.nodes["b2"].stop()
         await asyncio.sleep(5.0)
         await cluster.start("b2", seal_timeout_s=2.0)
@@ -330,12 +335,7 @@ async def test_a_broker_that_stays_away_fails_the_plan_and_the_rest_stays_where_
     async with started(cluster) as client:
         plan = await all_to_b2(client)
         task = asyncio.create_task(apply_allocation(client, plan, pause_s=1.0))
-
-        async def one_is_moved() -> bool:
-            found = await list_allocations(client)
-            return bool(found) and found[0].done == 1
-
-        await until_true(one_is_moved)
+        await until_one_is_moved(client)
         await cluster.nodes["b2"].stop()
         run = await task
         assert (run.state, run.done) == ("failed", 1)

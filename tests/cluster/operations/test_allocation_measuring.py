@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.broker import MemoryCluster
-from support.client import cluster_client
-from support.large_tree import LargeBrokers, LargeTree, TreeSize, answer, grow
+from support.client import started
+from support.large_tree import LargeBrokers, LargeTree, TreeSize, large_cluster
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.brokers import BrokerLoad
@@ -32,19 +32,8 @@ SIZE = TreeSize(
 
 @pytest.fixture
 async def large() -> AsyncIterator[tuple[MemoryCluster, ClusterClient, LargeTree, LargeBrokers]]:
-    cluster = MemoryCluster()
-    owner = cluster.ensemble.coordinator("test", session_timeout_s=60.0)
-    await owner.start()
-    made = await grow(owner, SIZE)
-    brokers = await answer(cluster.network, made, cluster.ensemble.clock)
-    client = cluster_client(cluster)
-    await client.start()
-    try:
+    async with large_cluster(SIZE) as (cluster, made, brokers), started(cluster) as client:
         yield cluster, client, made, brokers
-    finally:
-        await client.close()
-        await brokers.close()
-        await owner.close()
 
 
 async def test_rates_are_those_of_the_partitions_and_a_plan_evens_them_out(large) -> None:

@@ -1,8 +1,7 @@
 """The large tree of ``support.large_tree`` is one that vq reads, with brokers that vq asks."""
 
-from support.broker import MemoryCluster
-from support.client import cluster_client
-from support.large_tree import TreeSize, answer, grow
+from support.client import started
+from support.large_tree import TreeSize, large_cluster
 
 from vq.coordination.topics.topics import describe_topic
 from vq.model import TopicPartition
@@ -17,14 +16,7 @@ SIZE = TreeSize(
 
 
 async def test_vq_reads_the_tree_and_asks_its_brokers() -> None:
-    cluster = MemoryCluster()
-    owner = cluster.ensemble.coordinator("test", session_timeout_s=60.0)
-    await owner.start()
-    made = await grow(owner, SIZE)
-    brokers = await answer(cluster.network, made, cluster.ensemble.clock)
-    client = cluster_client(cluster)
-    await client.start()
-    try:
+    async with large_cluster(SIZE) as (cluster, made, _), started(cluster) as client:
         found = await list_broker_groups(client)
         assert [each.group for each in found] == made.groups
         assert {each.pool for each in found} == {None, "pool-1"}
@@ -47,7 +39,3 @@ async def test_vq_reads_the_tree_and_asks_its_brokers() -> None:
         assert [each.members for each in contracts] == [1, 0, 0, 0] * 5
         progress = await describe_group(client, "readers-00000")
         assert len(progress.partitions) == 4
-    finally:
-        await client.close()
-        await brokers.close()
-        await owner.close()
