@@ -1,10 +1,9 @@
 """The process of a console: the database opened, and HTTP served until it is told to stop."""
 
 import asyncio
-import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import uvicorn
@@ -13,6 +12,7 @@ from vq.console.app import ConsoleApp
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
 from vq.errors import AddressUnavailable
+from vq.gateway.quiet_server import QuietServer
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.ports import port_error
@@ -23,17 +23,12 @@ _STOP_S: Final = 1
 _KEEP_ALIVE_S: Final = 75
 
 
-class ConsoleServer(uvicorn.Server):
-    """Says when it listens, and leaves signals to whoever runs it."""
+class ConsoleServer(QuietServer):
+    """Says when it listens."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[str], None]) -> None:
         super().__init__(config)
         self._told = started
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install nothing."""
-        yield
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Listen, and say where."""

@@ -1,11 +1,10 @@
 """The process of ``vq gateway``: its server, its metrics, and its end."""
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
@@ -16,6 +15,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.errors import AddressUnavailable
 from vq.gateway.app import Gateway, gateway_app
 from vq.gateway.config import GatewayConfig
+from vq.gateway.quiet_server import QuietServer
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -108,15 +108,6 @@ def protocol_for(config: GatewayConfig, unread: Unread) -> type[BoundedProtocol]
     return type("GatewayConnection", (BoundedProtocol,), {"gateway": config, "unread": unread})
 
 
-class GatewayServer(uvicorn.Server):
-    """A server that leaves signals to whoever runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install nothing."""
-        yield
-
-
 class GatewayProcess:
     """A gateway that serves at an address. Loop-bound.
 
@@ -128,7 +119,7 @@ class GatewayProcess:
     def __init__(self, config: GatewayConfig, factory: MessageFactory) -> None:
         self._config = config
         self.gateway: Gateway = gateway_app(config, factory)
-        self._server: GatewayServer | None = None
+        self._server: QuietServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._monitor = HttpServer(
             {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
@@ -164,7 +155,7 @@ class GatewayProcess:
                 raise AddressUnavailable(
                     f"metrics: {error}; choose another with --metrics-port, 0 serves none"
                 ) from error
-        self._server = GatewayServer(
+        self._server = QuietServer(
             uvicorn.Config(
                 self.gateway,
                 http=protocol_for(config, self.gateway.unread),
