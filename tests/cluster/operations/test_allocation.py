@@ -297,12 +297,7 @@ async def test_a_dead_process_is_told_as_interrupted_and_can_be_ended(
         await client.start()
         plan = await all_to_b2(client)
         task = asyncio.create_task(apply_allocation(client, plan, pause_s=3_000.0))
-
-        async def one_is_moved() -> bool:
-            found = await list_allocations(other)
-            return bool(found) and found[0].done == 1
-
-        await until_true(one_is_moved)
+        await until_one_is_moved(other)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await client.close()
