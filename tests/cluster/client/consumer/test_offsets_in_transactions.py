@@ -73,6 +73,19 @@ async def committed(cluster: MemoryCluster) -> int:
         return (await consumer.get_offset("t")).get(IN, 0)
 
 
+async def left_in_doubt(
+    cluster: MemoryCluster, client: ClusterClient, transaction: Any
+) -> MemoryCoordinator:
+    """Lose the answer to a commit, and ZooKeeper with it; return what is to be reconnected."""
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    cluster.ensemble.lose_next_reply(coordinator)
+    coordinator.cut = True
+    with pytest.raises(TransactionInDoubt):
+        await transaction.commit(3.0)
+    return coordinator
+
+
 async def test_what_is_refused_leaves_no_decision_node(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,12 +428,7 @@ async def test_in_doubt_is_settled_by_another_commit(
     consumer = (await member(factory, commit_interval_s=1000.0)).subscribe("t")
     await told(await transform(producer, consumer, await consumer.get_many(5)))
     transaction = await transform(producer, consumer, await consumer.get_many(5))
-    coordinator = client.coordinator
-    assert isinstance(coordinator, MemoryCoordinator)
-    cluster.ensemble.lose_next_reply(coordinator)
-    coordinator.cut = True
-    with pytest.raises(TransactionInDoubt):
-        await transaction.commit(3.0)
+    coordinator = await left_in_doubt(cluster, client, transaction)
     with pytest.raises(InvalidState, match="belongs to a transaction"):
         await consumer.get_many(5, timeout=0)
     cluster.ensemble.reconnect(coordinator)
@@ -468,12 +476,7 @@ async def test_offsets_go_on_when_the_journal_has_told_the_outcome(
     consumer = (await member(factory, window_messages=6)).subscribe("t")
     await told(await transform(producer, consumer, await consumer.get_many(2)))
     transaction = await transform(producer, consumer, await consumer.get_many(2))
-    coordinator = client.coordinator
-    assert isinstance(coordinator, MemoryCoordinator)
-    cluster.ensemble.lose_next_reply(coordinator)
-    coordinator.cut = True
-    with pytest.raises(TransactionInDoubt):
-        await transaction.commit(3.0)
+    coordinator = await left_in_doubt(cluster, client, transaction)
     cluster.ensemble.reconnect(coordinator)
     with pytest.raises(TransactionRefused, match="committed"):
         await transaction.rollback()
