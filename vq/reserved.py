@@ -38,6 +38,8 @@ from vq.shown import shown
 #: Begins the name of every reserved topic, and of every header that vq gives to a message.
 PREFIX: Final = "_vq."
 
+_PROBE: Final = f"{PREFIX}probe."
+
 #: The topic of messages that are delivered later.
 DELAYED_TOPIC: Final = f"{PREFIX}delayed"
 
@@ -83,13 +85,18 @@ def probe_topic(group: str) -> str:
     Raises:
         InvalidArgument: It would be longer than a name may be.
     """
-    name = f"{PREFIX}probe.{group}"
+    name = f"{_PROBE}{group}"
     if len(name) > NAME_CHARS_MAX:
         raise InvalidArgument(
             f"broker group {shown(group)} ({len(group)} characters) can have no topic "
             f"{PREFIX}probe.<group>: names of topics have at most {NAME_CHARS_MAX} characters"
         )
     return name
+
+
+def is_probe(topic: str) -> bool:
+    """Return whether a topic is one with which a broker group is probed."""
+    return topic.startswith(_PROBE)
 
 
 def group_of(topic: str, purpose: Purpose) -> str | None:

@@ -42,7 +42,7 @@ from vq.gateway.tokens import ANYBODY, Caller, TokenFile
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import check_name
-from vq.operations.operation import Right
+from vq.security.rules import Right
 from vq.version import __version__
 
 logger = get_logger(__name__)

@@ -45,8 +45,8 @@ from vq.gateway.tokens import Caller
 from vq.gateway.unread import Unread
 from vq.message_filter import Wanting, Where
 from vq.model import Message, SendResult, TopicPartition
-from vq.operations.operation import Resource, Right
 from vq.reserved import is_reserved
+from vq.security.rules import Resource, Right
 from vq.shown import shown
 from vq.tasks import begin_task
 

@@ -35,8 +35,8 @@ from vq.errors import InvalidArgument
 from vq.gateway.problems import NotAuthenticated, RightRequired
 from vq.log_lines import get_logger
 from vq.model import check_name
-from vq.operations.operation import Resource, Right
 from vq.reserved import is_reserved
+from vq.security.rules import Resource, Right
 from vq.shown import shown
 from vq.topic_pattern import check_pattern, is_pattern
 

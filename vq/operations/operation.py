@@ -26,6 +26,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState, UnknownTopic, VqError
 from vq.operations.base.connect import UnknownCluster
+from vq.security.rules import Resource, Right
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,23 +40,6 @@ class Effect(StrEnum):
     ASK = "asks"
     PLAN = "plans"
     ACT = "acts"
-
-
-class Right(StrEnum):
-    """What whoever asks for an operation must be allowed to do."""
-
-    DESCRIBE = "describe"
-    READ = "read"
-    WRITE = "write"
-    MANAGE = "manage"
-
-
-class Resource(StrEnum):
-    """What the right is about: topics, groups of consumers, or the cluster with its brokers."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
 
 
 @dataclass(eq=False)

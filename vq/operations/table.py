@@ -32,15 +32,16 @@ from vq.operations.messages import (
     transactions,
     writes,
 )
-from vq.operations.operation import Effect, Resource, Right, row, yielding_row
+from vq.operations.operation import Effect, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
 from vq.operations.topics import closing, deletion, emptying, topics, verification
 from vq.operations.tree import checking, copying
+from vq.security.rules import Resource, Right
 
 ASK, PLAN, ACT = Effect
 DESCRIBE, READ, WRITE, MANAGE = Right
-TOPIC, GROUP, CLUSTER = Resource
+TOPIC, GROUP, _, CLUSTER = Resource
 
 
 class Operations:

@@ -14,7 +14,8 @@ from vq.console.config import ConsoleConfig
 from vq.console.database.schema import audit
 from vq.console.pages.table import PAGES
 from vq.errors import InvalidArgument
-from vq.operations.operation import Effect, Right
+from vq.operations.operation import Effect
+from vq.security.rules import Right
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from vq.errors import InvalidArgument
 from vq.gateway import tokens
 from vq.gateway.problems import NotAuthenticated, RightRequired
 from vq.gateway.tokens import ANYBODY, Caller, TokenFile, add_entry, entry_of, make_token, parse
-from vq.operations.operation import Resource, Right
+from vq.security.rules import Resource, Right
 
 TOPIC, GROUP = Resource.TOPIC, Resource.GROUP
 HEAD = "version = 1\n"

@@ -12,8 +12,9 @@ from vq.cli.main import commands
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import InvalidState, UnknownTopic
-from vq.operations.operation import Effect, Operation, Right, rows_of
+from vq.operations.operation import Effect, Operation, rows_of
 from vq.operations.table import Operations
+from vq.security.rules import Right
 
 ROWS = rows_of(Operations)
 

@@ -19,7 +19,8 @@ from vq.console.database.database import Database, DatabaseFailed
 from vq.console.database.schema import audit, masks
 from vq.errors import InvalidState, VqError
 from vq.log_lines import get_logger
-from vq.operations.operation import Effect, Right
+from vq.operations.operation import Effect
+from vq.security.rules import Right
 from vq.shown import shown_raised
 from vq.tasks import begin_task
 

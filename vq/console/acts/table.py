@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from vq.console.acts.messages import browse_messages, send_message
 from vq.console.acts.reports import run_report
-from vq.operations.operation import Effect, Operation, Resource, Right, row, rows_of
+from vq.operations.operation import Effect, Operation, row, rows_of
 from vq.operations.table import Operations
+from vq.security.rules import Resource, Right
 
 Row = Operation[..., Any, Any]
 
