@@ -39,12 +39,16 @@ class Principal(NamedTuple):
 
     Attributes:
         group, node: Names of a node; both "" of a command of an operator, and of anyone else.
-        proved: It belongs to the cluster.
+        proved: It belongs to the cluster, which is above users.
+        user: The user that it has proved to be; "" of members and of anonymous clients.
+        roles: Roles of the user, as the broker knew them when the connection was opened.
     """
 
     group: str
     node: str
     proved: bool = True
+    user: str = ""
+    roles: frozenset[str] = frozenset()
 
     def may(self, access: Access, group: str) -> bool:
         """Whether a broker of ``group`` carries out its requests of that access."""
