@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED
 from vq.console.clusters.site import SiteFacts
+from vq.console.pages.explain import why
 from vq.console.pages.page import form, page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm
@@ -103,7 +104,15 @@ def _columns(context: PageContext) -> list[Column[NodeRow]]:
             lambda each: None if each.load is None else each.load.stored_bytes,
             Kind.BYTES,
         ),
-        Column("free", N_("Free"), lambda each: each.free, Kind.BYTES),
+        Column(
+            "free",
+            N_("Free"),
+            lambda each: each.free,
+            Kind.BYTES,
+            link=lambda each: why(
+                context, "disk", node=f"{each.report.group.group}/{each.report.name}".rstrip("/")
+            ),
+        ),
         Column(
             "partitions",
             N_("Partitions"),
@@ -187,6 +196,7 @@ async def GROUP(context: PageContext) -> Response:
         byte_series=[f"{BYTES_IN} {group}"],
         busy_series=[f"{BUSY} {group}/{each.report.name}" for each in rows],
         disk_series=[f"{DISK_USED} {group}/{each.report.name}" for each in rows],
+        why_disk=why(context, "disk", node=group),
         look=context.site.facts.brokers_look,
         live=True,
         command=f"vq cluster status --group {group}",

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from vq.console.clusters.lags import THRESHOLDS, SeenGroup
 from vq.console.clusters.measured import LAG_BYTES, LAG_S
 from vq.console.clusters.site import SiteFacts
+from vq.console.pages.explain import why
 from vq.console.pages.messages import moment_of
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
@@ -140,6 +141,10 @@ def _progress_columns(context: PageContext, group: GroupDescription) -> list[Col
     def state(each: GroupProgress) -> StateWord:
         return state_of(group.verdict_on(each, THRESHOLDS, now_s=now_s))
 
+    def explained(each: GroupProgress) -> str:
+        place = {"topic": each.topic, "partition": each.partition}
+        return why(context, "partition", **place, group=group.group)
+
     return [
         Column(
             "topic",
@@ -148,7 +153,7 @@ def _progress_columns(context: PageContext, group: GroupDescription) -> list[Col
             link=lambda each: context.path("topics", each.topic),
         ),
         Column("partition", N_("Partition"), lambda each: each.partition, Kind.COUNT),
-        Column("verdict", N_("Verdict"), state, Kind.STATE),
+        Column("verdict", N_("Verdict"), state, Kind.STATE, link=explained),
         Column("owner", N_("Member"), lambda each: each.owner or ""),
         Column("lag_bytes", N_("Lag"), lambda each: each.lag_bytes, Kind.BYTES),
         Column("lag_messages", N_("Messages behind"), lambda each: each.lag_messages, Kind.COUNT),

@@ -8,11 +8,13 @@ from starlette.responses import Response
 from vq.console.acts.contents import Format, decoded
 from vq.console.acts.masking import is_masked
 from vq.console.acts.messages import BrowsedMessages, Start
+from vq.console.pages.explain import why
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
-from vq.console.web.forms import Field, number_of, text_of, whole_of
+from vq.console.web.forms import KEY_KINDS, Field, key_of, number_of, text_of, whole_of
 from vq.console.web.languages import N_
-from vq.errors import InvalidArgument
+from vq.console.web.statuses import status_of
+from vq.errors import InvalidArgument, OutcomeUnknown, Refused
 from vq.model import Message
 from vq.shown import shown
 
@@ -81,6 +83,10 @@ async def MESSAGES(context: PageContext) -> Response:
         browse=_browse_fields(query),
         find=_find_fields(query),
         as_format=as_format,
+        why_not_found=why(context, "message", topic=topic, message=query.get("id", "").strip()),
+        why_of=lambda each: why(
+            context, "message", topic=topic, message=f"{each.partition}:{each.offset}"
+        ),
         command=f"vq consume {topic} --max 10 …" if not finds else f"vq message find {topic} …",
     )
 
@@ -112,9 +118,8 @@ async def _find(context: PageContext, topic: str) -> tuple[list[Message], list[s
     asked: dict[str, Any] = {"limit": whole_of(query, "limit") or 50}
     if query.get("id", "").strip():
         asked["id"] = whole_of(query, "id")
-    if query.get("key", ""):
-        key = query["key"]
-        asked["key"] = int(key) if query.get("key_is") == "number" and _is_whole(key) else key
+    if (key := key_of(query)) is not None:
+        asked["key"] = key
     for name in ("tag", "where"):
         if query.get(name, "").strip():
             asked[name] = query[name].strip()
@@ -125,10 +130,6 @@ async def _find(context: PageContext, topic: str) -> tuple[list[Message], list[s
     remarks = [] if found.stopped is None else [f"the search stopped early: {found.stopped}"]
     remarks += [str(each) for each in getattr(found, "gaps", ())]
     return list(found.messages), remarks
-
-
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20
 
 
 def _browse_fields(query: Any) -> list[Field]:
@@ -150,7 +151,7 @@ def _find_fields(query: Any) -> list[Field]:
             N_("The key is"),
             "select",
             query.get("key_is", "text"),
-            (("text", N_("text")), ("number", N_("a number"))),
+            KEY_KINDS,
         ),
         Field("tag", N_("Tag"), value=query.get("tag", "")),
         Field("where", N_("Headers match"), value=query.get("where", "")),
@@ -185,8 +186,9 @@ async def CONTENT(context: PageContext) -> Response:
 @form("/c/{cluster}/topics/{topic}/send")
 async def SEND(context: PageContext) -> Response:
     """Send one message."""
-    topic, problem = context.param("topic"), ""
+    topic, problem, status, refused = context.param("topic"), "", 200, ""
     if context.posted:
+        content = context.form.get("content", "")
         try:
             sent = await context.run(
                 "send_message",
@@ -198,7 +200,16 @@ async def SEND(context: PageContext) -> Response:
                 delay_s=number_of(context.form, "delay_s"),
             )
         except InvalidArgument as error:
-            problem = str(error)
+            problem, status = str(error), status_of(error)
+        except (Refused, OutcomeUnknown) as error:
+            problem, status = f"{type(error).__name__}: {error}", status_of(error)
+            refused = why(
+                context,
+                "send",
+                topic=topic,
+                key=context.form.get("key", ""),
+                size=len(content.encode()),
+            )
         else:
             context.say(
                 N_("Sent: partition %(partition)s, offset %(offset)s, id %(id)s"),
@@ -209,9 +220,10 @@ async def SEND(context: PageContext) -> Response:
             return context.go("topics", topic, "messages")
     return context.page(
         "send.html",
-        400 if problem else 200,
+        status,
         topic=topic,
         problem=problem,
+        refused=refused,
         fields=[
             Field("content", N_("Content"), "area", context.form.get("content", "")),
             Field("key", N_("Key"), value=context.form.get("key", "")),

@@ -4,6 +4,7 @@ from starlette.responses import Response
 
 from vq.console.clusters.measured import BYTES_IN, DISK_USED, MESSAGES_IN
 from vq.console.clusters.site import SiteFacts
+from vq.console.pages.explain import why
 from vq.console.pages.page import page
 from vq.console.pages.remedies import troubles
 from vq.console.web.context import PageContext
@@ -30,6 +31,7 @@ async def OVERVIEW(context: PageContext) -> Response:
         verdicts=verdicts,
         rates=rates(facts),
         fullest=fullest(facts),
+        why_disk=lambda node: why(context, "disk", node=node),
         soonest=soonest(facts),
         byte_series=[f"{BYTES_IN} {each}" for each in groups[:12]],
         message_series=[f"{MESSAGES_IN} {each}" for each in groups[:12]],
@@ -61,15 +63,15 @@ def rates(facts: SiteFacts) -> tuple[float | None, float | None]:
     return sum(each.bytes_per_s for each in known), sum(each.messages_per_s for each in known)
 
 
-def fullest(facts: SiteFacts) -> float | None:
-    """Return the share that is used of the fullest disk."""
+def fullest(facts: SiteFacts) -> tuple[float | None, str]:
+    """Return the share that is used of the fullest disk, and its node; None: no disk is known."""
     shares = [
-        1 - disk.bytes_free / disk.bytes_total
+        (1 - disk.bytes_free / disk.bytes_total, f"{each.group.group}/{each.name}")
         for each in facts.status.brokers
         for disk in each.disks
         if disk.bytes_total and disk.bytes_free is not None
     ]
-    return max(shares, default=None)
+    return max(shares, default=(None, ""))
 
 
 def soonest(facts: SiteFacts) -> float | None:

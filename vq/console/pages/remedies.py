@@ -19,6 +19,7 @@ class Trouble:
         text: What is wrong, as brokers say it.
         remedy: What to do, in English.
         command: The command that does it, or looks; "": none.
+        disk_of: The node whose disk it is about; "": it is about none.
     """
 
     tone: str
@@ -26,6 +27,7 @@ class Trouble:
     text: str
     remedy: str
     command: str = ""
+    disk_of: str = ""
 
 
 _REMEDIES: Final[Mapping[UnsafeKind, tuple[str, str, str]]] = {
@@ -104,6 +106,7 @@ def troubles(facts: SiteFacts) -> list[Trouble]:
                 str(disk),
                 N_("Free space, keep less, or move partitions to another broker group."),
                 "vq broker drain " + broker.group.group,
+                where,
             )
             for disk in broker.disks
             if disk.needs_attention

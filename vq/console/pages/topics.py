@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from vq.console.clusters.lags import TopicLag, TopicReaders
 from vq.console.clusters.site import SiteFacts
+from vq.console.pages.explain import why
 from vq.console.pages.page import form, page, post
 from vq.console.web.context import PageContext
 from vq.console.web.forms import Field, checked_of, confirm, text_of, whole_of
@@ -314,6 +315,7 @@ async def TOPIC(context: PageContext) -> Response:
     return context.exported(partitions, f"{name}-partitions") or context.page(
         "topic.html",
         topic=description.topic,
+        why=why(context, "key", topic=name),
         settings=[
             (each.name, getattr(description.topic.settings, each.name))
             for each in fields(TopicSettings)

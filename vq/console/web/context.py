@@ -14,6 +14,7 @@ from vq.console.acts.table import OPERATIONS
 from vq.console.clusters.site import Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
+from vq.console.web.commands import page_of
 from vq.console.web.languages import translator
 from vq.console.web.rendering import render
 from vq.console.web.security import PageVisitor
@@ -137,6 +138,11 @@ class PageContext:
         """Whether the visitor may ask for an operation: a page shows no button that is refused."""
         return may(self.visitor.person.role, OPERATIONS[name])
 
+    def page_of(self, command: str) -> str:
+        """Return the address of the page that does what a command does; "": there is none."""
+        parts = page_of(command) if self.site_or_none is not None else ()
+        return self.path(*parts) if parts else ""
+
     # Answers ---------------------------------------------------------------------------------
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """Return a page."""
@@ -159,6 +165,7 @@ class PageContext:
             "command": "",
             "live": False,
             "path": self.path if self.site_or_none is not None else None,
+            "page_of": self.page_of,
             "quoted": lambda each: quote(str(each), safe=""),
         }
         return render(template, self.language, {**common, **values})

@@ -2,10 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from vq.console.web.languages import N_
 from vq.errors import InvalidArgument
+from vq.model import Key
 from vq.shown import shown
+
+#: What the text of a key can mean.
+KEY_KINDS: Final = (
+    ("text", N_("text")),
+    ("number", N_("a number")),
+    ("hex", N_("bytes as hex digits")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,25 @@ def number_of(form: Mapping[str, str], name: str) -> float | None:
         return found
     except ValueError:
         raise InvalidArgument(f"{name} = {shown(text)} is not a number") from None
+
+
+def key_of(form: Mapping[str, str]) -> Key | None:
+    """Return the key of a form, by its fields ``key`` and ``key_is``; None if it has none.
+
+    Raises:
+        InvalidArgument: The text is not what ``key_is`` says.
+    """
+    text, kind = form.get("key", ""), form.get("key_is", "")
+    if not text:
+        return None
+    if kind == "number":
+        return whole_of(form, "key")
+    if kind != "hex":
+        return text
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise InvalidArgument(f"key = {shown(text)} is not bytes as hex digits") from None
 
 
 def checked_of(form: Mapping[str, str], name: str) -> bool:
