@@ -6,6 +6,8 @@
 #   make test-long           the long forms of all tests that have one; takes hours
 #   make chaos [ROWS=...]    kill, pause and cut real clusters with copies: TRIALS=n, SEED=n
 #   make sim [SEEDS=...]     many seeds of simulated clusters with copies: SEEDS=n or from-to, JOBS=n
+#   make fuzz [ARGS=...]     hostile bytes that coverage guides: --target NAME, --seconds S
+#   make sanitize            tests of the compiled loops, with a watch on memory
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
 #   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
 #   make release [ARGS=...]  sdist and wheels into dist/, each one tried; uploads nothing
@@ -16,7 +18,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long chaos sim mutants bench release audit check format proto docs setup clean
+.PHONY: help demo test test-long chaos sim fuzz sanitize mutants bench release audit check format proto docs setup clean
 
 VENV := .venv/bin
 RUN  := $(VENV)/python
@@ -46,7 +48,7 @@ exec "$$python" tools/bootstrap.py $(1)
 endef
 
 help:
-	@sed -n '3,13s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 demo:
 	$(call bootstrap,demo)
@@ -69,6 +71,14 @@ sim:
 	$(call bootstrap,test)
 	@PYTHONPATH=tests:. $(RUN) -m support.simulation --seeds $(SEEDS) \
 	  --jobs $(if $(filter auto,$(JOBS)),2,$(JOBS)) $(ARGS)
+
+sanitize:
+	$(call bootstrap,test)
+	@$(RUN) tools/sanitize.py $(ARGS)
+
+fuzz:
+	$(call bootstrap,test)
+	@PYTHONPATH=tests:tests/property:. $(RUN) -m support.guided_fuzz $(ARGS)
 
 mutants:
 	$(call bootstrap,test)
