@@ -6,16 +6,19 @@
 #   make test-long           the long forms of all tests that have one; takes hours
 #   make chaos [ROWS=...]    kill, pause and cut real clusters with copies: TRIALS=n, SEED=n
 #   make sim [SEEDS=...]     many seeds of simulated clusters with copies: SEEDS=n or from-to, JOBS=n
+#   make fuzz [ARGS=...]     hostile bytes that coverage guides: --target NAME, --seconds S
+#   make sanitize            tests of the compiled loops, with a watch on memory
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
 #   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
 #   make release [ARGS=...]  sdist and wheels into dist/, each one tried; uploads nothing
-#   make check               lint, format, types, typed programs, import layers, generated code
+#   make audit [ARGS=...]    what vq installs, as an SBOM in dist/, and known faults in it
+#   make check               lint, format, types, typed programs, import layers, generated code, bandit
 #
 # PYTHON=/path/to/python3.11 names the interpreter; without it the first new enough one is taken.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long chaos sim mutants bench release check format proto docs setup clean
+.PHONY: help demo test test-long chaos sim fuzz sanitize mutants bench release audit check format proto docs setup clean
 
 VENV := .venv/bin
 RUN  := $(VENV)/python
@@ -45,7 +48,7 @@ exec "$$python" tools/bootstrap.py $(1)
 endef
 
 help:
-	@sed -n '3,12s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 demo:
 	$(call bootstrap,demo)
@@ -69,6 +72,14 @@ sim:
 	@PYTHONPATH=tests:. $(RUN) -m support.simulation --seeds $(SEEDS) \
 	  --jobs $(if $(filter auto,$(JOBS)),2,$(JOBS)) $(ARGS)
 
+sanitize:
+	$(call bootstrap,test)
+	@$(RUN) tools/sanitize.py $(ARGS)
+
+fuzz:
+	$(call bootstrap,test)
+	@PYTHONPATH=tests:tests/property:. $(RUN) -m support.guided_fuzz $(ARGS)
+
 mutants:
 	$(call bootstrap,test)
 	@$(RUN) tools/mutants.py $(ARGS)
@@ -81,6 +92,10 @@ release:
 	$(call bootstrap,demo release)
 	@$(RUN) tools/release.py $(ARGS)
 
+audit:
+	$(call bootstrap,demo audit)
+	@$(RUN) tools/audit.py $(ARGS)
+
 check:
 	$(call bootstrap,check)
 	$(VENV)/ruff check .
@@ -89,6 +104,7 @@ check:
 	$(VENV)/lint-imports
 	$(RUN) tools/typed_programs.py
 	$(RUN) tools/proto.py --check
+	$(VENV)/bandit -q -r vq pyspark_vq -c pyproject.toml
 
 format:
 	$(call bootstrap,check)

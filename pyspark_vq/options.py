@@ -254,7 +254,7 @@ def _place(name: str, value: Any) -> Place:
 def _json(name: str, value: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{name} = {value!r} is not JSON: {error}") from error
 
 

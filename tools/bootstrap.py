@@ -1,6 +1,6 @@
 """Set up all that this checkout needs to run, from Python >= 3.11 and pip alone.
 
-    python tools/bootstrap.py demo|test|check|bench|release [...]
+    python tools/bootstrap.py demo|test|check|bench|release|audit [...]
 
 It makes `.venv` in the checkout and installs the project into it, editable, with the requirements
 of the named profiles. It installs a Java runtime and the ZooKeeper server jars only if the machine
@@ -55,6 +55,7 @@ PROFILES = {
     "check": ("check",),
     "bench": ("bench",),
     "release": ("release",),
+    "audit": ("audit",),
 }
 #: The parts that the machine may have already: part -> (extra that installs it, text to print).
 PARTS = {

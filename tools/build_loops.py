@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def target_of(source: Path, suffix: str | None = None) -> Path:
     return source.with_name(source.stem + suffix)
 
 
-def compile_module(source: Path, target: Path) -> None:
+def compile_module(source: Path, target: Path, flags: Sequence[str] = FLAGS) -> None:
     """Compile ``source`` into ``target`` for this Python; if it fails, ``target`` is unchanged.
 
     Raises:
@@ -52,17 +52,23 @@ def compile_module(source: Path, target: Path) -> None:
     linker = shlex.split(os.environ.get("LDSHARED") or sysconfig.get_config_var("LDSHARED") or "")
     if not linker:
         raise NotCompiled("this Python does not say how it links modules")
-    compile_with(linker, source, target, Path(sysconfig.get_path("include")))
+    compile_with(linker, source, target, Path(sysconfig.get_path("include")), flags)
 
 
-def compile_with(linker: list[str], source: Path, target: Path, include: Path) -> None:
+def compile_with(
+    linker: list[str],
+    source: Path,
+    target: Path,
+    include: Path,
+    flags: Sequence[str] = FLAGS,
+) -> None:
     """Compile ``source`` into ``target`` with the headers in ``include``; see `compile_module`.
 
     Debian's headers name files of the directory above, which comes after the compiler's own.
     """
     made = target.with_name(f"{target.name}.{os.getpid()}.new")
     include_too = ["-idirafter", str(include.parent)]
-    command = [*linker, *FLAGS, f"-I{include}", *include_too, str(source), "-o", str(made)]
+    command = [*linker, *flags, f"-I{include}", *include_too, str(source), "-o", str(made)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

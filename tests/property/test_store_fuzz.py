@@ -9,17 +9,15 @@ once, or thought of, are kept in tests/testdata/store/hard.txt.
 
 import itertools
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import google_crc32c
 import pytest
-from support.fuzz import Targets, check, child, mutated
+from support.fuzz import Targets, attempt, check, child, mutated
 from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
 from vq.broker.partition.batch_check import check_batch
 from vq.broker.replication.epoch_file import read_epoch
-from vq.errors import VqError
 from vq.limits import BATCH_RECORDS_MAX
 from vq.message_filter import Filter
 from vq.model import Message, ProducerStamp
@@ -335,8 +333,11 @@ def read_texts(_: random.Random, data: bytes) -> None:
 
 def open_whole(rng: random.Random, data: bytes) -> None:
     """A log one of whose files is ``data``: it opens and can be read and added to, or says no."""
+    name_of = FILE_OF.get(data[:4])
+    if name_of is None:  # a run that coverage guides breaks the mark, too
+        return
     disk = LOG_DISK.crash(keep_all)
-    disk.write_atomic(DIRECTORY / FILE_OF[data[:4]](rng), data[4:])
+    disk.write_atomic(DIRECTORY / name_of(rng), data[4:])
 
     def use() -> None:
         log = open_log(disk)
@@ -349,14 +350,6 @@ def open_whole(rng: random.Random, data: bytes) -> None:
         log.close()
 
     attempt(use)
-
-
-def attempt(work: Callable) -> object:
-    """Return what ``work`` does, None if it says no in the right way."""
-    try:
-        return work()
-    except VqError:
-        return None
 
 
 FILE_OF = {

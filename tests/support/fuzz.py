@@ -15,8 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vq import limits
+from vq.errors import VqError
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEED = int(os.environ.get("VQ_FUZZ_SEED") or (random.SystemRandom().getrandbits(32) if LONG else 1))
@@ -58,6 +60,14 @@ def mutated(rng: random.Random, data: bytes, grafts: Sequence[bytes]) -> bytes:
             case _:
                 out[at:at] = rng.choice(grafts)
     return bytes(out)
+
+
+def attempt(work: Callable[[], Any]) -> Any:
+    """Return what ``work`` does, None if it says no in the right way."""
+    try:
+        return work()
+    except VqError:
+        return None
 
 
 def run_round(targets: Targets, name: str, number: int) -> float:

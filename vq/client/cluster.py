@@ -568,7 +568,7 @@ async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
         ),
         network=TcpNetwork(),
         clock=SystemClock(),
-        rng=random.Random(),
+        rng=random.Random(),  # nosec B311
     )
     try:
         await cluster.start()

@@ -136,7 +136,7 @@ def parse(text: str) -> list[Token]:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"it is not TOML: {error}") from error
     version = table.pop("version", None)
     if version != VERSION or isinstance(version, bool):

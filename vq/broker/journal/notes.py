@@ -76,7 +76,7 @@ def decode(payload: bytes, read: Callable[[dict[str, Any], bytes], T]) -> T:
     head, _, rest = payload.partition(_END)
     try:
         return read(_object_in(head.decode())[0], rest)
-    except (ValueError, TypeError, AttributeError, KeyError, error) as why:
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, error) as why:
         raise CorruptData(f"a note of {len(payload)} bytes cannot be read: {why}") from why
 
 

@@ -258,7 +258,7 @@ def decode_note(payload: bytes) -> Note:
     if payload.startswith(_PIECE):
         try:
             return _piece_in(payload)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             pass  # not as it is written here; below it is read as any other note
     return notes.decode(payload, _read)
 

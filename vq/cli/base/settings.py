@@ -85,7 +85,7 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
         table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"cannot read the configuration file {name!r}: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{name!r} is not TOML: {error}") from error
     _refuse_unknown(table, (*SHARED, *LOGGING, *SECTIONS), name)
     return Sources(environ=environ, file=table, file_name=name).with_flags(**flags)

@@ -22,7 +22,7 @@ from vq.errors import VqError
 NUMBER_BYTES: Final = 8
 CONTENT_BYTES_MIN: Final = NUMBER_BYTES
 _STREAM_SHIFT: Final = 40
-_FILLER: Final = random.Random(1).randbytes(1 << 20)
+_FILLER: Final = random.Random(1).randbytes(1 << 20)  # nosec B311
 _READ_BYTES: Final = 4 << 20
 _SEND_S: Final = 60.0
 _SHOWN_ERRORS: Final = 3

@@ -244,7 +244,7 @@ def _read(file: Path) -> GroupExport:
             offsets=tuple(map(_offset, document["offsets"])),
             terms=_terms(document),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidArgument(f"{file} is no export of a group: {error!r}") from error
 
 

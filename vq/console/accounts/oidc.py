@@ -279,7 +279,7 @@ class OidcProvider:
             raise ProviderAway(f"{away}: {shown_raised(error)}") from error
         try:
             found = json.loads(read)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if answer.status_code == httpx.codes.BAD_REQUEST and isinstance(found, dict):
             raise OidcRefused(

@@ -112,7 +112,7 @@ def read_tree(lines: Iterable[str]) -> TreeExport:
     for number, line in enumerate(lines, 1):
         try:
             found.take(line)
-        except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
             raise InvalidArgument(
                 f"line {number} is none of an exported tree: {error!r}: {shown(line, 80)}"
             ) from error
