@@ -62,7 +62,8 @@ PATHS = {
 
 @pytest.fixture(scope="module")
 def console(cluster, tmp_path_factory):
-    with console_process(cluster, tmp_path_factory.mktemp("console"), "--open") as address:
+    directory = tmp_path_factory.mktemp("console")
+    with console_process(cluster, directory, "--open", "--probe") as address:
         yield f"{address}/c/{cluster.name}"
 
 

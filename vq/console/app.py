@@ -67,7 +67,7 @@ class ConsoleApp:
         self, config: ConsoleConfig, database: Database, opened: Open | None = None
     ) -> None:
         sites = {
-            name: Site(name, each, self._measure, opened)
+            name: Site(name, each, self._measure, opened, probe=config.probe)
             for name, each in sorted(config.clusters.items())
         }
         oidc = None

@@ -63,6 +63,7 @@ class ConsoleConfig:
         session_hours: A session ends after so many hours, and after a quarter of it unused.
         reports: Directory, or URL, with the history of reports of Spark, on which forecasts and
             trends rest; "": there is none.
+        probe: Send a message a second through each broker group, and show what becomes of it.
         oidc: A provider of identities; None: passwords only.
     """
 
@@ -74,6 +75,7 @@ class ConsoleConfig:
     open: bool = False
     session_hours: int = 12
     reports: str = ""
+    probe: bool = False
     oidc: OidcConfig | None = None
 
     def __post_init__(self) -> None:

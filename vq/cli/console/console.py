@@ -63,6 +63,13 @@ _database = click.option(
     help="Let everybody on this machine act, until there is an account.",
 )
 @click.option(
+    "--probe/--no-probe",
+    "probe",
+    default=None,
+    help="Send a message a second through each broker group, read it back, and show latency and "
+    "loss.  [no-probe]",
+)
+@click.option(
     "--also",
     "others",
     multiple=True,
@@ -81,6 +88,7 @@ def console(
     database: str | None,
     public_url: str | None,
     is_open: bool,
+    probe: bool | None,
     others: Sequence[str],
     die_with: int | None,
 ) -> None:
@@ -105,6 +113,7 @@ def console(
         database=database,
         public_url=public_url,
         open=is_open or None,
+        probe=probe,
     )
 
     def started(address: str) -> None:

@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from vq.console.clusters.site import SiteFacts
+from vq.operations.cluster.probed import ProbeResult
 
 #: Series of each broker group and of the cluster: bytes and messages that are appended per second.
 BYTES_IN: Final = "bytes_in"
@@ -11,6 +12,8 @@ MESSAGES_IN: Final = "messages_in"
 #: Series of each node: the share of its disk that is used, and of its time that it is busy.
 DISK_USED: Final = "disk_used"
 BUSY: Final = "busy"
+#: Series of each broker group, if it is probed: seconds until a message is read back.
+PROBE_S: Final = "probe_s"
 #: Series of each consumer group.
 LAG_BYTES: Final = "lag_bytes"
 LAG_S: Final = "lag_s"
@@ -33,9 +36,23 @@ def measured(facts: SiteFacts) -> dict[str, float]:
     if masters and all(each in facts.loads for each in masters):
         for series in (BYTES_IN, MESSAGES_IN):
             found[series] = sum(found[f"{series} {group}"] for group, _ in masters)
+    for group, result in (facts.probes or {}).items():
+        latency = latency_of(result)
+        if latency is not None:
+            found[f"{PROBE_S} {group}"] = latency
     for name, lag in facts.lags.items():
         if lag.lag_bytes is not None:
             found[f"{LAG_BYTES} {name}"] = lag.lag_bytes
         if lag.lag_s is not None:
             found[f"{LAG_S} {name}"] = lag.lag_s
     return {series: value for series, value in found.items() if math.isfinite(value)}
+
+
+def latency_of(result: ProbeResult) -> float | None:
+    """Return how long a message through a broker group takes now, in seconds; None: not known.
+
+    That of the last message; or the age of the oldest one that is not back yet, if it is larger.
+    """
+    if result.error or result.last_s is None:
+        return None
+    return max(result.last_s, result.waiting_s)

@@ -18,6 +18,8 @@ from vq.log_lines import get_logger
 from vq.operations.allocation.facts import AllocationFacts
 from vq.operations.cluster.bulk import GroupContract, TopicState, read_contracts, read_topic_states
 from vq.operations.cluster.cluster import ClusterStatus, cluster_status
+from vq.operations.cluster.probe import ClusterProbe
+from vq.operations.cluster.probed import ProbeResult
 from vq.operations.groups.group_lags import look_at_groups
 from vq.shown import shown_raised
 from vq.tasks import begin_task
@@ -62,6 +64,7 @@ class SiteFacts:
         contracts: All consumer groups with what they read.
         lags: How far behind groups are, by name: the last look at each, in turns.
         readers: The groups of each topic, by what the last looks have found.
+        probes: What the end-to-end probe has seen, by broker group; None: there is no probe.
     """
 
     brokers_look: Look = field(default_factory=Look)
@@ -73,6 +76,7 @@ class SiteFacts:
     contracts: list[GroupContract] = field(default_factory=list)
     lags: dict[str, SeenGroup] = field(default_factory=dict)
     readers: dict[str, TopicReaders] = field(default_factory=dict)
+    probes: dict[str, ProbeResult] | None = None
 
 
 Open = Callable[[MessageFactoryConfig], Awaitable[MessageFactory]]
@@ -94,6 +98,7 @@ class Site:
         config: How to reach it.
         on_look: Called after each look.
         opened: Opens a session with the cluster.
+        probe: Send messages through its broker groups; see ``ClusterProbe``.
     """
 
     def __init__(
@@ -102,6 +107,8 @@ class Site:
         config: MessageFactoryConfig,
         on_look: Callable[["Site"], Awaitable[None]] | None = None,
         opened: Open | None = None,
+        *,
+        probe: bool = False,
     ) -> None:
         self.name = name
         self.config = config
@@ -113,6 +120,8 @@ class Site:
         self._on_look = on_look
         self._opened = opened or _open
         self._factory: MessageFactory | None = None
+        self._has_probe = probe
+        self._probe: ClusterProbe | None = None
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._last_group = ""
@@ -158,6 +167,9 @@ class Site:
             tasks.create_task(self._repeat(BROKERS_S, "brokers_look", self._look_at_brokers))
             tasks.create_task(self._repeat(NAMES_S, "names_look", self._look_at_names))
             tasks.create_task(self._repeat(LAGS_S, "lags_look", self._look_at_lags))
+            if self._has_probe:
+                self._probe = ClusterProbe(self.cluster)
+                tasks.create_task(self._probe.run())
 
     def _failed(self, cause: str) -> None:
         if self.problem != cause:
@@ -207,6 +219,8 @@ class Site:
         self.facts.loads = {
             node: found.load for node, found in zip(nodes, loads, strict=True) if found is not None
         }
+        if self._probe is not None:
+            self.facts.probes = {each.group: each for each in self._probe.results()}
 
     async def _look_at_names(self) -> None:
         topics, contracts = await asyncio.gather(

@@ -1,15 +1,24 @@
 """The overview: whether the cluster is well, what is unsafe and what to do, rates, disks."""
 
+from dataclasses import replace
+from typing import Final
+
 from starlette.responses import Response
 
-from vq.console.clusters.measured import BYTES_IN, DISK_USED, MESSAGES_IN
+from vq.console.clusters.measured import BYTES_IN, DISK_USED, MESSAGES_IN, PROBE_S
 from vq.console.clusters.site import SiteFacts
 from vq.console.pages.explain import why
 from vq.console.pages.page import page
+from vq.console.pages.probes import PROBE_COLUMNS, ProbeRow, probe_rows, slowest
 from vq.console.pages.remedies import troubles
 from vq.console.web.context import PageContext
+from vq.console.web.tables import Asked, TablePage, table
+from vq.operations.cluster.probed import LATE_S
 from vq.operations.groups.lag_rules import VERDICTS
 from vq.reserved import is_reserved
+
+#: Broker groups in the table of the probe, the worst first; the rest is on its next pages.
+_PROBES_SHOWN: Final = 10
 
 
 @page("/c/{cluster}")
@@ -19,6 +28,14 @@ async def OVERVIEW(context: PageContext) -> Response:
     found = troubles(facts)
     groups = sorted({each.group.group for each in facts.status.brokers})
     verdicts = verdict_counts(facts)
+    probes: TablePage[ProbeRow] | None = None
+    rows = [] if facts.probes is None else probe_rows(facts)
+    if rows:
+        asked = Asked.of(context.query, "e.")
+        asked = asked if "e.size" in context.query else replace(asked, size=_PROBES_SHOWN)
+        probes = table(PROBE_COLUMNS, rows, asked, searched=lambda each: each.group, prefix="e.")
+        if file := context.exported(probes, "probe"):
+            return file
     return context.page(
         "overview.html",
         facts=facts,
@@ -31,6 +48,11 @@ async def OVERVIEW(context: PageContext) -> Response:
         verdicts=verdicts,
         rates=rates(facts),
         fullest=fullest(facts),
+        probes=probes,
+        latency=slowest(rows),
+        lost=sum(each.result.lost for each in rows if each.result is not None),
+        late_s=LATE_S,
+        probe_series=[f"{PROBE_S} {each}" for each in groups[:12]],
         why_disk=lambda node: why(context, "disk", node=node),
         soonest=soonest(facts),
         byte_series=[f"{BYTES_IN} {each}" for each in groups[:12]],

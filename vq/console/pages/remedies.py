@@ -1,12 +1,13 @@
 """What is unsafe in a cluster, and what to do: one list from all that a look has found. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from vq.console.clusters.site import SiteFacts
 from vq.console.web.languages import N_
 from vq.operations.brokers.safety import UnsafeKind
+from vq.operations.cluster.probed import ProbeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def troubles(facts: SiteFacts) -> list[Trouble]:
             )
             for bad in broker.bad_partitions
         ]
+    found += [each for result in (facts.probes or {}).values() for each in _of_probe(result)]
     silent = {each.where for each in found}
     for unsafe in facts.status.unsafe:
         where = f"{unsafe.group}/{unsafe.node}" if unsafe.node else unsafe.group
@@ -138,3 +140,23 @@ def troubles(facts: SiteFacts) -> list[Trouble]:
         )
     order = ("bad", "warn", "quiet")
     return sorted(found, key=lambda each: order.index(each.tone))
+
+
+def _of_probe(result: ProbeResult) -> Iterator[Trouble]:
+    """Yield what the messages of the probe show of a broker group."""
+    if result.lost:
+        yield Trouble(
+            "bad",
+            result.group,
+            f"{result.lost} acknowledged messages of the probe are not where they should be",
+            N_("Messages of applications may be lost, too: see what was cut from logs, and why."),
+            "vq cluster diverged",
+        )
+    if result.error:
+        yield Trouble(
+            "warn",
+            result.group,
+            f"no message of the probe gets through: {result.error}",
+            N_("Messages of applications may fail, too: look at the nodes of the group."),
+            "vq cluster status",
+        )

@@ -68,7 +68,7 @@ const FORMATS = {
   bytes: (value) => scaled(value, 1024, "B"),
   rate: (value) => scaled(value, 1024, "B/s"),
   percent: (value) => `${Math.round(value * 100)} %`,
-  duration: (value) => (value < 120 ? `${+value.toFixed(1)} s` : `${Math.round(value / 60)} min`),
+  duration: (value) => (value < 1 ? `${+(value * 1000).toPrecision(2)} ms` : value < 120 ? `${+value.toFixed(1)} s` : `${Math.round(value / 60)} min`),
   count: (value) => value.toLocaleString("en"),
   per_s: (value) => `${value.toLocaleString("en")}/s`,
 };

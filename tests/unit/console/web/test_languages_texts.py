@@ -35,6 +35,16 @@ def test_placeholders_are_the_same_in_every_language() -> None:
             ), english
 
 
+def test_no_text_has_a_percent_sign_of_its_own() -> None:
+    """A page that shows it would fail: what follows the sign is taken for a placeholder."""
+    from vq.console.web.languages import LANGUAGES, catalogue
+
+    for language in LANGUAGES:
+        for texts in catalogue(language).items():
+            for text in texts:
+                assert "%" not in re.sub(r"%\(\w+\)s", "", text), text
+
+
 def test_no_template_has_a_text_of_its_own() -> None:
     """What stands between tags comes from the catalogues, or is a name."""
     environment = jinja2.Environment(extensions=["jinja2.ext.i18n"], autoescape=True)
