@@ -1,63 +1,16 @@
-"""The console in a real browser, over real brokers: what an operator does, what pages look like.
+"""The console in a real browser, over real brokers: what an operator does."""
 
-Pictures of all pages stay in ``.test-artifacts/console``: they are there to be looked at.
-"""
-
-import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from support.browser import chromium, console_process
 
 import vq
 
-PICTURES = Path(".test-artifacts/console")
 #: Milliseconds after which a page that does not come to what is expected has failed.
 WAIT_MS = 30_000
-VARIANTS = {
-    "light": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light", "locale": "en"},
-    "dark": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark", "locale": "en"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "locale": "en"},
-    "chinese": {
-        "viewport": {"width": 1280, "height": 800},
-        "color_scheme": "light",
-        "locale": "zh-CN",
-    },
-}
-
-
-PATHS = {
-    "overview": "",
-    "brokers": "/brokers",
-    "broker-group": "/brokers/b1",
-    "remove": "/brokers/b1/remove",
-    "allocation": "/allocation",
-    "topics": "/topics",
-    "create": "/topics/create",
-    "topic": "/topics/looked-at",
-    "messages": "/topics/looked-at/messages",
-    "send": "/topics/looked-at/send",
-    "settings-of-topic": "/topics/looked-at/settings",
-    "delete": "/topics/looked-at/delete",
-    "groups": "/groups",
-    "group": "/groups/readers",
-    "reset": "/groups/readers/reset",
-    "share-out": "/groups/readers/plan?members=3",
-    "dead-letters": "/dead-letters",
-    "delayed": "/delayed",
-    "transactions": "/transactions",
-    "archive": "/archive",
-    "explain": "/explain",
-    "explained": "/explain?question=partition&topic=looked-at&partition=0&group=readers",
-    "explained-disk": "/explain?question=disk&node=b1",
-    "audit": "/audit",
-    "settings": "/settings",
-    "unknown": "/groups/nobody",
-}
 
 
 @pytest.fixture(scope="module")
@@ -243,37 +196,6 @@ def test_a_partition_is_dragged_while_messages_flow(browser, console, cluster) -
     found = cluster.vq("consume", "flow", "--group", "count", "--max", str(len(sent)), "--json")
     assert found.returncode == 0
     assert len(found.stdout.splitlines()) == len(sent)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_pages_in_four_variants(browser, console, cluster, variant) -> None:
-    """Each is readable for a screen reader, fits a phone, and the browser has no complaint.
-
-    All pages in the light variant, and in the others with ``VQ_LONG``; else those that differ most.
-    """
-    made = cluster.vq("topic", "create", "looked-at", "--partitions", "3", "--if-not-exists")
-    assert made.returncode == 0, made.stderr
-    cluster.vq("produce", "looked-at", stdin=b"a\nb\n")
-    cluster.vq("consume", "looked-at", "--group", "readers", "--max", "1")
-    paths = PATHS
-    if variant != "light" and not os.environ.get("VQ_LONG"):
-        paths = {name: PATHS[name] for name in ("overview", "allocation", "messages", "group")}
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    found = []
-    with Tab(browser, **VARIANTS[variant]) as page:
-        for name, path in paths.items():
-            page.goto(console + path)
-            page.locator("h1").wait_for()
-            page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
-            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, (name, variant, wide)
-            assert page.locator("html").get_attribute("lang") == VARIANTS[variant]["locale"]
-            for each in Axe().run(page).response["violations"]:
-                if each["impact"] in ("serious", "critical"):
-                    nodes = [node["html"][:120] for node in each["nodes"][:3]]
-                    found.append((name, variant, each["id"], nodes))
-    assert not found, "\n".join(map(str, found))
 
 
 @pytest.mark.slow

@@ -5,31 +5,50 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+from playwright import async_api
 from playwright.sync_api import Browser, sync_playwright
 from support.cluster import PROCESSES_WAIT_S, VQ, ProcessCluster
 from support.zookeeper import unavailable
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Provide a browser; skip without it, fail where ``.ci/run`` runs."""
+def _program() -> str:
+    """Return the path of the browser; skip without it, fail where ``.ci/run`` runs."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         reason = "chromium is missing (Debian: apt-get install chromium)"
         if os.environ.get("NEEDS_BROWSER"):
             pytest.fail(reason)
         unavailable(reason)
+    return found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Provide a browser; Playwright's loop runs in this thread meanwhile."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=_program(), args=["--no-sandbox"])
         try:
             yield browser
         finally:
             browser.close()
+
+
+@asynccontextmanager
+async def async_chromium() -> AsyncIterator[async_api.Browser]:
+    """Provide a browser on the loop of the test."""
+    async with async_api.async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=_program(), args=["--no-sandbox"]
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
 
 
 @contextmanager

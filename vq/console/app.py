@@ -45,7 +45,7 @@ from vq.console.web.security import (
     PageVisitor,
     protect,
 )
-from vq.console.web.statuses import NotLoggedIn, UnknownToConsole, status_of
+from vq.console.web.statuses import TITLES, NotLoggedIn, UnknownToConsole, status_of
 from vq.errors import InvalidArgument, VqError
 from vq.log_lines import get_logger
 from vq.shown import shown, shown_raised
@@ -177,9 +177,8 @@ class ConsoleApp:
                 raise NotPermitted(f"this page is for {page.role}s of the console")
             return await page.function(context)
         except VqError as error:
-            return _problem(
-                context, status_of(error), type(error).__name__, str(error), error.hint or ""
-            )
+            kind = type(error).__name__
+            return _problem(context, status_of(error), kind, str(error), error.hint or "")
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -301,5 +300,6 @@ async def _form(request: Request) -> Mapping[str, str]:
         return found
 
 
-def _problem(context: PageContext, status: int, title: str, text: str, hint: str = "") -> Response:
-    return context.page("problem.html", status, title=title, text=text, hint=hint)
+def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:
+    title = TITLES.get(status, kind)
+    return context.page("problem.html", status, title=title, kind=kind, text=text, hint=hint)

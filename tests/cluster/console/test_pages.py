@@ -77,7 +77,7 @@ async def test_a_topic_is_made_changed_filled_read_closed_and_deleted(console) -
     assert (await browser.post("/c/test/topics/create", form)).headers["location"].endswith("/made")
     form["retention_hours"] = "7"
     await browser.post("/c/test/topics/made/settings", form)
-    assert "<td>7</td>" in (await browser.get("/c/test/topics/made")).text
+    assert "<td>7 h</td>" in (await browser.get("/c/test/topics/made")).text
     await browser.post("/c/test/topics/made/send", {"content": "hello", "headers": "a: b"})
     shown = await browser.get("/c/test/topics/made/messages")
     assert "hello" in shown.text

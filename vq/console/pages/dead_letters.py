@@ -11,7 +11,7 @@ from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm, number_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, UnknownTopic
 from vq.operations.messages.dead_letters import DeadLetters
 from vq.operations.messages.settling import LetterState
 
@@ -47,7 +47,7 @@ async def DEAD_LETTERS(context: PageContext) -> Response:
             lambda each: each.letters.get(LetterState.DELETED, 0),
             Kind.COUNT,
         ),
-        Column("oldest", N_("Oldest open"), lambda each: each.oldest_ms, Kind.MOMENT),
+        Column("oldest", N_("Oldest open"), lambda each: each.oldest_ms or "", Kind.MOMENT),
     ]
     found = table(
         columns,
@@ -84,6 +84,8 @@ async def LETTERS(context: PageContext) -> Response:
                 break
             letters.append(each)
         await found.aclose()
+    except UnknownTopic:  # its topic is made with the first one
+        await context.run("describe_group", group, count=False)
     except InvalidArgument as error:
         problem = str(error)
     hidden = await context.console.door.masks(context.site.name)

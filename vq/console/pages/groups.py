@@ -304,6 +304,7 @@ async def PLAN(context: PageContext) -> Response:
     name = context.param("group")
     strategy = context.query.get("strategy") or None
     members = whole_of(context.query, "members")
+    asked = strategy is not None or members is not None
     problem, plan = "", None
     try:
         plan = await context.run("plan_balance", name, strategy=strategy, members=members)
@@ -311,7 +312,7 @@ async def PLAN(context: PageContext) -> Response:
         problem = str(error)
     return context.page(
         "group_plan.html",
-        400 if problem else 200,
+        400 if problem and asked else 200,
         name=name,
         plan=plan,
         problem=problem,

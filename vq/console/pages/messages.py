@@ -79,6 +79,7 @@ async def MESSAGES(context: PageContext) -> Response:
         masked=masked,
         remarks=remarks,
         finds=finds,
+        start=query.get("start", Start.NEWEST.value),
         next_query=None if one is None or finds else {"partition": one, "at": following[one]},
         browse=_browse_fields(query),
         find=_find_fields(query),

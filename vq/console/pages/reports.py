@@ -68,10 +68,10 @@ _STORED = (
 _ROLLED = (
     ("name", N_("Name"), Kind.TEXT),
     ("partitions", N_("Partitions"), Kind.COUNT),
-    ("stopped", N_("stopped"), Kind.COUNT),
-    ("stalled", N_("stalled"), Kind.COUNT),
-    ("warning", N_("warning"), Kind.COUNT),
-    ("unknown", N_("unknown"), Kind.COUNT),
+    ("stopped", N_("Stopped"), Kind.COUNT),
+    ("stalled", N_("Stalled"), Kind.COUNT),
+    ("warning", N_("Warning"), Kind.COUNT),
+    ("unknown", N_("Unknown"), Kind.COUNT),
     *_LAGS,
 )
 TABLES: Final[Mapping[str, Sequence[ReportTable]]] = {

@@ -1,5 +1,6 @@
 """Topics: listed, made, changed, closed, deleted, brought back."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -14,7 +15,14 @@ from vq.console.web.forms import Field, checked_of, confirm, text_of, whole_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
-from vq.model import Compression, FlushMode, Replication, RetentionPolicy, TopicSettings
+from vq.model import (
+    Compression,
+    FlushMode,
+    PartitionState,
+    Replication,
+    RetentionPolicy,
+    TopicSettings,
+)
 from vq.operations.cluster.bulk import TopicState
 from vq.operations.topics.deletion import DeletedTopic
 from vq.operations.topics.topics import PartitionDescription, Topic
@@ -57,6 +65,10 @@ def rows_of(facts: SiteFacts, *, reserved: bool) -> list[TopicRow]:
 async def TOPICS(context: PageContext) -> Response:
     """List topics."""
     facts = context.site.facts
+
+    def lag(row: TopicRow, name: str) -> Any:
+        return getattr(row.readers.lag, name) if row.readers.groups else ""
+
     columns: list[Column[TopicRow]] = [
         Column(
             "topic",
@@ -67,8 +79,8 @@ async def TOPICS(context: PageContext) -> Response:
         Column("state", N_("State"), lambda each: each.shown_state, Kind.STATE),
         Column("partitions", N_("Partitions"), lambda each: each.state.partitions, Kind.COUNT),
         Column("groups", N_("Groups"), lambda each: len(each.readers.groups), Kind.COUNT),
-        Column("lag_bytes", N_("Largest lag"), lambda each: each.readers.lag.lag_bytes, Kind.BYTES),
-        Column("lag_s", N_("Oldest unread"), lambda each: each.readers.lag.lag_s, Kind.DURATION),
+        Column("lag_bytes", N_("Largest lag"), lambda each: lag(each, "lag_bytes"), Kind.BYTES),
+        Column("lag_s", N_("Oldest unread"), lambda each: lag(each, "lag_s"), Kind.DURATION),
         Column(
             "readers", N_("Read by"), lambda each: each.readers.groups[:5], Kind.LIST, sorts=False
         ),
@@ -235,6 +247,18 @@ async def SETTINGS(context: PageContext) -> Response:
     )
 
 
+_PARTITION_STATES: Final[Mapping[str, str]] = {
+    PartitionState.RW: N_("read and write"),
+    PartitionState.RO: N_("read only"),
+}
+
+
+def _tone_of(partition: PartitionDescription) -> str:
+    if partition.state == PartitionState.RW:
+        return "ok"
+    return "bad" if not partition.state or partition.damaged else "warn"
+
+
 def _partition_columns(context: PageContext) -> list[Column[PartitionDescription]]:
     def ends(each: PartitionDescription, name: str) -> Any:
         return None if each.ends is None else getattr(each.ends, name)
@@ -245,8 +269,8 @@ def _partition_columns(context: PageContext) -> list[Column[PartitionDescription
             "state",
             N_("State"),
             lambda each: StateWord(
-                each.state or N_("silent"),
-                "ok" if each.state == "rw" else "bad" if not each.state or each.damaged else "warn",
+                _PARTITION_STATES.get(each.state or "") or each.state or N_("silent"),
+                _tone_of(each),
                 "; ".join(each.reasons),
             ),
             Kind.STATE,

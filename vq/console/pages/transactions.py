@@ -1,5 +1,8 @@
 """Transactions: listed, shown, decided by an operator."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from starlette.responses import Response
 
 from vq.console.pages.page import page, post
@@ -8,15 +11,22 @@ from vq.console.web.forms import confirm
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
+from vq.model import TransactionState
 from vq.operations.messages.transactions import TransactionDescription
 from vq.shown import shown
 
-_TONES = {"committed": "ok", "rolled_back": "quiet", "prepared": "warn", "open": "quiet"}
+_STATES: Final[Mapping[TransactionState, StateWord]] = {
+    TransactionState.UNKNOWN: StateWord(N_("unknown"), "warn"),
+    TransactionState.OPEN: StateWord(N_("open"), "quiet"),
+    TransactionState.PREPARED: StateWord(N_("prepared"), "warn"),
+    TransactionState.COMMITTED: StateWord(N_("committed"), "ok"),
+    TransactionState.ROLLED_BACK: StateWord(N_("rolled back"), "quiet"),
+    TransactionState.FORGOTTEN: StateWord(N_("forgotten"), "quiet"),
+}
 
 
 def _state(each: TransactionDescription) -> StateWord:
-    name = str(each.state)
-    return StateWord(name, _TONES.get(name, "warn"))
+    return _STATES[each.state]
 
 
 @page("/c/{cluster}/transactions")
@@ -100,6 +110,8 @@ async def ACT(context: PageContext) -> Response:
         context.say(N_("The producers of its group are asked; look again in a moment."))
     else:
         context.say(
-            N_("Transaction %(number)s is %(state)s"), number=number, state=str(result.state)
+            N_("Transaction %(number)s is %(state)s"),
+            number=number,
+            state=context.text(result.state.word),
         )
     return context.go("transactions", str(number))

@@ -39,6 +39,9 @@ async function copy(button, text) {
   setTimeout(() => { button.textContent = before; }, 1200);
 }
 
+// On a narrow window the menu is one line: the page that is shown is in sight.
+document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // News: one stream a tab, closed while the tab is hidden.
 let stream = null;
 
@@ -64,11 +67,13 @@ addEventListener("pagehide", () => stream && stream.close());
 
 // Charts.
 const UNITS = ["", "Ki", "Mi", "Gi", "Ti"];
+// Distances between the lines of a chart: bytes count in powers of two.
+const BINARY = Array.from({ length: 50 }, (_, place) => 2 ** place);
 const FORMATS = {
   bytes: (value) => scaled(value, 1024, "B"),
   rate: (value) => scaled(value, 1024, "B/s"),
   percent: (value) => `${Math.round(value * 100)} %`,
-  duration: (value) => (value < 1 ? `${+(value * 1000).toPrecision(2)} ms` : value < 120 ? `${+value.toFixed(1)} s` : `${Math.round(value / 60)} min`),
+  duration: (value) => (value < 1 ? `${+(value * 1000).toPrecision(2)} ms` : value < 120 ? `${+value.toPrecision(3)} s` : `${Math.round(value / 60)} min`),
   count: (value) => value.toLocaleString("en"),
   per_s: (value) => `${value.toLocaleString("en")}/s`,
 };
@@ -82,7 +87,8 @@ function scaled(value, base, unit) {
 function clock(moment, span) {
   const text = new Date(moment * 1000).toISOString();
   if (span === Infinity) return `${text.slice(0, 10)} ${text.slice(11, 16)}`;
-  return span > 2 * 86400 ? text.slice(5, 10) : text.slice(11, 16);
+  const midnight = text.slice(11, 16) === "00:00";
+  return span > 2 * 86400 && midnight ? text.slice(5, 10) : text.slice(11, 16);
 }
 
 const COLOURS = { light: ["#1455c0", "#b34700", "#1a6b3c", "#7a3db8", "#9c1c4f", "#00697a"],
@@ -110,10 +116,16 @@ async function drawChart(figure) {
     series: [{ label: "UTC", value: (_, value) => (value === null ? "–" : clock(value, Infinity)) }, ...found.series.map((each, place) => ({
       label: each.name, stroke: COLOURS[theme][place % 6], width: 2, dash: place > 5 ? [6, 4] : undefined,
       value: (_, value) => (value === null ? "–" : format(value)), points: { show: few, size: 5 } }))],
-    axes: [{ stroke: soft, grid, values: (_, ticks) => ticks.map((each) => clock(each, span)) }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format) }],
+    axes: [{ stroke: soft, grid, values: (_, ticks) => ticks.map((each) => clock(each, span)) }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format),
+      ...(["bytes", "rate"].includes(figure.dataset.kind) ? { incrs: BINARY } : {}) }],
     scales: { y: { range: (_, low, high) => [Math.min(0, low || 0), high > 0 ? high * 1.1 : 1] } },
   };
-  new uPlot(options, [found.times, ...found.series.map((each) => each.values)], plot);
+  const chart = new uPlot(options, [found.times, ...found.series.map((each) => each.values)], plot);
+  const last = Math.max(...found.series.map((each) => each.values.findLastIndex((value) => value !== null)));
+  // Where no pointer says which point; uPlot first says that itself.
+  const sayLast = () => requestAnimationFrame(() => chart.setLegend({ idx: last }));
+  chart.over.addEventListener("mouseleave", sayLast);
+  sayLast();
 }
 
 function drawCharts() {

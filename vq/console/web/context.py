@@ -145,7 +145,12 @@ class PageContext:
 
     # Answers ---------------------------------------------------------------------------------
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Return a page, or the table of it that is asked for as a file."""
+        for name, value in values.items():
+            if isinstance(value, TablePage):
+                file = self.exported(value, name)
+                if file is not None:
+                    return file
         return HTMLResponse(self.rendered(template, **values), status)
 
     def rendered(self, template: str, **values: Any) -> str:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from vq.console.web.languages import LANGUAGES, translator
 from vq.console.web.shown import Shown
@@ -41,7 +43,19 @@ def environment(language: str) -> Environment:
     )
     for kind in ("bytes", "rate", "count", "per_s", "percent", "duration", "moment"):
         found.filters[f"as_{kind}"] = getattr(shown, kind)
+    found.filters["with_code"] = with_code
     return found
+
+
+def with_code(text: str) -> Markup:
+    """Return a text, escaped, with what stands between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one backtick too many is a backtick
+        return escape(text)
+    codes = (Markup("<code>{}</code>").format(each) for each in parts[1::2])
+    return Markup("").join(
+        each for pair in zip_longest(map(escape, parts[::2]), codes, fillvalue="") for each in pair
+    )
 
 
 def render(template: str, language: str, values: Mapping[str, Any]) -> str:

@@ -68,6 +68,18 @@ class Shown:
             return f"{hours} h {minutes} min" if minutes else f"{hours} h"
         return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
+    def setting(self, name: str, value: object) -> str:
+        """Return the value of a setting with the unit that its name says; not None."""
+        if isinstance(value, bool):
+            return self._translate("yes") if value else self._translate("no")
+        if not isinstance(value, int | float):
+            return str(value)
+        if name.endswith("_hours"):
+            return f"{value:,g} h"
+        if name.endswith("_ms"):
+            return self.duration(value / 1000)
+        return self.bytes(value) if name.endswith(("_bytes", "_threshold")) else self.count(value)
+
     def moment(self, time_ms: int | None) -> str:
         """Return a time in UTC, to the second."""
         if not time_ms:

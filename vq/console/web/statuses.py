@@ -1,11 +1,13 @@
 """The status of HTTP for each kind of error."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from vq.console.accounts.accounts import AccountExists
 from vq.console.accounts.identities import OidcRefused, ProviderAway
 from vq.console.acts.door import NotPermitted
 from vq.console.database.database import DatabaseFailed
+from vq.console.web.languages import N_
 from vq.errors import CoordinationError, InvalidArgument, VqError
 
 
@@ -32,6 +34,16 @@ _STATUSES: Final = (
     (CoordinationError, 503),
     (DatabaseFailed, 503),
 )
+
+#: What the title of a page says of an error.
+TITLES: Final[Mapping[int, str]] = {
+    400: N_("That is not valid"),
+    401: N_("Log in first"),
+    403: N_("Not permitted"),
+    404: N_("Not found"),
+    409: N_("Not possible now"),
+    503: N_("No answer"),
+}
 
 
 def status_of(error: VqError) -> int:

@@ -37,6 +37,8 @@ class Kind(StrEnum):
 NUMBERS: Final = frozenset(
     {Kind.COUNT, Kind.BYTES, Kind.RATE, Kind.PER_S, Kind.PERCENT, Kind.DURATION}
 )
+#: Kinds whose values are numbers: "" stands beside them for what there is none of.
+_MEASURED: Final = NUMBERS | {Kind.MOMENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Column(Generic[R]):
     Attributes:
         key: Names it in addresses and exports.
         title: In English; the page translates it.
-        value: Of a row: plain, None for what is not known.
+        value: Of a row: plain, None for what is not known, "" for what there is none of.
         kind: How it is shown.
         link: Where a click on a cell leads; None: nowhere.
         sorts: Rows can be sorted by it.
@@ -207,15 +209,17 @@ def table(
 
 
 def _sorted(rows: Sequence[R], column: Column[R], *, descending: bool) -> list[R]:
-    """Return rows by a column; those whose value is not known come last."""
-    values = [(_plain(column.value(each)), each) for each in rows]
+    """Return rows by a column; those without a value, or with one that is not known, come last."""
+    values = [(_plain(column.value(each), column.kind), each) for each in rows]
     known = [each for each in values if each[0] is not None]
     unknown = [row for value, row in values if value is None]
     known.sort(key=lambda each: each[0], reverse=descending)
     return [row for _, row in known] + unknown
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, kind: Kind) -> Any:
+    if value == "" and kind in _MEASURED:
+        return None
     if isinstance(value, StateWord):
         return value.word
     if isinstance(value, list | tuple):
@@ -229,13 +233,15 @@ def as_csv(page: TablePage[Any]) -> str:
     writer = csv.writer(out)
     writer.writerow([each.key for each in page.columns])
     for row in page.rows:
-        writer.writerow([safe_cell(_plain(each.value(row))) for each in page.columns])
+        writer.writerow([safe_cell(_plain(each.value(row), each.kind)) for each in page.columns])
     return out.getvalue()
 
 
 def as_json(page: TablePage[Any]) -> list[dict[str, Any]]:
     """Return rows as plain values by the keys of their columns."""
-    return [{each.key: _plain(each.value(row)) for each in page.columns} for row in page.rows]
+    return [
+        {each.key: _plain(each.value(row), each.kind) for each in page.columns} for row in page.rows
+    ]
 
 
 def safe_cell(value: Any) -> Any:

@@ -26,6 +26,13 @@ def test_times_are_in_their_largest_units() -> None:
     assert SHOWN.moment(10**18) == str(10**18)
 
 
+def test_settings_have_the_unit_that_their_name_says() -> None:
+    told = {"max_message_bytes": 1 << 20, "retention_hours": 72, "flush_interval_ms": 10_000}
+    told |= {"flush_interval_messages": 1_000, "readable": True, "flush": "sync"}
+    texts = [SHOWN.setting(name, value) for name, value in told.items()]
+    assert texts == ["1.00 MiB", "72 h", "10 s", "1,000", "yes", "sync"]
+
+
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, None])
 def test_what_is_no_number_is_unknown(value) -> None:
     """A page is shown although a broker has published such a load."""

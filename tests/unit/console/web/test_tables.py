@@ -3,7 +3,7 @@
 import csv
 import io
 
-from vq.console.web.tables import Asked, Column, Kind, as_csv, table
+from vq.console.web.tables import Asked, Column, Kind, as_csv, as_json, table
 
 ROWS = [("a", 3), ("b", None), ("c", 1), ("=1+1", 2)]
 COLUMNS = [
@@ -43,3 +43,10 @@ def test_addresses_keep_what_else_is_asked() -> None:
     page = table(COLUMNS, ROWS, Asked.of({"x": "1", "p.sort": "n"}, "p."), prefix="p.")
     assert page.sort_address(COLUMNS[1]) == "?x=1&p.sort=n&p.desc=1"
     assert page.address(page=2) == "?x=1&p.sort=n&p.page=2"
+
+
+def test_what_there_is_none_of_is_no_number() -> None:
+    """It comes last, with the unknown, and a program reads null."""
+    page = table(COLUMNS, [("a", ""), ("b", 2), ("c", 1)], Asked.of({"sort": "n"}))
+    assert [each[0] for each in page.rows] == ["c", "b", "a"]
+    assert as_json(page)[2] == {"name": "a", "n": None}

@@ -1,0 +1,224 @@
+"""What every page of the console looks like, in a real browser, over a cluster in memory.
+
+The pictures stay in ``.test-artifacts/console``: they are there to be looked at. To take some
+of them alone, in every variant::
+
+    VQ_PICTURES=group,topic pytest tests/integration/test_console_pictures.py
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+import uvicorn
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import ConsoleMessage, Page
+from support.broker import memory_cluster
+from support.browser import async_chromium
+from support.console import PASSWORD, RunningConsole
+from support.filled_console import NAME, filled_console
+from support.waiting import until
+
+from vq.console.database.database import Database
+from vq.console.pages.table import PAGES
+from vq.gateway.quiet_server import QuietServer
+
+PICTURES = Path(".test-artifacts/console")
+#: Milliseconds after which a page that does not come to what is expected has failed.
+WAIT_MS = 30_000
+_DESKTOP = {"viewport": {"width": 1280, "height": 800}}
+VARIANTS = {
+    "light": {**_DESKTOP, "color_scheme": "light", "locale": "en"},
+    "dark": {**_DESKTOP, "color_scheme": "dark", "locale": "en"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "locale": "en"},
+    "chinese": {**_DESKTOP, "color_scheme": "light", "locale": "zh-CN"},
+}
+C = "/c/test"
+#: Addresses to take pictures of, by the page's own address and by the name of the picture.
+ADDRESSES: Mapping[str, Mapping[str, str]] = {
+    "/login": {"login": "/login?next=/"},
+    "/account": {"account": "/account"},
+    "/accounts": {"accounts": "/accounts"},
+    "/accounts/{name}": {"account-of-another": "/accounts/bob"},
+    "/c/{cluster}": {"overview": C},
+    "/c/{cluster}/brokers": {"brokers": f"{C}/brokers"},
+    "/c/{cluster}/brokers/{group}": {"broker-group": f"{C}/brokers/b1"},
+    "/c/{cluster}/brokers/{group}/remove": {"broker-remove": f"{C}/brokers/b1/remove"},
+    "/c/{cluster}/allocation": {"allocation": f"{C}/allocation"},
+    "/c/{cluster}/allocation/plans/{number}": {"allocation-plan": f"{C}/allocation/plans/1"},
+    "/c/{cluster}/topics": {"topics": f"{C}/topics"},
+    "/c/{cluster}/topics/create": {"topic-create": f"{C}/topics/create"},
+    "/c/{cluster}/topics/{topic}/settings": {"topic-settings": f"{C}/topics/orders/settings"},
+    "/c/{cluster}/topics/{topic}": {"topic": f"{C}/topics/orders"},
+    "/c/{cluster}/topics/{topic}/delete": {"topic-delete": f"{C}/topics/orders/delete"},
+    "/c/{cluster}/topics/{topic}/messages": {
+        "messages": f"{C}/topics/orders/messages",
+        "messages-none": f"{C}/topics/empty/messages",
+        "message": f"{C}/topics/orders/messages?limit=5",
+        "messages-found": f"{C}/topics/orders/messages?key=customer-1",
+    },
+    "/c/{cluster}/topics/{topic}/send": {"send": f"{C}/topics/orders/send"},
+    "/c/{cluster}/groups": {"groups": f"{C}/groups"},
+    "/c/{cluster}/groups/{group}": {
+        "group": f"{C}/groups/billing",
+        "group-without-members": f"{C}/groups/shipping",
+        "group-unknown": f"{C}/groups/nobody",
+    },
+    "/c/{cluster}/groups/{group}/reset": {"group-reset": f"{C}/groups/shipping/reset"},
+    "/c/{cluster}/groups/{group}/delete": {"group-delete": f"{C}/groups/shipping/delete"},
+    "/c/{cluster}/groups/{group}/plan": {"group-plan": f"{C}/groups/billing/plan?members=3"},
+    "/c/{cluster}/dead-letters": {"dead-letters": f"{C}/dead-letters"},
+    "/c/{cluster}/dead-letters/{group}": {"letters": f"{C}/dead-letters/desk?settled=1"},
+    "/c/{cluster}/dead-letters/{group}/resend": {"resend": f"{C}/dead-letters/desk/resend"},
+    "/c/{cluster}/dead-letters/{group}/delete": {"letters-delete": f"{C}/dead-letters/desk/delete"},
+    "/c/{cluster}/delayed": {"delayed": f"{C}/delayed"},
+    "/c/{cluster}/transactions": {"transactions": f"{C}/transactions"},
+    "/c/{cluster}/transactions/{number}": {"transaction": f"{C}/transactions"},
+    "/c/{cluster}/archive": {
+        "archive": f"{C}/archive",
+        "archive-of-a-topic": f"{C}/archive?topic=orders",
+    },
+    "/c/{cluster}/explain": {
+        "explain": f"{C}/explain",
+        "explained": f"{C}/explain?question=partition&topic=orders&partition=0&group=billing",
+        "explained-disk": f"{C}/explain?question=disk&node=b1",
+    },
+    "/c/{cluster}/reports": {"reports": f"{C}/reports"},
+    "/c/{cluster}/reports/{number}": {
+        "report-lag": f"{C}/reports/1",
+        "report-capacity": f"{C}/reports/2",
+        "report-audit": f"{C}/reports/3",
+    },
+    "/c/{cluster}/audit": {"audit": f"{C}/audit"},
+    "/c/{cluster}/audit/{number}": {"audit-entry": f"{C}/audit/2"},
+    "/c/{cluster}/jobs": {"jobs": f"{C}/jobs"},
+    "/c/{cluster}/jobs/{number}": {"job": f"{C}/jobs/1"},
+    "/c/{cluster}/settings": {"settings": f"{C}/settings"},
+}
+#: Addresses that answer with no page of their own, and what with.
+NO_PAGE = {
+    "/": "leads to the first cluster",
+    "/login/oidc": "leads to the provider",
+    "/login/oidc/callback": "leads back to a page",
+    "/c/{cluster}/allocation/plans/{number}/file": "a file",
+    "/c/{cluster}/topics/{topic}/content": "a file",
+    "/c/{cluster}/reports/{number}/file": "a file",
+    "/c/{cluster}/events": "news for scripts",
+    "/c/{cluster}/series": "points for scripts",
+}
+#: What is opened before the picture is taken.
+OPENED = {
+    "message": ".message summary",
+    "letters": ".message summary",
+}
+#: Pages that differ most; the short form takes only these in the other variants.
+FEW = ("overview", "allocation", "message", "group", "login", "report-capacity")
+
+
+def test_every_page_has_its_pictures() -> None:
+    """A page that comes into the table of routes gets pictures, or says what it is."""
+    shown = {each.path for each in PAGES if "GET" in each.methods}
+    assert shown == {*ADDRESSES} | {*NO_PAGE}
+
+
+@pytest.fixture
+async def console(tmp_path: Path) -> AsyncIterator[RunningConsole]:
+    """A console with something on every page."""
+    database = Database(f"sqlite:///{tmp_path / 'console.db'}")
+    database.upgrade()
+    try:
+        async with memory_cluster() as cluster:
+            await cluster.start()
+            async with filled_console(cluster, database) as made:
+                yield made
+    finally:
+        database.close()
+
+
+@pytest.fixture
+async def address(console: RunningConsole) -> AsyncIterator[str]:
+    """Where a browser reaches it."""
+    config = uvicorn.Config(
+        console.asgi,
+        port=0,
+        ws="none",
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = QuietServer(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await serving
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+async def test_pages_in_four_variants(address: str, variant: str) -> None:
+    """Each is readable for a screen reader, fits a phone, and the browser has no complaint.
+
+    All pages in the light variant, and in the others with ``VQ_LONG``; else those that differ most.
+    """
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    pictures = {name: path for each in ADDRESSES.values() for name, path in each.items()}
+    if os.environ.get("VQ_PICTURES"):
+        pictures = {name: pictures[name] for name in os.environ["VQ_PICTURES"].split(",")}
+    elif variant != "light" and not os.environ.get("VQ_LONG"):
+        pictures = {name: pictures[name] for name in FEW}
+    wrong: list[object] = []
+    async with async_chromium() as browser:
+        context = await browser.new_context(base_url=address, **VARIANTS[variant])
+        page = await context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.on("pageerror", lambda error: wrong.append((page.url, str(error))))
+        page.on("console", lambda told: wrong.extend(_complaints(page, told)))
+        for name, path in pictures.items():
+            if name != "login":
+                await _log_in(page)
+            answer = await page.goto(path)
+            assert answer is not None
+            if name not in ("group-unknown",):
+                assert answer.status == 200, (name, answer.status)
+            if name == "transaction":
+                await page.locator("main td a").first.click()
+            await page.locator("h1").wait_for()
+            if name in OPENED:
+                await page.locator(OPENED[name]).first.click()
+            await page.screenshot(path=PICTURES / f"{name}-{variant}.png", full_page=True)
+            wrong += await _defects(page, name, VARIANTS[variant]["locale"])
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def _complaints(page: Page, told: ConsoleMessage) -> list[object]:
+    if told.type != "error" or "Failed to load resource" in told.text:
+        return []
+    return [(page.url, told.text)]
+
+
+async def _log_in(page: Page) -> None:
+    if not any(each["name"] == "vq_session" for each in await page.context.cookies()):
+        await page.goto("/login")
+        await page.locator("#f-name").fill(NAME)
+        await page.locator("#f-password").fill(PASSWORD)
+        await page.locator("form[action='/login'] button").click()
+        await page.locator("h1").wait_for()
+
+
+async def _defects(page: Page, name: str, language: str) -> list[object]:
+    """Return what a person could not read: beyond the edge, in no language, against axe."""
+    found: list[object] = []
+    wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    if wide > 0:
+        found.append((name, "wider than the window by", wide))
+    if await page.locator("html").get_attribute("lang") != language:
+        found.append((name, "is not in", language))
+    against = (await Axe().run(page)).response["violations"]
+    return found + [
+        (name, each["id"], [node["html"][:120] for node in each["nodes"][:3]])
+        for each in against
+        if each["impact"] in ("serious", "critical")
+    ]
