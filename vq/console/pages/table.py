@@ -21,6 +21,7 @@ from vq.console.pages import (
     overview,
     reports,
     settings,
+    tokens,
     topics,
     transactions,
 )
@@ -46,6 +47,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
     jobs,
     settings,
     accounts,
+    tokens,
     events,
 )
 
