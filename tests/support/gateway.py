@@ -12,8 +12,9 @@ from support.waiting import until
 
 from vq import aio
 from vq.gateway.app import Gateway, gateway_app
+from vq.gateway.bearer import make_token
 from vq.gateway.config import GatewayConfig
-from vq.gateway.tokens import entry_of, make_token
+from vq.gateway.tokens import entry_of
 
 BASE = "http://localhost"
 

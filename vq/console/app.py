@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Final
@@ -12,27 +12,31 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vq.console.accounts.accounts import AccountRole, has_accounts
 from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import find_session
+from vq.console.accounts.tokens import find_access_token
 from vq.console.acts.door import Door, NotPermitted, Person
 from vq.console.clusters.history import MinuteMeter, store_minute
 from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Open, Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database, DatabaseFailed
-from vq.console.json_api import json_api
+from vq.console.json_api import checked_json, json_api, problem_answer
 from vq.console.pages.page import ConsolePage
 from vq.console.pages.table import MENU, PAGES
 from vq.console.web.context import Console, PageContext
 from vq.console.web.flashes import Flashes
 from vq.console.web.languages import best_language
+from vq.console.web.proxies import BehindProxies
 from vq.console.web.rendering import STATIC
 from vq.console.web.security import (
     BODY_BYTES_MAX,
@@ -47,11 +51,19 @@ from vq.console.web.security import (
 )
 from vq.console.web.statuses import TITLES, NotLoggedIn, UnknownToConsole, status_of
 from vq.errors import InvalidArgument, VqError
+from vq.gateway.bearer import sent_token
+from vq.gateway.bodies import Bodies, check_json
 from vq.log_lines import get_logger
 from vq.shown import shown, shown_raised
 
 logger = get_logger(__name__)
 _FORM_FIELDS_MAX: Final = 1_000
+#: Bytes of a form of somebody who is not logged in; of all forms that are being read.
+_STRANGERS_BODY_MAX: Final = 16 * 1024
+_STRANGERS_BODIES_MAX: Final = 16 * 1024 * 1024
+_BODIES_MAX: Final = 64 * 1024 * 1024
+#: A body must be whole within this time.
+_BODY_TIMEOUT_S: Final = 20.0
 
 
 class ConsoleApp:
@@ -78,6 +90,9 @@ class ConsoleApp:
         self.console = Console(config, database, Door(database), sites, Flashes(), MENU, oidc)
         self.attempts = Attempts(time.monotonic)
         self._gate = ConsoleGate(config)
+        self._bodies = Bodies(BODY_BYTES_MAX, _BODIES_MAX, _BODY_TIMEOUT_S)
+        # of their own: strangers that send slowly leave room for those who are known
+        self._strangers = Bodies(_STRANGERS_BODY_MAX, _STRANGERS_BODIES_MAX, _BODY_TIMEOUT_S)
         self._meters = {name: MinuteMeter() for name in sites}
 
     def asgi(self) -> Starlette:
@@ -85,11 +100,12 @@ class ConsoleApp:
         routes: list[BaseRoute] = [
             Route("/health", self._health),
             Mount("/static", StaticFiles(directory=STATIC)),
-            Mount("/api", _Protected(self._json_api, secure=self._gate.secure)),
+            Mount("/api", _ApiDoor(self._json_api, self._asks, self._bodies, self._gate)),
             *(self._route(each) for each in PAGES),
         ]
         return Starlette(
             routes=routes,
+            middleware=[Middleware(BehindProxies, trusted=self.console.config.proxies)],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._http_error},
         )
@@ -121,8 +137,9 @@ class ConsoleApp:
             logger.error("measurements are not kept", cluster=site.name, exc_info=error)
 
     async def _health(self, _request: Request) -> Response:
-        problems = {name: site.problem for name, site in self.console.sites.items() if site.problem}
-        return JSONResponse({"status": "ok", "clusters": problems})
+        """Say that the console lives. Anybody may ask: no name of a cluster, and no error."""
+        away = sum(bool(site.problem) for site in self.console.sites.values())
+        return JSONResponse({"status": "ok", "clusters": len(self.console.sites), "away": away})
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -159,7 +176,8 @@ class ConsoleApp:
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
-                context.form = await _form(request)
+                known = self._strangers if visitor is None else self._bodies
+                context.form = await _form(request, known)
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -188,24 +206,47 @@ class ConsoleApp:
     def _json_api(self) -> ASGIApp:
         door = self.console.door
 
-        async def enter(request: Request) -> tuple[Person, Site]:
-            wrong = self._gate.why_wrong_host(request)
-            if wrong:
-                raise NotPermitted(wrong)
-            visitor, _ = await self._visitor(request)
-            if visitor is None:
-                raise NotLoggedIn("nobody is logged in")
-            given = request.headers.get(CSRF_HEADER, "")
-            forged = self._gate.why_forged(request, visitor.csrf, given)
-            if forged:
-                raise NotPermitted(forged)
-            name = request.path_params["cluster"]
+        def site_of(name: str) -> Site:
             site = self.console.sites.get(name)
             if site is None:
                 raise UnknownToConsole(f"the console shows no cluster {shown(name)}")
-            return visitor.person, site
+            return site
 
-        return json_api(enter, door.run, door.each)
+        return json_api(site_of, door.run, door.each)
+
+    async def _asks(self, request: Request) -> Person:
+        """Return who sends a request to the JSON API: a program with a token, or a page.
+
+        Raises:
+            NotLoggedIn: Nobody who is known.
+            NotPermitted: The request comes from elsewhere, or is forged.
+        """
+        wrong = self._gate.why_wrong_host(request)
+        if wrong:
+            raise NotPermitted(wrong)
+        header = request.headers.get("authorization")
+        if header is not None:
+            return await self._program(request, header)
+        visitor, _ = await self._visitor(request)
+        if visitor is None:
+            raise NotLoggedIn("nobody is logged in")
+        given = request.headers.get(CSRF_HEADER, "")
+        forged = self._gate.why_forged(request, visitor.csrf, given)
+        if forged:
+            raise NotPermitted(forged)
+        return visitor.person
+
+    async def _program(self, request: Request, header: str) -> Person:
+        """Return whose token a program sends. No browser sends one by itself: nothing is forged."""
+        if COOKIE in request.cookies:
+            raise NotLoggedIn("the request has a token and the cookie of a session: send one")
+        token = sent_token(header)
+        found = await self.console.database.run(
+            lambda connection: find_access_token(connection, token)
+        )
+        if found is None:
+            raise NotLoggedIn("the console does not know this token, or its time is over")
+        return Person(found.account, found.role, _address(request), found.name)
 
     async def _visitor(self, request: Request) -> tuple[PageVisitor | None, bool]:
         token = request.cookies.get(COOKIE, "")[:200]
@@ -230,30 +271,30 @@ class ConsoleApp:
         return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
 
 
-class _Protected:
-    """Adds the headers of every answer to those of an application, and bounds what it reads.
+class _ApiDoor:
+    """What stands before the JSON API: who asks, then the bounded body, and headers of answers.
 
     Args:
         make: Makes the application, when it is asked for first: that takes a second.
-        secure: Browsers reach it over TLS only.
+        asks: Returns who sends a request, or raises what it refuses: before the body is read.
+        bodies: Bounds the bodies.
+        gate: Of the console.
     """
 
-    def __init__(self, make: Callable[[], ASGIApp], *, secure: bool) -> None:
+    def __init__(
+        self,
+        make: Callable[[], ASGIApp],
+        asks: Callable[[Request], Awaitable[Person]],
+        bodies: Bodies,
+        gate: ConsoleGate,
+    ) -> None:
         self._app = cache(make)
-        self._secure = secure
+        self._asks = asks
+        self._bodies = bodies
+        self._secure = gate.secure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        read = 0
-
-        async def bounded() -> Any:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > BODY_BYTES_MAX:
-                raise HTTPException(413, f"a request has {BODY_BYTES_MAX} bytes at most")
-            return message
-
-        async def protected(message: Any) -> None:
+        async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer = Response()
                 protect(answer, "", secure=self._secure)
@@ -265,39 +306,70 @@ class _Protected:
                 ]
             await send(message)
 
-        await self._app()(scope, bounded, protected)
+        request = Request(scope, receive)
+        if request.method in SAFE_METHODS:  # the description
+            await self._app()(scope, receive, protected)
+            return
+        try:
+            request.state.person = await self._asks(request)
+            async with self._bodies.of(request) as body:
+                check_json(request)
+                checked_json(body)
+                await self._app()(scope, _once(body, receive), protected)
+        except VqError as error:
+            await problem_answer(error)(scope, receive, protected)
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Return what gives an application a body that was read."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
 
 
 def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def _form(request: Request) -> Mapping[str, str]:
+async def _form(request: Request, bodies: Bodies) -> Mapping[str, str]:
     """Return what a form has sent.
 
     Raises:
-        InvalidArgument: It is too large.
+        VqError: It is too large, too slow, or no form.
     """
-    length = request.headers.get("content-length", "")
-    if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-        raise InvalidArgument(
-            f"the request has {length or 'an unknown number of'} bytes; at most {BODY_BYTES_MAX} "
-            "are taken"
-        )
-    kind = request.headers.get("content-type", "").partition(";")[0]
-    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        return {}
-    async with request.form(max_fields=_FORM_FIELDS_MAX, max_files=4) as form:
-        found: dict[str, str] = {}
-        for name, value in form.multi_items():
-            if isinstance(value, UploadFile):
-                data = await value.read()
-                found[name] = data.decode("utf-8", "replace")
-            elif name in found:
-                found[name] += f"\n{value}"
-            else:
-                found[name] = value
-        return found
+    async with bodies.of(request) as body:
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+            return {}
+        read = Request(request.scope, _once(body, request.receive))
+        try:
+            async with read.form(
+                max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=BODY_BYTES_MAX
+            ) as form:
+                return await _fields(form.multi_items())
+        except (HTTPException, MultiPartException) as error:
+            why = error.detail if isinstance(error, HTTPException) else error.message
+            raise InvalidArgument(f"the form cannot be read: {why}") from error
+
+
+async def _fields(items: Iterable[tuple[str, UploadFile | str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in items:
+        if isinstance(value, UploadFile):
+            data = await value.read()
+            found[name] = data.decode("utf-8", "replace")
+        elif name in found:
+            found[name] += f"\n{value}"
+        else:
+            found[name] = value
+    return found
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:

@@ -1,5 +1,6 @@
 """Settings of the console."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +15,9 @@ from vq.shown import shown
 PORT: Final = 8120
 #: The file of the default database, in the working directory.
 DATABASE_FILE: Final = "vq-console.db"
+#: Proxies that are believed if there is a public URL and none is named.
+_LOOPBACK_PROXIES: Final = ("127.0.0.0/8", "::1")
+ProxyNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,9 @@ class ConsoleConfig:
         host, port: Where to listen; port 0 takes a free one.
         database: URL for SQLAlchemy of what the console remembers.
         public_url: What browsers call the console if a proxy is between; "": what they ask for.
+        trusted_proxies: Addresses and networks of proxies that are believed when they say for whom
+            they ask, and over what (``X-Forwarded-For``, ``X-Forwarded-Proto``). Empty: with a
+            public URL those of this machine, else none.
         open: On loopback, let everybody act who reaches it, until there is an account.
         session_hours: A session ends after so many hours, and after a quarter of it unused.
         reports: Directory, or URL, with the history of reports of Spark, on which forecasts and
@@ -72,6 +79,7 @@ class ConsoleConfig:
     port: int = PORT
     database: str = f"sqlite:///{DATABASE_FILE}"
     public_url: str = ""
+    trusted_proxies: tuple[str, ...] = ()
     open: bool = False
     session_hours: int = 12
     reports: str = ""
@@ -95,6 +103,8 @@ class ConsoleConfig:
                     f"public URL {shown(self.public_url)} is not like https://vq.example.org: "
                     "scheme, host and port only"
                 )
+        for each in self.trusted_proxies:
+            proxy_network(each)
         if self.open and not is_loopback(self.host):
             raise InvalidArgument(
                 f"--open lets everybody act who reaches {self.host}: it is for loopback addresses; "
@@ -110,3 +120,30 @@ class ConsoleConfig:
             )
         if not 1 <= self.session_hours <= 720:
             raise InvalidArgument(f"session_hours = {self.session_hours} is outside [1, 720]")
+
+    @property
+    def proxies(self) -> tuple[ProxyNetwork, ...]:
+        """The proxies that are believed."""
+        usual = _LOOPBACK_PROXIES if self.public_url else ()
+        return tuple(map(proxy_network, self.trusted_proxies or usual))
+
+
+def proxy_network(text: str) -> ProxyNetwork:
+    """Return the network of an address, or a network, of proxies.
+
+    Raises:
+        InvalidArgument: It is neither, or has everybody in it.
+    """
+    try:
+        found = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise InvalidArgument(
+            f"trusted proxy {shown(text)} is no address and no network: give one as 10.0.0.7, "
+            "10.0.0.0/24 or fd00::/64"
+        ) from None
+    if found.prefixlen == 0:
+        raise InvalidArgument(
+            f"trusted proxy {shown(text)} is everybody, so everybody could say to be anybody: give "
+            "the network of the proxies"
+        )
+    return found

@@ -1,6 +1,7 @@
 """The operations as JSON over HTTP, made of their table: ``POST /api/clusters/NAME/OPERATION``.
 
-The body has the arguments by their names. The same gate and the same door as for pages.
+The body has the arguments by their names. The same gate and the same door as for pages; programs
+send the token of an account instead of a cookie.
 """
 
 import inspect
@@ -15,20 +16,23 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import to_jsonable_python
+from starlette.exceptions import HTTPException
 
-from vq.console.acts.door import Person
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS, Row
 from vq.console.clusters.site import Site
+from vq.console.web.security import COOKIE, CSRF_HEADER
 from vq.console.web.statuses import status_of
 from vq.errors import InvalidArgument, VqError
-from vq.operations.operation import Effect
 from vq.shown import shown
 from vq.version import __version__
 
 #: Results of an operation that yields them, in one answer.
 YIELDED_MAX: Final = 1_000
 
-Enter = Callable[[Request], Awaitable[tuple[Person, Site]]]
+#: How deep arrays and objects of a request may be inside each other.
+DEPTH_MAX: Final = 32
+
+SiteOf = Callable[[str], Site]
 Run = Callable[..., Awaitable[Any]]
 
 
@@ -40,32 +44,34 @@ class Problem(BaseModel):
     what_to_do: str = ""
 
 
-def json_api(enter: Enter, run: Run, each: Callable[..., AsyncIterator[Any]]) -> FastAPI:
-    """Return the application.
+def json_api(site_of: SiteOf, run: Run, each: Callable[..., AsyncIterator[Any]]) -> FastAPI:
+    """Return the application. What is before it has put who asks into the state of the request.
 
     Args:
-        enter: Returns who asks, and the cluster; raises what it refuses.
+        site_of: Returns the cluster of a name; raises if there is none.
         run: Runs an operation, as ``Door.run``.
         each: Runs one that yields, as ``Door.each``.
     """
     app = FastAPI(
         title="vq console",
         version=__version__,
-        description="Operations on clusters. What a role may ask for is checked for each.",
+        description=(
+            "Operations on clusters. What a role may ask for is checked for each. Programs send "
+            "the token of an account, `Authorization: Bearer TOKEN`, and no cookie. Pages send the "
+            "cookie of their session and its token in `X-CSRF-Token`."
+        ),
         docs_url=None,
         redoc_url=None,
     )
     for name, row in OPERATIONS.items():
         if name not in NOT_OVER_HTTP:
-            _add(app, row, enter, run, each)
+            _add(app, row, site_of, run, each)
+    _secure(app)
 
     @app.exception_handler(VqError)
     async def failed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, VqError)
-        problem = Problem(
-            error=type(error).__name__, detail=str(error), what_to_do=error.hint or ""
-        )
-        return JSONResponse(problem.model_dump(), status_of(error))
+        return problem_answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: Exception) -> Response:
@@ -73,20 +79,87 @@ def json_api(enter: Enter, run: Run, each: Callable[..., AsyncIterator[Any]]) ->
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         detail = f"{where or 'the body'}: {first['msg']}"
-        return JSONResponse(Problem(error="InvalidArgument", detail=detail).model_dump(), 400)
+        return problem_answer(InvalidArgument(detail))
+
+    @app.exception_handler(HTTPException)
+    async def elsewhere(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        problem = Problem(error="UnknownOperation", detail=str(error.detail))
+        return JSONResponse(problem.model_dump(), error.status_code, error.headers)
 
     return app
 
 
-def _add(app: FastAPI, row: Row, enter: Enter, run: Run, each: Callable[..., Any]) -> None:
+def problem_answer(error: VqError) -> Response:
+    """Return the answer that tells an error."""
+    problem = Problem(error=type(error).__name__, detail=str(error), what_to_do=error.hint or "")
+    status = status_of(error)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if status == 429:
+        headers["Retry-After"] = "1"
+    return Response(problem.model_dump_json(), status, headers, "application/json")
+
+
+def checked_json(body: bytes) -> None:
+    """Return if a body is JSON that can be worked on.
+
+    Raises:
+        InvalidArgument: It is no JSON, is too deep, or has text that UTF-8 cannot say.
+    """
+    try:
+        level = [json.loads(body, parse_constant=_no_number)]
+        json.dumps(level[0], ensure_ascii=False).encode()
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # also of half a surrogate
+        raise InvalidArgument(f"the body is not JSON in UTF-8: {error}") from None
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            each
+            for one in level
+            if isinstance(one, list | dict)
+            for each in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _too_deep() -> InvalidArgument:
+    return InvalidArgument(
+        f"arrays and objects of the body are more than {DEPTH_MAX} deep inside each other"
+    )
+
+
+def _secure(app: FastAPI) -> None:
+    """Have the description say how a request proves who sends it."""
+    made = app.openapi
+
+    def described() -> dict[str, Any]:
+        found = made()
+        found.setdefault("components", {})["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"},
+            "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            "csrf": {"type": "apiKey", "in": "header", "name": CSRF_HEADER},
+        }
+        found["security"] = [{"token": []}, {"session": [], "csrf": []}]
+        return found
+
+    app.openapi = described  # type: ignore[method-assign]
+
+
+def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Callable[..., Any]) -> None:
     model, keeps = arguments_of(row)
     hints = typing.get_type_hints(row.function)
     yields = inspect.isasyncgenfunction(row.function)
     result = list[typing.get_args(hints["return"])[0]] if yields else hints["return"]  # type: ignore[misc]
 
     async def endpoint(cluster: str, arguments: Any, request: Request) -> Response:
-        del cluster  # in the request, too
-        person, site = await enter(request)
+        person, site = request.state.person, site_of(cluster)
         named = {name: getattr(arguments, name) for name in arguments.model_fields_set}
         if keeps:
             changes = named.pop(keeps, {})
@@ -120,8 +193,7 @@ def _add(app: FastAPI, row: Row, enter: Enter, run: Run, each: Callable[..., Any
         response_model=result,
         responses={
             status: {"model": Problem}
-            for status in (400, 401, 403, 404, 409, 413, 503)
-            if status != 403 or row.effect is Effect.ACT
+            for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 503)
         },
     )(endpoint)
 

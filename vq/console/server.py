@@ -8,11 +8,14 @@ from typing import Final
 
 import uvicorn
 
+from vq import limits
 from vq.console.app import ConsoleApp
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
 from vq.errors import AddressUnavailable
+from vq.gateway.connections import ConnectionBounds, protocol_for
 from vq.gateway.quiet_server import QuietServer
+from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.ports import port_error
@@ -21,6 +24,10 @@ logger = get_logger(__name__)
 #: Streams of news go on until they are cut: nothing is lost with them.
 _STOP_S: Final = 1
 _KEEP_ALIVE_S: Final = 75
+_BOUNDS: Final = ConnectionBounds(
+    connections_max=1_000, header_timeout_s=10.0, write_timeout_s=limits.WRITE_TIMEOUT_S
+)
+_UNREAD_MAX: Final = 64 * limits.MIB
 
 
 class ConsoleServer(QuietServer):
@@ -65,11 +72,12 @@ async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
                 ConsoleApp(config, database).asgi(),
                 host=config.host,
                 port=config.port,
+                http=protocol_for(_BOUNDS, Unread(_UNREAD_MAX)),
                 ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=bool(config.public_url),
+                proxy_headers=False,  # see BehindProxies
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_STOP_S,
                 lifespan="on",

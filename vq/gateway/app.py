@@ -97,12 +97,12 @@ class Gateway:
         self._factory = factory
         self._hosts = config.host_names
         self._tokens = None if config.tokens is None else TokenFile(config.tokens)
-        self._bodies = Bodies(config)
+        self._bodies = Bodies(config.body_bytes_max, config.bodies_bytes_max, config.body_timeout_s)
         self._under_way = 0
         self._is_stopping = False
         self.counts = GatewayCounts()
         self.members = HostedMembers(config, factory, self.counts)
-        self.unread = Unread(config)
+        self.unread = Unread(config.unread_bytes_max)
         self.routes = GatewayRoutes(
             config,
             factory,

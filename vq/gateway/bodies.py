@@ -7,7 +7,6 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from vq.gateway.config import GatewayConfig
 from vq.gateway.problems import AtLimit, BodyRefused, BodyTooLarge, BodyTooSlow, WrongContentType
 from vq.shown import shown
 
@@ -17,12 +16,19 @@ JSON: Final = "application/json"
 class Bodies:
     """The bodies that are in memory: being read, or being sent. Loop-bound.
 
+    Args:
+        each_max: Bytes of one.
+        all_max: Bytes of all that are in memory.
+        timeout_s: One must be whole within this time.
+
     Attributes:
         held: Their bytes.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
-        self._config = config
+    def __init__(self, each_max: int, all_max: int, timeout_s: float) -> None:
+        self._each_max = each_max
+        self._all_max = all_max
+        self._timeout_s = timeout_s
         self.held = 0
 
     @contextlib.asynccontextmanager
@@ -31,7 +37,7 @@ class Bodies:
 
         Args:
             request: Its body was not read.
-            most: The most bytes it may have; 0: as the settings say.
+            most: The most bytes it may have; 0: as for each.
 
         Raises:
             WrongContentType: It is compressed.
@@ -40,7 +46,7 @@ class Bodies:
             BodyRefused: The client went away in the middle, or its length is no number.
             AtLimit: There is no room for it now.
         """
-        most = min(most or self._config.body_bytes_max, self._config.body_bytes_max)
+        most = min(most or self._each_max, self._each_max)
         held = 0
         try:
             _check_encoding(request)
@@ -51,31 +57,29 @@ class Bodies:
             size = 0
             self._hold(expected or 0)
             held = expected or 0
-            async with asyncio.timeout(self._config.body_timeout_s):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise _too_large(most)
-                    if size > held:  # it did not say how long it is
-                        self._hold(size - held)
-                        held = size
-                    parts.append(part)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    async for part in request.stream():
+                        size += len(part)
+                        if size > most:
+                            raise _too_large(most)
+                        if size > held:  # it did not say how long it is
+                            self._hold(size - held)
+                            held = size
+                        parts.append(part)
+            except TimeoutError as error:
+                raise BodyTooSlow(f"the body was not whole within {self._timeout_s:g} s") from error
+            except ClientDisconnect as error:
+                raise BodyRefused("the connection ended inside the body") from error
             yield b"".join(parts)
-        except TimeoutError as error:
-            raise BodyTooSlow(
-                f"the body was not whole within {self._config.body_timeout_s:g} s"
-            ) from error
-        except ClientDisconnect as error:
-            raise BodyRefused("the connection ended inside the body") from error
         finally:
             self.held -= held
 
     def _hold(self, size: int) -> None:
-        most = self._config.bodies_bytes_max
-        if self.held + size > most:
+        if self.held + size > self._all_max:
             raise AtLimit(
-                f"bodies of {self.held} bytes are being sent, and all together may have {most}: "
-                "messages come faster than the cluster takes them"
+                f"bodies of {self.held} bytes are being sent, and all together may have "
+                f"{self._all_max}: requests come faster than they are carried out"
             )
         self.held += size
 

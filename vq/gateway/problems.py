@@ -73,7 +73,7 @@ class GatewayFailed(VqError):
 class BodyTooLarge(VqError):
     """The body of a request has more bytes than the gateway takes."""
 
-    hint = "send fewer messages at a time"
+    hint = "send less in one request"
 
 
 class BodyTooSlow(VqError):

@@ -5,18 +5,17 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vq.aio.factory import MessageFactory
 from vq.client.config import MessageFactoryConfig
 from vq.errors import AddressUnavailable
 from vq.gateway.app import Gateway, gateway_app
 from vq.gateway.config import GatewayConfig
+from vq.gateway.connections import ConnectionBounds, protocol_for
 from vq.gateway.quiet_server import QuietServer
-from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
@@ -28,84 +27,6 @@ logger = get_logger(__name__)
 #: Connections that the kernel may hold before they are accepted.
 _BACKLOG: Final = 1_024
 _KEEP_ALIVE_S: Final = 75
-
-
-class BoundedProtocol(H11Protocol):
-    """A connection with the bounds that uvicorn does not have: how long a peer may take.
-
-    A request's headers must be whole within a time, and a peer must take what is written within
-    one; otherwise the connection is cut. One connection too many is cut at once.
-    """
-
-    gateway: GatewayConfig  # these are set by ``protocol_for``
-    unread: Unread
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._deadline: asyncio.TimerHandle | None = None
-        self._write_deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See ``asyncio.Protocol``."""
-        super().connection_made(transport)
-        if len(self.connections) > self.gateway.connections_max:
-            transport.abort()
-        self._await_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
-        for timer in (self._deadline, self._write_deadline):
-            if timer is not None:
-                timer.cancel()
-        self.unread.transports.discard(self.transport)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
-        is_between = self.cycle is None or self.cycle.response_complete
-        if is_between and self._deadline is None:
-            self._await_headers()
-        super().data_received(data)
-        if self._deadline is not None and self.cycle and not self.cycle.response_complete:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def pause_writing(self) -> None:
-        """See ``asyncio.Protocol``."""
-        super().pause_writing()
-        self.unread.transports.add(self.transport)
-        self._await_taking(self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        """See ``asyncio.Protocol``."""
-        super().resume_writing()
-        self.unread.transports.discard(self.transport)
-        if self._write_deadline is not None:
-            self._write_deadline.cancel()
-            self._write_deadline = None
-
-    def _await_taking(self, size: int) -> None:
-        """Cut the connection unless the peer takes something in time, and then again."""
-        timeout_s = self.gateway.write_timeout_s
-        self._write_deadline = self.loop.call_later(timeout_s, self._look_at_peer, size)
-
-    def _look_at_peer(self, before: int) -> None:
-        size = self.transport.get_write_buffer_size()
-        if size < before:
-            self._await_taking(size)
-        else:
-            self._cut()
-
-    def _await_headers(self) -> None:
-        self._deadline = self.loop.call_later(self.gateway.header_timeout_s, self._cut)
-
-    def _cut(self) -> None:
-        self.transport.abort()
-
-
-def protocol_for(config: GatewayConfig, unread: Unread) -> type[BoundedProtocol]:
-    """Return the protocol of connections of a gateway."""
-    return type("GatewayConnection", (BoundedProtocol,), {"gateway": config, "unread": unread})
 
 
 class GatewayProcess:
@@ -155,10 +76,13 @@ class GatewayProcess:
                 raise AddressUnavailable(
                     f"metrics: {error}; choose another with --metrics-port, 0 serves none"
                 ) from error
+        bounds = ConnectionBounds(
+            config.connections_max, config.header_timeout_s, config.write_timeout_s
+        )
         self._server = QuietServer(
             uvicorn.Config(
                 self.gateway,
-                http=protocol_for(config, self.gateway.unread),
+                http=protocol_for(bounds, self.gateway.unread),
                 ws="none",
                 lifespan="off",
                 log_config=None,

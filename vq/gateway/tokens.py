@@ -16,7 +16,6 @@ that cannot be read then leaves the tokens as they were.
 """
 
 import fnmatch
-import hashlib
 import hmac
 import os
 import re
@@ -32,6 +31,7 @@ from typing import Any, Final
 
 from vq import limits
 from vq.errors import InvalidArgument
+from vq.gateway.bearer import TOKEN_CHARS_MAX, digest_of, sent_token
 from vq.gateway.problems import NotAuthenticated, RightRequired
 from vq.log_lines import get_logger
 from vq.model import check_name
@@ -43,11 +43,9 @@ from vq.topic_pattern import check_pattern, is_pattern
 logger = get_logger(__name__)
 
 VERSION: Final = 1
-PREFIX: Final = "vqt_"
 TOKENS_MAX: Final = 1_000
 PATTERNS_MAX: Final = 100
 _FILE_BYTES_MAX: Final = limits.MIB
-_TOKEN_CHARS_MAX: Final = 200
 #: How often the file is looked at, at most.
 LOOK_S: Final = 1.0
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -271,12 +269,13 @@ class TokenFile:
             NotAuthenticated: There is none, or it is no token of the file.
         """
         self._follow()
-        scheme, _, token = (header or "").partition(" ")
-        if not token or scheme.lower() != "bearer":
-            raise NotAuthenticated("the request has no header `Authorization: Bearer TOKEN`")
-        if len(token) > _TOKEN_CHARS_MAX:
-            raise NotAuthenticated(f"the token has more than {_TOKEN_CHARS_MAX} characters")
-        digest = digest_of(token.strip())
+        token = sent_token(header)
+        if not token:
+            raise NotAuthenticated(
+                "the request has no header `Authorization: Bearer TOKEN` with a token of at most "
+                f"{TOKEN_CHARS_MAX} characters"
+            )
+        digest = digest_of(token)
         found: Caller | None = None
         for each in self._tokens:  # all of them: how long it takes tells nothing
             if hmac.compare_digest(each.digest, digest):
@@ -322,16 +321,6 @@ class TokenFile:
 
 
 # Making one --------------------------------------------------------------------------------------
-def digest_of(token: str) -> bytes:
-    """Return what the file has of a token."""
-    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
-
-
-def make_token() -> str:
-    """Return a new token: 256 bits that nobody can guess."""
-    return PREFIX + secrets.token_urlsafe(32)
-
-
 def entry_of(
     name: str, token: str, *, write: Iterable[str], read: Iterable[str], groups: Iterable[str]
 ) -> str:

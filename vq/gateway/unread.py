@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final
 
-from vq.gateway.config import GatewayConfig
 from vq.gateway.problems import AtLimit
 
 
@@ -12,12 +11,15 @@ class Unread:
 
     Whoever serves the gateway adds and removes them; mounted elsewhere, nobody does.
 
+    Args:
+        most: Bytes that may wait.
+
     Attributes:
         transports: Of these connections, which are few.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
-        self._most: Final = config.unread_bytes_max
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
         self.transports: set[asyncio.Transport] = set()
 
     @property

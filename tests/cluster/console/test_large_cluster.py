@@ -34,6 +34,8 @@ NOT_COUNTED = {
     "/account": "of the console itself",
     "/accounts": "of the console itself",
     "/accounts/{name}": "of the console itself",
+    "/account/tokens": "of the console itself",
+    "/accounts/{name}/tokens": "of the console itself",
     "/c/{cluster}/events": "never ends",
     "/c/{cluster}/allocation/plans/{number}": "there is no plan",
     "/c/{cluster}/allocation/plans/{number}/file": "there is no plan",

@@ -1,13 +1,20 @@
 """What the console does not take, and does not give away, whatever asks for it."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
+from support.cases import case
 from support.console import PASSWORD, RunningConsole, running
 
+from vq.console import app
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.accounts.attempts import FAILURES_MAX
 from vq.console.database.schema import audit, masks, plans
+from vq.console.json_api import DEPTH_MAX
+from vq.console.web.security import BODY_BYTES_MAX
 
 
 @pytest.fixture
@@ -164,3 +171,129 @@ async def test_a_form_with_nonsense_says_so(console: RunningConsole, path, form)
 async def test_no_address_makes_the_console_fail(console: RunningConsole, path) -> None:
     answer = await console.browser().get(f"/c/test/{path}")
     assert answer.status_code in (200, 400, 404, 409), answer.text[-600:]
+
+
+async def test_a_stranger_learns_no_name_of_a_cluster_from_its_health(
+    guarded: RunningConsole,
+) -> None:
+    guarded.site.problem = "zk.internal does not answer"
+    answer = await guarded.browser().get("/health")
+    assert answer.json() == {"status": "ok", "clusters": 1, "away": 1}
+
+
+async def test_guesses_from_one_network_of_ipv6_are_counted_together(
+    cluster: MemoryCluster, database
+) -> None:
+    """By way of a proxy that is trusted; another network goes on."""
+    await database.run(lambda each: add_account(each, "anna", AccountRole.VIEWER, PASSWORD))
+    settings = {"public_url": "https://vq.example.org", "trusted_proxies": ("127.0.0.1",)}
+    async with running(cluster, database, **settings) as made:
+
+        async def guess(address: str) -> int:
+            headers = {"x-forwarded-for": address, "host": "vq.example.org"}
+            form = {"name": "anna", "password": "wrong"}
+            status: int = (await made.browser().post("/login", form, **headers)).status_code
+            return status
+
+        for number in range(FAILURES_MAX):
+            assert await guess(f"2001:db8:0:1::{number}") == 401
+        assert await guess("2001:db8:0:1:ffff::1") == 429
+        assert await guess("2001:db8:0:2::1") == 401
+
+
+async def _slowly(sent: bytes) -> AsyncIterator[bytes]:
+    yield sent
+    await asyncio.Event().wait()
+
+
+async def test_a_body_that_does_not_end_is_answered_in_time(
+    cluster: MemoryCluster, database, monkeypatch
+) -> None:
+    """A form of a stranger, one of somebody who is known, and JSON."""
+    monkeypatch.setattr(app, "_BODY_TIMEOUT_S", 0.05)
+    async with running(cluster, database, open=True) as made:
+        browser = made.browser()
+        await browser.get("/c/test/topics/t")
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        json = {"content-type": "application/json", "x-csrf-token": browser.csrf}
+        for path, headers, body in (
+            ("/login", form, b"name="),
+            ("/c/test/topics/t/act", form, b"act="),
+            ("/api/clusters/test/list_topics", json, b"{"),
+        ):
+            with case(path):
+                answer = await browser.http.post(path, content=_slowly(body), headers=headers)
+                assert answer.status_code == 408
+
+
+async def test_a_body_has_a_bound_in_bytes_whether_it_says_its_length_or_not(
+    guarded: RunningConsole,
+) -> None:
+    """A stranger sends no more than the form to log in has."""
+    known = await guarded.as_role(AccountRole.OPERATOR)
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    json = {"content-type": "application/json", "x-csrf-token": known.csrf}
+
+    async def parts(size: int) -> AsyncIterator[bytes]:
+        for _ in range(0, size, 4096):
+            yield b"x" * 4096
+
+    for browser, path, headers, size in (
+        (guarded.browser(), "/login", form, 32 * 1024),
+        (known, "/c/test/topics/t/act", form, BODY_BYTES_MAX + 4096),
+        (known, "/api/clusters/test/list_topics", json, BODY_BYTES_MAX + 4096),
+    ):
+        with case(path):
+            for content in (b"x" * size, parts(size)):
+                answer = await browser.http.post(path, content=content, headers=headers)
+                assert answer.status_code == 413
+
+
+async def test_who_may_not_ask_is_told_so_before_the_body_is_read(guarded: RunningConsole) -> None:
+    headers = {"content-type": "application/json"}
+    answer = await guarded.browser().http.post(
+        "/api/clusters/test/list_topics", content=_slowly(b"{"), headers=headers
+    )
+    assert answer.status_code == 401
+
+
+async def test_json_that_nobody_can_work_on_is_refused(console: RunningConsole) -> None:
+    browser = console.browser()
+    await browser.get("/c/test/topics/t")
+    headers = {"x-csrf-token": browser.csrf, "content-type": "application/json"}
+    for body in (
+        b"[" * 100_000,
+        b'{"topic":' * (DEPTH_MAX + 1) + b"1" + b"}" * (DEPTH_MAX + 1),
+        b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1),
+        b"",
+        b"{",
+        b"\xff",
+        b'{"topic": "\\ud800"}',
+        b'{"topic": NaN}',
+        b"1" * 5_000,
+        b"[]",
+        b"null",
+    ):
+        with case(body[:20], len(body)):
+            answer = await browser.http.post(
+                "/api/clusters/test/get_topic", content=body, headers=headers
+            )
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"] == "InvalidArgument"
+    answer = await browser.http.post(
+        "/api/clusters/test/get_topic",
+        content=b"topic=t",
+        headers=headers | {"content-type": "application/x-www-form-urlencoded"},
+    )
+    assert answer.status_code == 415
+
+
+async def test_a_name_that_no_database_takes_is_no_failure_of_the_console(
+    console: RunningConsole,
+) -> None:
+    browser = console.browser()
+    await browser.get("/c/test/topics/t")
+    answer = await browser.ask("close_topic", topic="a\0b")
+    assert answer.status_code in (400, 404), answer.text
+    subjects = sqlalchemy.select(audit.c.subject)
+    assert await console.database.run(lambda each: each.execute(subjects).scalar()) == "a␀b"

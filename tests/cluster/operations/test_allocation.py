@@ -231,8 +231,10 @@ async def test_one_plan_at_a_time_is_carried_out_and_anybody_may_end_it(
         assert told[-1] == 1
         assert (await places(client)).count("b2") == PARTITIONS - len(plan.moves) + 1
         # It may be gone on with, by another process and without the plan.
-        again = await resume_allocation(other)
+        wanted: set[str] = set()
+        again = await resume_allocation(other, on_progress=lambda run: wanted.add(run.cancelled_by))
         assert (again.state, again.done, again.cancelled_by) == ("done", len(plan.moves), "")
+        assert wanted == {""}  # whoever wanted the end is told by nobody any more
         with pytest.raises(InvalidState):
             await cancel_allocation(client)
 

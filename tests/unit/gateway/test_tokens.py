@@ -8,9 +8,9 @@ import pytest
 from support.cases import case
 
 from vq.errors import InvalidArgument
-from vq.gateway import tokens
+from vq.gateway.bearer import PREFIX, make_token
 from vq.gateway.problems import NotAuthenticated, RightRequired
-from vq.gateway.tokens import ANYBODY, Caller, TokenFile, add_entry, entry_of, make_token, parse
+from vq.gateway.tokens import ANYBODY, Caller, TokenFile, add_entry, entry_of, parse
 from vq.security.rules import Resource, Right
 
 TOPIC, GROUP = Resource.TOPIC, Resource.GROUP
@@ -166,4 +166,4 @@ def test_an_entry_is_added_behind_the_others_and_nobody_else_may_read_the_file(
 def test_a_token_cannot_be_guessed() -> None:
     made = {make_token() for _ in range(100)}
     assert len(made) == 100
-    assert all(each.startswith(tokens.PREFIX) and len(each) > 40 for each in made)
+    assert all(each.startswith(PREFIX) and len(each) > 40 for each in made)

@@ -1,4 +1,4 @@
-"""``vq console``: serve the web console; make and change its accounts."""
+"""``vq console``: serve the web console; make and change its accounts, and their tokens."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vq.cli.base.console import missing_package
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, record, shows, some
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.base.settings import build
 from vq.devtools import processes
@@ -57,6 +57,14 @@ _database = click.option(
     help="What browsers call the console, if a proxy is between.",
 )
 @click.option(
+    "--trusted-proxy",
+    "trusted_proxies",
+    multiple=True,
+    metavar="ADDRESS|NETWORK",
+    help="A proxy that is believed when it says for whom it asks; may be given several times.  "
+    "[with --public-url: those of this machine]",
+)
+@click.option(
     "--open",
     "is_open",
     is_flag=True,
@@ -87,12 +95,13 @@ def console(
     port: int | None,
     database: str | None,
     public_url: str | None,
+    trusted_proxies: tuple[str, ...],
     is_open: bool,
     probe: bool | None,
     others: Sequence[str],
     die_with: int | None,
 ) -> None:
-    """Serve the web console; make and change its accounts.
+    """Serve the web console; make and change its accounts and tokens.
 
     On an address that only this machine reaches, everybody may look until there is an account.
     Every setting can also stand in the [console] table of the --config file, or in VQ_CONSOLE_*;
@@ -112,6 +121,7 @@ def console(
         port=port,
         database=database,
         public_url=public_url,
+        trusted_proxies=trusted_proxies or None,
         open=is_open or None,
         probe=probe,
     )
@@ -313,3 +323,112 @@ def remove(invocation: Invocation, name: str, yes: bool, database: str | None) -
         return
     _work(invocation, database, lambda connection: remove_account(connection, name))
     _tell(invocation, name, "removed")
+
+
+# Tokens ---------------------------------------------------------------------------------------
+@console.group(cls=Commands)
+def token() -> None:
+    """List, make and revoke tokens, with which programs ask the console for an account."""
+
+
+_TOKEN = record(
+    account=TEXT,
+    name=TEXT,
+    role=TEXT,
+    state=TEXT,
+    made_by=TEXT,
+    created_s=NUMBER,
+    expires_s=NUMBER,
+    used_s=maybe(NUMBER),
+)
+
+
+@token.command(name="list")
+@click.option("--account", metavar="NAME", help="Only those of this account.")
+@_database
+@shows(some(_TOKEN))
+@command_options
+def list_tokens(invocation: Invocation, account: str | None, database: str | None) -> None:
+    """List the tokens of the console; the tokens themselves are nowhere."""
+    _needs_packages()
+    from vq.console.accounts.tokens import list_access_tokens
+
+    found = _work(invocation, database, lambda each: list_access_tokens(each, account))
+    rows = [
+        {
+            "account": each.account,
+            "name": each.name,
+            "role": str(each.role),
+            "state": "ended" if each.has_ended else "good",
+            "made_by": each.made_by,
+            "created_s": each.created_ms / 1000,
+            "expires_s": each.expires_ms / 1000,
+            "used_s": None if each.used_ms is None else each.used_ms / 1000,
+        }
+        for each in found
+    ]
+    invocation.output.table(rows, columns=["account", "name", "role", "state"])
+
+
+@token.command(name="add")
+@click.argument("account")
+@click.argument("name")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True)
+@click.option(
+    "--days",
+    type=WholeNumber(1),
+    default=90,
+    show_default=True,
+    metavar="N",
+    help="It ends after so many days, 366 at most.",
+)
+@_database
+@shows(record(account=TEXT, name=TEXT, token=TEXT))
+@command_options
+def add_token(
+    invocation: Invocation, account: str, name: str, role: str, days: int, database: str | None
+) -> None:
+    """Make a token of an account; it is shown once, and the console has its hash only."""
+    _needs_packages()
+    from vq.console.accounts.accounts import AccountRole
+    from vq.console.accounts.tokens import make_access_token
+
+    made = _work(
+        invocation,
+        database,
+        lambda each: make_access_token(each, account, name, AccountRole(role), days),
+    )
+    if invocation.output.as_json:
+        invocation.output.document({"account": account, "name": name, "token": made})
+        return
+    click.echo(made)
+    invocation.output.remark("the token is shown this once")
+
+
+@token.command()
+@click.argument("account")
+@click.argument("name")
+@_database
+@yes_option
+@shows(_CHANGED)
+@command_options
+def revoke(
+    invocation: Invocation, account: str, name: str, yes: bool, database: str | None
+) -> None:
+    """Revoke a token: from now on the console does not know it."""
+    _needs_packages()
+    from vq.console.accounts.tokens import UnknownToken, list_access_tokens, revoke_access_token
+
+    if not yes:
+        found = _work(invocation, database, lambda each: list_access_tokens(each, account))
+        if name not in {each.name for each in found}:
+            raise UnknownToken(f"account {account} has no token {name!r}")
+    else:
+        _work(invocation, database, lambda each: revoke_access_token(each, account, name))
+    if invocation.output.as_json:
+        invocation.output.document({"done": yes, "name": name})
+    else:
+        what = "revoked" if yes else "would be revoked"
+        invocation.output.line(f"token {name} of {account} {what}")
+    if not yes:
+        invocation.only_planned()

@@ -117,7 +117,8 @@ def token(
     The token is shown once and is nowhere else: the file has its SHA-256. A gateway that runs reads
     the file again when it has changed. Patterns are as in `vq consume`: 'orders.*'.
     """
-    from vq.gateway.tokens import add_entry, entry_of, make_token
+    from vq.gateway.bearer import make_token
+    from vq.gateway.tokens import add_entry, entry_of
 
     if not (write or read or group):
         raise InvalidArgument(

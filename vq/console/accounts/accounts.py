@@ -13,7 +13,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection
 
-from vq.console.database.schema import accounts, sessions
+from vq.console.database.schema import accounts, sessions, tokens
 from vq.errors import InvalidArgument, VqError
 from vq.shown import shown
 
@@ -33,6 +33,11 @@ class AccountRole(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        """Place among the roles: a higher one may do all that a lower one may."""
+        return tuple(AccountRole).index(self)
 
 
 class UnknownAccount(VqError):
@@ -134,12 +139,16 @@ def change_account(
 ) -> None:
     """Change what is given; its sessions end, so that the change counts at once.
 
+    Its tokens stay; what they may do ends at the new role.
+
     Raises:
         UnknownAccount: There is none of this name.
         InvalidArgument: The password is not allowed, or nobody could manage accounts any more.
     """
+    _hold_admins(connection)
     present = read_account(connection, name)
-    changes: dict[str, Any] = {"changed_ms": now_ms()}
+    # a session knows the time of the last change: two changes have two times
+    changes: dict[str, Any] = {"changed_ms": max(now_ms(), present.changed_ms + 1)}
     if role is not None:
         changes["role"] = role.value
     if password is not None:
@@ -156,14 +165,16 @@ def change_account(
 
 
 def remove_account(connection: Connection, name: str) -> None:
-    """Remove an account and end its sessions; what it did stays in the audit.
+    """Remove an account, its sessions and its tokens; what it did stays in the audit.
 
     Raises:
         UnknownAccount: There is none of this name.
         InvalidArgument: It is the last one that manages accounts.
     """
+    _hold_admins(connection)
     _check_other_admin(connection, read_account(connection, name))
     connection.execute(accounts.delete().where(accounts.c.name == name))
+    connection.execute(tokens.delete().where(tokens.c.account == name))
     _end_sessions(connection, name)
 
 
@@ -221,6 +232,16 @@ def _end_sessions(connection: Connection, name: str) -> None:
     """End those of an account, and of the person that a provider knows by its name."""
     of_person = sqlalchemy.func.lower(sessions.c.account) == f"{OIDC_PREFIX}{name}".lower()
     connection.execute(sessions.delete().where((sessions.c.account == name) | of_person))
+
+
+def _hold_admins(connection: Connection) -> None:
+    """Wait until no other transaction changes who is admin, and keep others waiting until the end.
+
+    The first statement of a transaction: what is read after it is of now. A write that changes
+    nothing takes the lock in every kind of database; SQLite has no ``FOR UPDATE``.
+    """
+    admins = accounts.c.role == AccountRole.ADMIN.value
+    connection.execute(accounts.update().where(admins).values(disabled=accounts.c.disabled))
 
 
 def _check_other_admin(connection: Connection, present: Account) -> None:

@@ -19,7 +19,6 @@ _NAME_CHARS_MAX: Final = 100
 #: Seconds that somebody may take at the provider.
 TRY_S: Final = 600.0
 _TRIES_MAX: Final = 10_000
-_ORDER: Final = tuple(AccountRole)
 
 
 class OidcRefused(VqError):
@@ -122,7 +121,8 @@ def claimed(claims: Mapping[str, Any], claim: str) -> list[str]:
 
 def role_by(values: list[str], roles: Mapping[str, AccountRole]) -> AccountRole | None:
     """Return the highest role that one of the values has; None: no value has one."""
-    return max((roles[each] for each in values if each in roles), key=_ORDER.index, default=None)
+    given = [roles[each] for each in values if each in roles]
+    return max(given, key=lambda each: each.rank, default=None)
 
 
 def checked_roles(roles: Mapping[str, str]) -> dict[str, AccountRole]:

@@ -33,16 +33,34 @@ class BrowserSession:
 
 
 def begin_session(
-    connection: Connection, account: str, address: str, role: AccountRole | None = None
+    connection: Connection,
+    account: str,
+    address: str,
+    role: AccountRole | None = None,
+    *,
+    changed_ms: int | None = None,
 ) -> str:
-    """Begin a session; return what the browser is to keep. ``role``: of an identity's provider."""
+    """Begin a session; return what the browser is to keep.
+
+    Args:
+        connection: Of the database.
+        account: Name of the account, or of a person of a provider of identities.
+        address: Where the browser is.
+        role: Of a person of a provider; None: that of the account, as it is at each request.
+        changed_ms: When the account was changed last, as it was when its password was right. The
+            session has ended if it was changed since. None: it is looked up now.
+    """
     token = secrets.token_urlsafe(32)
     now = now_ms()
+    if role is None and changed_ms is None:
+        of = sqlalchemy.select(accounts.c.changed_ms).where(accounts.c.name == account)
+        changed_ms = connection.execute(of).scalar()
     connection.execute(
         sessions.insert().values(
             token_hash=_hash(token),
             account=account,
             role=None if role is None else role.value,
+            account_changed_ms=changed_ms,
             csrf=secrets.token_urlsafe(32),
             address=address[:100],
             created_ms=now,
@@ -71,7 +89,9 @@ def find_session(connection: Connection, token: str, hours: int) -> BrowserSessi
         hours: A session lasts so long; a quarter of it if it is not used.
     """
     row = connection.execute(
-        sqlalchemy.select(sessions, accounts.c.role.label("own"), accounts.c.disabled)
+        sqlalchemy.select(
+            sessions, accounts.c.role.label("own"), accounts.c.disabled, accounts.c.changed_ms
+        )
         .join(accounts, accounts.c.name == sessions.c.account, isouter=True)
         .where(sessions.c.token_hash == _hash(token))
     ).first()
@@ -82,6 +102,8 @@ def find_session(connection: Connection, token: str, hours: int) -> BrowserSessi
     ended = now - row.created_ms > lasts_ms or now - row.used_ms > lasts_ms // 4
     role = row.role or row.own
     disabled = row.disabled
+    if row.role is None:  # a log-in may end after the change that ends all sessions
+        ended = ended or row.account_changed_ms != row.changed_ms
     if row.account.startswith(OIDC_PREFIX):
         disabled = is_disabled(connection, row.account)
     if ended or role is None or disabled:

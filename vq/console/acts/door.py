@@ -50,11 +50,20 @@ class Person:
         name: Of the account; "": nobody is logged in.
         role: What the person may do.
         address: Where the request comes from.
+        token: Name of the account's token with which a program asks; "": a person does.
     """
 
     name: str
     role: AccountRole
     address: str
+    token: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Who it is, for people."""
+        if self.token:
+            return f"token {self.token} of {self.name}"
+        return self.name or "who is not logged in"
 
     def may(self, row: Row) -> bool:
         """Whether the person may ask for an operation."""
@@ -123,7 +132,7 @@ class Door:
         if not person.may(row):
             raise NotPermitted(
                 f"{name} needs the right to {row.right} (it {row.effect}); "
-                f"{person.name or 'who is not logged in'} is {person.role}"
+                f"{person.shown} is {person.role}"
             )
         return row
 
@@ -290,10 +299,12 @@ class Door:
         values = {
             "time_ms": now_ms(),
             "person": person.name,
+            "token": person.token or None,
             "address": person.address[:100],
             "cluster": cluster,
             "act": act,
-            "subject": subject_of(arguments, concerned)[:255],
+            # PostgreSQL takes no NUL, and a name is looked at only after this
+            "subject": subject_of(arguments, concerned)[:255].replace("\0", "␀"),
             "arguments": text_of(_told(masked_arguments(arguments, topics))),
             "before": "" if before is None else text_of(before),
             "after": "",

@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
 )
 from sqlalchemy.dialects import mysql
 
@@ -49,10 +50,25 @@ sessions: Final = Table(
     Column("token_hash", _string(64), primary_key=True),  # SHA-256 of what the browser has
     Column("account", _string(100), nullable=False, index=True),
     Column("role", _string(20)),  # from a provider of identities; None: that of the account
+    Column("account_changed_ms", BigInteger),  # of the account at the login; None: it has none
     Column("csrf", _string(64), nullable=False),
     Column("address", _string(100), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("used_ms", BigInteger, nullable=False),
+)
+
+tokens: Final = Table(
+    "vq_tokens",
+    metadata,
+    Column("digest", _string(64), primary_key=True),  # SHA-256 of what the program has
+    Column("account", _string(100), nullable=False, index=True),
+    Column("name", _string(100), nullable=False),
+    Column("role", _string(20), nullable=False),
+    Column("made_by", _string(100), nullable=False),  # "": by a command
+    Column("created_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("used_ms", BigInteger),
+    UniqueConstraint("account", "name", name="vq_tokens_by_name"),
 )
 
 audit: Final = Table(
@@ -61,6 +77,7 @@ audit: Final = Table(
     Column("id", _NUMBER, primary_key=True, autoincrement=True),
     Column("time_ms", BigInteger, nullable=False, index=True),
     Column("person", _string(100), nullable=False),
+    Column("token", _string(100)),  # name of the account's token; None: no token was used
     Column("address", _string(100), nullable=False),
     Column("cluster", _string(100), nullable=False),
     Column("act", _string(60), nullable=False),
@@ -100,7 +117,8 @@ plans: Final = Table(
     Column("cluster", _string(100), nullable=False, index=True),
     Column("made_ms", BigInteger, nullable=False),
     Column("person", _string(100), nullable=False),
+    Column("plan_id", _string(100), index=True),  # as the cluster knows it
     Column("plan", _TEXT, nullable=False),  # JSON
-    Column("state", _string(20), nullable=False),  # draft, applied, failed, cancelled
+    Column("state", _string(20), nullable=False),  # draft, running, done, failed, cancelled
     Column("outcome", _TEXT, nullable=False),  # JSON
 )

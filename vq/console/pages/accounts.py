@@ -25,7 +25,7 @@ async def accounts(context: PageContext) -> Response:
     problem = ""
     if context.posted:
         sent = context.form
-        name, role = sent.get("name", "").strip(), _role(sent.get("role", ""))
+        name, role = sent.get("name", "").strip(), role_of(sent.get("role", ""))
         password = sent.get("password", "")
         try:
             await context.console.database.run(
@@ -73,7 +73,12 @@ async def accounts(context: PageContext) -> Response:
     )
 
 
-def _role(text: str) -> AccountRole:
+def role_of(text: str) -> AccountRole:
+    """Return the role of a form.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
     if text not in list(AccountRole):
         raise InvalidArgument(f"{shown(text)} is no role; take one of {', '.join(AccountRole)}")
     return AccountRole(text)
@@ -95,7 +100,7 @@ async def account(context: PageContext) -> Response:
                     lambda connection: remove_account(connection, name)
                 )
             elif act == "change":
-                role, disabled = _role(sent.get("role", "")), sent.get("disabled") == "on"
+                role, disabled = role_of(sent.get("role", "")), sent.get("disabled") == "on"
                 password = sent.get("password") or None
                 await context.console.database.run(
                     lambda connection: change_account(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -11,6 +11,7 @@ import sqlalchemy
 from starlette.responses import Response
 
 from vq.console.acts.door import LongAct, text_of
+from vq.console.acts.kept_plans import keep_plan, note_outcome
 from vq.console.database.schema import plans
 from vq.console.pages.page import page, post
 from vq.console.web.context import PageContext
@@ -215,7 +216,7 @@ async def ALLOCATION(context: PageContext) -> Response:
         skews=skews(facts),
         running=next((each for each in runs if each.state in ("running", "interrupted")), None),
         runs=runs,
-        drafts=await _drafts(context),
+        drafts=await _drafts(context, {each.plan: each.state for each in runs}),
         goal_fields=goal_fields(),
         command="vq balance load; vq balance plan",
     )
@@ -241,14 +242,18 @@ def skews(facts: AllocationFacts) -> list[tuple[str, float | None]]:
     return found
 
 
-async def _drafts(context: PageContext) -> list[Any]:
+async def _drafts(context: PageContext, states: Mapping[str, str]) -> list[Any]:
+    """Return the newest plans; ``states``: of those that the cluster knows, which knows better."""
     query = (
-        sqlalchemy.select(plans.c.id, plans.c.made_ms, plans.c.person, plans.c.state)
+        sqlalchemy.select(
+            plans.c.id, plans.c.made_ms, plans.c.person, plans.c.state, plans.c.plan_id
+        )
         .where(plans.c.cluster == context.site.name)
         .order_by(plans.c.id.desc())
         .limit(10)
     )
-    return await context.console.database.run(lambda each: list(each.execute(query)))
+    rows = await context.console.database.run(lambda each: list(each.execute(query)))
+    return [{**row._mapping, "state": states.get(row.plan_id, row.state)} for row in rows]
 
 
 def goal_fields() -> list[Field]:
@@ -386,21 +391,11 @@ async def MAKE(context: PageContext) -> Response:
     goals = goals_from(sent) if sent.get("how") != "hand" else None
     plan = await context.run("plan_allocation", goals, wanted=wanted, source=source, facts=facts)
     plan = replace(plan, by=context.visitor.person.name or plan.by)
-    values = {
-        "cluster": context.site.name,
-        "made_ms": plan.made_ms,
-        "person": context.visitor.person.name,
-        "plan": json.dumps(plan_to_json(plan)),
-        "state": "draft",
-        "outcome": "",
-    }
-
-    def insert(connection: sqlalchemy.Connection) -> int:
-        key = connection.execute(plans.insert().values(**values)).inserted_primary_key
-        assert key is not None
-        return int(key[0])
-
-    number = await context.console.database.run(insert)
+    name, person = context.site.name, context.visitor.person.name
+    text = json.dumps(plan_to_json(plan))
+    number = await context.console.database.run(
+        lambda connection: keep_plan(connection, name, plan.id, person, plan.made_ms, text)
+    )
     return context.go("allocation", "plans", str(number))
 
 
@@ -454,8 +449,10 @@ def scores(plan: AllocationPlan) -> list[tuple[GoalScore, GoalScore | None]]:
 async def PLAN(context: PageContext) -> Response:
     """Show a plan: moves, score before and after, what is broken, what changed since."""
     row, plan = await _read(context)
+    runs = await context.run("list_allocations")
+    run = next((each for each in runs if each.plan == plan.id), None)
     changes = []
-    if row.state == "draft" and plan.has_work:
+    if row.state == "draft" and run is None and plan.has_work:
         changes = await context.run("allocation_changes", plan)
     moves = table(
         _MOVES,
@@ -465,10 +462,15 @@ async def PLAN(context: PageContext) -> Response:
         searched=lambda each: f"{each.topic} {each.source} {each.target}",
         prefix="m.",
     )
-    outcome = json.loads(row.outcome) if row.outcome else None
+    kept = text_of(run) if run is not None else row.outcome  # the cluster knows better
+    try:
+        outcome = json.loads(kept) if kept else None
+    except ValueError:  # it was cut
+        outcome = kept
     return context.exported(moves, f"plan-{row.id}") or context.page(
         "allocation_plan.html",
         row=row,
+        state=row.state if run is None else run.state,
         plan=plan,
         moves=moves,
         groups=table(_GROUPS, plan.groups, Asked.of(context.query, "g."), prefix="g."),
@@ -494,22 +496,10 @@ async def FILE(context: PageContext) -> Response:
 @post("/c/{cluster}/allocation/plans/{number}/apply")
 async def APPLY(context: PageContext) -> Response:
     """Carry a plan out, as a long act."""
-    row, plan = await _read(context)
+    _, plan = await _read(context)
     confirm(context.form, plan.id)
     at_a_time = _or(whole_of(context.form, "at_a_time"), 1)
     pause_s = number_of(context.form, "pause_s") or 0.0
-    database = context.console.database
-
-    site = context.site
-
-    async def ended(job: LongAct) -> None:
-        site.allocation = None  # what it says of places is not so any more
-        state = "failed" if job.error else str(getattr(job.result, "state", "done"))
-        values = {"state": state, "outcome": text_of(job.error or job.result)}
-        await database.run(
-            lambda each: each.execute(plans.update().where(plans.c.id == row.id).values(**values))
-        )
-
     changes = await context.run("allocation_changes", plan)
     if changes:
         raise InvalidArgument(
@@ -517,9 +507,27 @@ async def APPLY(context: PageContext) -> Response:
             "look at the plan again, or make a new one"
         )
     job = await context.start(
-        "apply_allocation", plan, at_a_time=at_a_time, pause_s=pause_s, on_end=ended
+        "apply_allocation",
+        plan,
+        at_a_time=at_a_time,
+        pause_s=pause_s,
+        on_end=_note_end(context, plan.id),
     )
     return context.go("jobs", str(job.number))
+
+
+def _note_end(context: PageContext, plan: str | None) -> Callable[[LongAct], Awaitable[None]]:
+    """Return what notes the outcome of carrying a plan out; None: the result names the plan."""
+    site, database = context.site, context.console.database
+
+    async def ended(job: LongAct) -> None:
+        site.allocation = None  # what it says of places is not so any more
+        name = plan or str(getattr(job.result, "plan", ""))
+        state = "failed" if job.error else str(getattr(job.result, "state", "done"))
+        outcome = text_of(job.error or job.result)
+        await database.run(lambda each: note_outcome(each, site.name, name, state, outcome))
+
+    return ended
 
 
 @post("/c/{cluster}/allocation/run")
@@ -529,9 +537,13 @@ async def RUN(context: PageContext) -> Response:
     context.site.allocation = None
     if act == "cancel":
         run = await context.run("cancel_allocation", plan)
+        name = context.site.name
+        await context.console.database.run(
+            lambda each: note_outcome(each, name, run.plan, run.state, text_of(run))
+        )
         context.say(N_("Plan %(plan)s: %(state)s"), plan=run.plan, state=run.state)
         return context.go("allocation")
     if act == "resume":
-        job = await context.start("resume_allocation", plan)
+        job = await context.start("resume_allocation", plan, on_end=_note_end(context, plan))
         return context.go("jobs", str(job.number))
     raise InvalidArgument(f"{shown(act)} is no act on a plan")

@@ -21,7 +21,7 @@ _TONES: Final = {"done": "ok", "failed": "bad", "unknown": "warn", "begun": "war
 
 @page("/c/{cluster}/audit")
 async def AUDIT(context: PageContext) -> Response:
-    """List acts, the newest first; ``?q=`` searches person, act and subject."""
+    """List acts, the newest first; ``?q=`` searches person, token, act and subject."""
     asked = Asked.of(context.query)
     size = 10_000 if asked.export else asked.size
     name = context.site.name
@@ -30,7 +30,7 @@ async def AUDIT(context: PageContext) -> Response:
         of: sqlalchemy.ColumnElement[bool] = audit.c.cluster.in_((name, ""))
         if asked.search:
             part = f"%{asked.search.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
-            columns = (audit.c.person, audit.c.act, audit.c.subject, audit.c.outcome)
+            columns = (audit.c.person, audit.c.token, audit.c.act, audit.c.subject, audit.c.outcome)
             of &= sqlalchemy.or_(*(each.ilike(part, escape="!") for each in columns))
         count = sqlalchemy.select(sqlalchemy.func.count()).select_from(audit).where(of)
         total = int(connection.execute(count).scalar() or 0)
@@ -42,6 +42,7 @@ async def AUDIT(context: PageContext) -> Response:
     columns: list[Column[Any]] = [
         Column("time", N_("Time"), lambda each: each.time_ms, Kind.MOMENT, sorts=False),
         Column("person", N_("Person"), lambda each: each.person, sorts=False),
+        Column("token", N_("Token"), lambda each: each.token or "", sorts=False),
         Column("address", N_("From"), lambda each: each.address, Kind.CODE, sorts=False),
         Column(
             "act",

@@ -5,7 +5,7 @@ import asyncio
 from starlette.responses import RedirectResponse, Response
 
 from vq.console.accounts.accounts import Account, verified
-from vq.console.accounts.attempts import Attempts
+from vq.console.accounts.attempts import Attempts, counted_address
 from vq.console.accounts.sessions import begin_session, end_session
 from vq.console.pages.page import ConsolePage
 from vq.console.web.addresses import own_path
@@ -31,7 +31,7 @@ async def checked_account(
     No account: they are of none, or it is too early. Wrong passwords count wherever they are typed.
     """
     name, password = name[:200], password[:1000]
-    address = context.visitor.person.address
+    address = counted_address(context.visitor.person.address)
     attempts: Attempts = context.request.app.state.attempts
     keys = (f"{name.casefold()}@{address}", address)
     wait_s = attempts.wait_s(*keys)
@@ -61,7 +61,9 @@ async def login(context: PageContext) -> Response:
         return login_page(context, wanted, "wrong", 401)
     address = context.visitor.person.address
     token = await context.console.database.run(
-        lambda connection: begin_session(connection, account.name, address)
+        lambda connection: begin_session(
+            connection, account.name, address, changed_ms=account.changed_ms
+        )
     )
     response = RedirectResponse(wanted, 303)
     keep_session(context, response, token)
@@ -97,7 +99,7 @@ def keep_session(context: PageContext, response: Response, token: str) -> None:
         token,
         httponly=True,
         samesite="lax",
-        secure=context.console.config.public_url.lower().startswith("https:"),
+        secure=context.secure,
         path="/",
     )
 

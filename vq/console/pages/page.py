@@ -2,12 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from vq.console.accounts.accounts import AccountRole
 from vq.console.web.context import PageFunction
-
-_ORDER: Final = tuple(AccountRole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class ConsolePage:
 
     def allows(self, role: AccountRole) -> bool:
         """Return whether a role sees the page."""
-        return self.public or _ORDER.index(role) >= _ORDER.index(self.role)
+        return self.public or role.rank >= self.role.rank
 
 
 def page(path: str, **options: object) -> Callable[[PageFunction], ConsolePage]:

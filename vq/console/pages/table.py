@@ -22,6 +22,7 @@ from vq.console.pages import (
     overview,
     reports,
     settings,
+    tokens,
     topics,
     transactions,
 )
@@ -48,6 +49,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
     jobs,
     settings,
     accounts,
+    tokens,
     events,
 )
 

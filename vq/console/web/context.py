@@ -89,6 +89,12 @@ class PageContext:
         return self.site_or_none
 
     @property
+    def secure(self) -> bool:
+        """Whether the browser has come over TLS: then its cookies need it, too."""
+        public = self.console.config.public_url.lower()
+        return public.startswith("https:") or self.request.url.scheme == "https"
+
+    @property
     def query(self) -> Mapping[str, str]:
         """What the address asks for."""
         return self.request.query_params

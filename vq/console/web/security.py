@@ -132,7 +132,8 @@ class ConsoleGate:
         if self._public is not None and own == self._public:
             return True
         host = request.headers.get("host", "").lower()
-        return self._public is None and parts.scheme == "http" and own[1] == host
+        scheme = request.scope.get("scheme", "http")
+        return self._public is None and own == (scheme, host)
 
 
 def _is_local_name(host: str) -> bool:

@@ -5,16 +5,21 @@ from typing import Final
 
 from vq.console.accounts.accounts import AccountExists
 from vq.console.accounts.identities import OidcRefused, ProviderAway
+from vq.console.accounts.tokens import TokenExists
 from vq.console.acts.door import NotPermitted
 from vq.console.database.database import DatabaseFailed
 from vq.console.web.languages import N_
 from vq.errors import CoordinationError, InvalidArgument, VqError
+from vq.gateway.problems import AtLimit, BodyRefused, BodyTooLarge, BodyTooSlow, WrongContentType
 
 
 class NotLoggedIn(VqError):
-    """Nobody is logged in."""
+    """Nobody is logged in, or a program has no token that counts."""
 
-    hint = "log in first"
+    hint = (
+        "log in first; a program sends `Authorization: Bearer TOKEN` with a token of an account, "
+        "and no cookie"
+    )
 
 
 class UnknownToConsole(VqError):
@@ -31,6 +36,12 @@ _STATUSES: Final = (
     (NotPermitted, 403),
     (InvalidArgument, 400),
     (AccountExists, 409),
+    (TokenExists, 409),
+    (BodyTooLarge, 413),
+    (BodyTooSlow, 408),
+    (BodyRefused, 400),
+    (WrongContentType, 415),
+    (AtLimit, 429),
     (CoordinationError, 503),
     (DatabaseFailed, 503),
 )

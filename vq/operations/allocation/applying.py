@@ -374,6 +374,7 @@ class _Applying:
         if not is_new or self._known.cancel is not None:
             state = next_state(state, AllocationEvent.RESUME)
         self._progress = replace(self._progress, state=state, failed=(), moving=())
+        self._known = replace(self._known, cancel=None)  # nobody wants the end of what goes on
         await self._look()
         await self._tell(resumed=True)
 

@@ -1,5 +1,6 @@
-"""``vq console account …``: which database it works on, and what it does not take."""
+"""``vq console account …`` and ``token …``: which database they work on, what they do not take."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,4 +50,41 @@ def test_two_clusters_have_two_names(place: Path) -> None:
     started = vq("console", "--cluster", "a", "--port", "0", "--also", "a=127.0.0.1:1")
     assert started.exit_code == 2
     assert "'a'" in started.output
+    assert list(place.iterdir()) == []
+
+
+def test_a_token_is_made_listed_without_it_and_revoked(place: Path) -> None:
+    vq("console", "account", "add", "anna", "--role", "operator", "--no-password")
+    made = vq("console", "token", "add", "anna", "ci", "--role", "operator", "--json")
+    assert made.exit_code == 0, made.output
+    token = json.loads(made.stdout)["token"]
+    assert token.startswith("vqt_")
+    listed = vq("console", "token", "list", "--json")
+    [found] = json.loads(listed.stdout)
+    assert (found["account"], found["name"], found["role"], found["used_s"]) == (
+        "anna",
+        "ci",
+        "operator",
+        None,
+    )
+    assert token not in listed.output
+    planned = vq("console", "token", "revoke", "anna", "ci")
+    assert "would be revoked" in planned.stdout
+    assert json.loads(vq("console", "token", "list", "--json").stdout)
+    assert vq("console", "token", "revoke", "anna", "ci", "--yes").exit_code == 0
+    assert json.loads(vq("console", "token", "list", "--json").stdout) == []
+
+
+def test_a_token_that_may_do_more_than_its_account_is_refused() -> None:
+    vq("console", "account", "add", "anna", "--no-password")
+    made = vq("console", "token", "add", "anna", "ci", "--role", "admin")
+    assert made.exit_code == 1
+    assert "viewer" in str(made.exception)
+    assert vq("console", "token", "revoke", "anna", "ci").exit_code == 1
+
+
+def test_a_proxy_that_is_no_address_is_refused(place: Path) -> None:
+    started = vq("console", "--port", "0", "--trusted-proxy", "proxy.example")
+    assert started.exit_code == 1
+    assert "no address and no network" in str(started.exception)
     assert list(place.iterdir()) == []

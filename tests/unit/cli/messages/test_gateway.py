@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from vq.cli import main
-from vq.gateway.tokens import digest_of, parse
+from vq.gateway.bearer import digest_of
+from vq.gateway.tokens import parse
 
 
 def test_without_its_packages_it_says_what_to_install(
