@@ -40,8 +40,10 @@ C = "/c/test"
 ADDRESSES: Mapping[str, Mapping[str, str]] = {
     "/login": {"login": "/login?next=/"},
     "/account": {"account": "/account"},
+    "/account/tokens": {"tokens": "/account/tokens"},
     "/accounts": {"accounts": "/accounts"},
     "/accounts/{name}": {"account-of-another": "/accounts/bob"},
+    "/accounts/{name}/tokens": {"tokens-of-another": "/accounts/bob/tokens"},
     "/c/{cluster}": {"overview": C},
     "/c/{cluster}/brokers": {"brokers": f"{C}/brokers"},
     "/c/{cluster}/brokers/{group}": {"broker-group": f"{C}/brokers/b1"},
