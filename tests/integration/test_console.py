@@ -54,6 +54,7 @@ PATHS = {
     "explain": "/explain",
     "explained": "/explain?question=partition&topic=looked-at&partition=0&group=readers",
     "explained-disk": "/explain?question=disk&node=b1",
+    "definitions": "/definitions",
     "audit": "/audit",
     "settings": "/settings",
     "unknown": "/groups/nobody",

@@ -159,7 +159,7 @@ class ConsoleApp:
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
-                context.form = await _form(request)
+                context.form = await _form(request, page.body_bytes_max)
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -273,22 +273,24 @@ def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def _form(request: Request) -> Mapping[str, str]:
+async def _form(request: Request, bytes_max: int) -> Mapping[str, str]:
     """Return what a form has sent.
 
     Raises:
         InvalidArgument: It is too large.
     """
     length = request.headers.get("content-length", "")
-    if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+    if not length.isdigit() or int(length) > bytes_max:
         raise InvalidArgument(
-            f"the request has {length or 'an unknown number of'} bytes; at most {BODY_BYTES_MAX} "
-            "are taken"
+            f"the request has {length or 'an unknown number of'} bytes; at most {bytes_max} are "
+            "taken"
         )
     kind = request.headers.get("content-type", "").partition(";")[0]
     if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
         return {}
-    async with request.form(max_fields=_FORM_FIELDS_MAX, max_files=4) as form:
+    async with request.form(
+        max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=bytes_max
+    ) as form:
         found: dict[str, str] = {}
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
