@@ -176,8 +176,10 @@ class ConsoleApp:
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
-                known = self._strangers if visitor is None else self._bodies
-                context.form = await _form(request, known)
+                if visitor is None:
+                    context.form = await _form(request, self._strangers, _STRANGERS_BODY_MAX)
+                else:
+                    context.form = await _form(request, self._bodies, page.body_bytes_max)
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -338,20 +340,20 @@ def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def _form(request: Request, bodies: Bodies) -> Mapping[str, str]:
+async def _form(request: Request, bodies: Bodies, bytes_max: int) -> Mapping[str, str]:
     """Return what a form has sent.
 
     Raises:
         VqError: It is too large, too slow, or no form.
     """
-    async with bodies.of(request) as body:
+    async with bodies.of(request, bytes_max) as body:
         kind = request.headers.get("content-type", "").partition(";")[0]
         if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
             return {}
         read = Request(request.scope, _once(body, request.receive))
         try:
             async with read.form(
-                max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=BODY_BYTES_MAX
+                max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=bytes_max
             ) as form:
                 return await _fields(form.multi_items())
         except (HTTPException, MultiPartException) as error:

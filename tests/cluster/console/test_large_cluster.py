@@ -40,6 +40,8 @@ NOT_COUNTED = {
     "/c/{cluster}/allocation/plans/{number}": "there is no plan",
     "/c/{cluster}/allocation/plans/{number}/file": "there is no plan",
     "/c/{cluster}/audit/{number}": "there is no entry",
+    "/c/{cluster}/definitions/file": "has what defines the whole cluster",
+    "/c/{cluster}/definitions/plans/{number}": "there is no plan",
     "/c/{cluster}/jobs/{number}": "there is no job",
     "/c/{cluster}/transactions/{number}": "there is no transaction",
     "/c/{cluster}/topics/{topic}/messages": "brokers of the tree hold no messages",

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from vq.console.acts.messages import browse_messages, send_message
 from vq.console.acts.reports import run_report
+from vq.operations.cluster.definitions import changed_definitions
 from vq.operations.operation import Effect, Operation, row, rows_of
 from vq.operations.table import Operations
 from vq.security.rules import Resource, Right
@@ -18,6 +19,9 @@ class OwnOperations:
     browse_messages = row(browse_messages, Effect.ASK, Right.READ, Resource.TOPIC, "consume")
     send_message = row(send_message, Effect.ACT, Right.WRITE, Resource.TOPIC, "produce")
     run_report = row(run_report, Effect.ACT, Right.READ, Resource.CLUSTER, "report lag")
+    changed_definitions = row(
+        changed_definitions, Effect.ASK, Right.DESCRIBE, Resource.CLUSTER, "cluster import"
+    )
 
 
 #: Each by its name.

@@ -8,7 +8,13 @@ from typing import Final
 from vq.aio.factory import MessageFactory
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.console.clusters.kept_reports import KeptReports
+from vq.console.clusters.kept import (
+    KEPT_PLANS_MAX,
+    KEPT_REPORTS_MAX,
+    KeptDefinitions,
+    KeptReport,
+    Recent,
+)
 from vq.console.clusters.lags import SeenGroup, TopicReaders, readers_of, seen
 from vq.coordination.brokers.loads import PublishedLoad, read_loads
 from vq.coordination.tree.reading import gather_all
@@ -91,7 +97,8 @@ class Site:
 
     It is there while the cluster is not: ``problem`` says so, and it tries again. ``allocation``
     has the last measurement of all partitions, and when it was made by the monotonic clock;
-    ``measuring`` is the one that is under way; ``reports`` has the last ones of Spark.
+    ``measuring`` is the one that is under way; ``reports`` has the last ones of Spark, and
+    ``definitions`` the last plans of definitions.
 
     Args:
         name: What the console calls it.
@@ -115,7 +122,8 @@ class Site:
         self.facts = SiteFacts()
         self.allocation: tuple[float, AllocationFacts] | None = None
         self.measuring: asyncio.Task[AllocationFacts] | None = None
-        self.reports = KeptReports()
+        self.reports: Recent[KeptReport] = Recent(KEPT_REPORTS_MAX)
+        self.definitions: Recent[KeptDefinitions] = Recent(KEPT_PLANS_MAX)
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
         self._opened = opened or _open

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from vq.console.accounts.accounts import AccountRole, now_ms
 from vq.console.acts.door import LongAct
 from vq.console.acts.reports import ReportKind, report_needs
-from vq.console.clusters.kept_reports import KeptReport
+from vq.console.clusters.kept import KeptReport
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_

@@ -11,6 +11,7 @@ from vq.console.pages import (
     audit,
     brokers,
     dead_letters,
+    definitions,
     delayed,
     entrance,
     events,
@@ -47,6 +48,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
     reports,
     audit,
     jobs,
+    definitions,
     settings,
     accounts,
     tokens,
@@ -70,5 +72,6 @@ MENU: Final[Sequence[MenuEntry]] = (
     MenuEntry("explain", N_("Explain")),
     MenuEntry("reports", N_("Reports")),
     MenuEntry("audit", N_("Audit")),
+    MenuEntry("definitions", N_("Definitions")),
     MenuEntry("settings", N_("Settings")),
 )
