@@ -301,7 +301,8 @@ class LargeBrokers:
         self.answered: Counter[str] = Counter()
         self.rates = {key: each.bytes_per_s for key, each in made.partitions.items()}
         self._begun_s = self.clock.monotonic()
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Address, Listener] = {}
+        self.transports: dict[str, set[asyncio.WriteTransport]] = {}
         self.held: dict[str, list[TopicPartition]] = {group: [] for group in made.groups}
         for key, each in sorted(made.partitions.items()):
             self.held[each.group].append(key)
@@ -311,14 +312,23 @@ class LargeBrokers:
         for (group, node), address in self.made.addresses.items():
             of = network[address.host] if isinstance(network, Mapping) else network
             identity = ServerIdentity(cluster="test", group=group, node=node)
-            self._listeners.append(await of.listen(address, partial(_Answering, self, identity)))
+            serve = partial(_Answering, self, identity)
+            self._listeners[address] = await of.listen(address, serve)
 
     async def close(self) -> None:
         """Stop listening."""
-        for each in self._listeners:
+        for each in self._listeners.values():
             each.close()
-        for each in self._listeners:
+        for each in self._listeners.values():
             await each.wait_closed()
+
+    def kill(self, group: str) -> None:
+        """End the nodes of a group: connections are cut, and new ones refused."""
+        for (name, _), address in self.made.addresses.items():
+            if name == group:
+                self._listeners[address].close()
+        for each in self.transports.pop(group, set()):
+            each.abort()
 
     def status(self, group: str, node: str, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return what a node answers."""
@@ -406,6 +416,7 @@ class _Answering(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
+        self._brokers.transports.setdefault(self._identity.group, set()).add(transport)
 
     def data_received(self, data: bytes) -> None:
         for event in self._connection.receive_data(data):
@@ -418,6 +429,7 @@ class _Answering(asyncio.Protocol):
         self._send(self._connection.data_to_send())
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._brokers.transports.get(self._identity.group, set()).discard(self._transport)
         self._connection.ended()
 
     def _answer(self, request: Request) -> None:

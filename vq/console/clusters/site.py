@@ -8,16 +8,18 @@ from typing import Final
 from vq.aio.factory import MessageFactory
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
+from vq.console.clusters.broker_hints import BrokerHints
 from vq.console.clusters.kept_reports import KeptReports
 from vq.console.clusters.lags import SeenGroup, TopicReaders, readers_of, seen
 from vq.coordination.brokers.loads import PublishedLoad, read_loads
-from vq.coordination.tree.reading import gather_all
+from vq.coordination.tree.paths import BROKERS
+from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.operations.allocation.facts import AllocationFacts
 from vq.operations.cluster.bulk import GroupContract, TopicState, read_contracts, read_topic_states
-from vq.operations.cluster.cluster import ClusterStatus, cluster_status
+from vq.operations.cluster.cluster import ClusterStatus, status_of_groups
 from vq.operations.groups.group_lags import look_at_groups
 from vq.shown import shown_raised
 from vq.tasks import begin_task
@@ -32,6 +34,10 @@ LAGS_S: Final = 15.0
 _TURN_PARTITIONS: Final = 2_000
 #: A look may take this share of the time at most: of a large cluster there are fewer looks.
 _SHARE_MAX: Final = 0.05
+#: Longest pause between two looks: a broker that hangs makes one long, and not dear.
+_PAUSE_S_MAX: Final = 30.0
+#: Shortest pause between two looks at the broker groups of which something was heard.
+_HEARD_S: Final = 0.5
 _REOPEN_S: Final = 3.0
 
 
@@ -116,6 +122,9 @@ class Site:
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._last_group = ""
+        self._hints: BrokerHints | None = None
+        # What hints led to since the present look at all brokers began: groups, and their status.
+        self._newer: list[tuple[set[str], ClusterStatus]] = []
 
     def start(self) -> None:
         """Begin to look."""
@@ -154,7 +163,9 @@ class Site:
             except Exception as error:  # noqa: BLE001 - a task's outer edge
                 self._failed(shown_raised(error))
             await asyncio.sleep(_REOPEN_S)
+        self._hints = BrokerHints(self.cluster)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_hints(self._hints))
             tasks.create_task(self._repeat(BROKERS_S, "brokers_look", self._look_at_brokers))
             tasks.create_task(self._repeat(NAMES_S, "names_look", self._look_at_names))
             tasks.create_task(self._repeat(LAGS_S, "lags_look", self._look_at_lags))
@@ -192,15 +203,43 @@ class Site:
             self._wake()
             if self._on_look is not None and not error:
                 await self._on_look(self)
-            await asyncio.sleep(max(pause_s, took / _SHARE_MAX))
+            await asyncio.sleep(max(pause_s, min(took / _SHARE_MAX, _PAUSE_S_MAX)))
 
     def _wake(self) -> None:
         self._looked.set()
         self._looked = asyncio.Event()
 
+    async def _follow_hints(self, hints: BrokerHints) -> None:
+        """Look at once at the broker groups of which something is heard."""
+        coordinator, clock = self.cluster.coordinator, self.cluster.clock
+        while True:
+            groups = await hints.heard()
+            begun = clock.monotonic()
+            try:
+                names = await children_or_none(coordinator, BROKERS, watch=hints.watch)
+                known = {each.group.group for each in self.facts.status.brokers}
+                changed = groups | (known ^ set(names))
+                newer = await status_of_groups(
+                    self.cluster, sorted(changed & set(names)), watch=hints.watch
+                )
+            except VqError as error:  # the next look at all of them tells it
+                logger.debug("broker groups are not looked at", cluster=self.name, error=error)
+            else:
+                hints.looked(newer, changed)
+                self._newer.append((changed, newer))
+                self.facts.status = self.facts.status.with_groups(changed, newer)
+                self._wake()
+            await asyncio.sleep(max(_HEARD_S, clock.monotonic() - begun))
+
     async def _look_at_brokers(self) -> None:
-        cluster = self.cluster
-        status = await cluster_status(cluster)
+        cluster, hints = self.cluster, self._hints
+        assert hints is not None
+        self._newer.clear()
+        await children_or_none(cluster.coordinator, BROKERS, watch=hints.watch)
+        status = await status_of_groups(cluster, watch=hints.watch)
+        hints.looked(status)
+        for groups, newer in self._newer:
+            status = status.with_groups(groups, newer)
         nodes = [(each.group.group, each.name) for each in status.brokers if each.node is not None]
         loads = await gather_all(_load_of(cluster, group, node) for group, node in nodes)
         self.facts.status = status
