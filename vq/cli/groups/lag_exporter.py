@@ -16,9 +16,11 @@ from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address, check_host
 from vq.operations.base.connect import cluster_client
+from vq.operations.cluster.lag_looks import look_at_groups
+from vq.operations.cluster.lag_memory import LagMemory
 from vq.operations.cluster.probe import ClusterProbe
 from vq.operations.cluster.probe_metrics import probe_families
-from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
@@ -179,8 +181,11 @@ def lag_exporter(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with cluster_client(config) as cluster:
             probing = ClusterProbe(cluster) if probe else None
+            memory = LagMemory()
             exporter = LagExporter(
-                lambda: look_at_groups(cluster, count=not no_count, partitions_max=PARTITIONS_MAX),
+                lambda: look_at_groups(
+                    cluster, count=not no_count, partitions_max=PARTITIONS_MAX, memory=memory
+                ),
                 interval_s=interval,
                 cluster=config.cluster,
                 probe=probing,

@@ -64,6 +64,11 @@ def seen(group: GroupDescription, time_ms: int, *, whole: bool = True) -> SeenGr
     )
 
 
+def unread(time_ms: int) -> SeenGroup:
+    """Return what is kept of a group that could not be read."""
+    return SeenGroup(time_ms, 0, LagVerdict("unknown"), None, None, None, {})
+
+
 @dataclass(frozen=True, slots=True)
 class TopicReaders:
     """The groups that read a topic, sorted, and the largest lag of them; None: of one unknown."""

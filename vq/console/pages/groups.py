@@ -125,6 +125,8 @@ async def GROUPS(context: PageContext) -> Response:
         empty=N_("There is no consumer group yet. One is made when its first consumer starts."),
         searched=lambda each: f"{each.contract.group} {' '.join(each.contract.topics)}",
     )
+    if not found.asked.export:
+        context.site.want(each.contract.group for each in found.rows)
     return context.exported(found, "groups") or context.page(
         "groups.html",
         found=found,
