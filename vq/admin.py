@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
     from vq.coordination.topics.topics import TopicExists
+    from vq.coordination.tree.acls import identity_of
+    from vq.coordination.tree.coordinator import Grant, Rights
     from vq.coordination.tree.reading import TopicView
     from vq.coordination.tree.values.allocations import FailedMove
     from vq.coordination.tree.values.audit import UncleanElection
     from vq.coordination.tree.values.cluster import ClusterSettings
     from vq.coordination.tree.values.consumers import CommittedOffset
+    from vq.coordination.tree.values.identities import Identities
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
     from vq.operations.allocation.advisor import judge, propose
     from vq.operations.allocation.applying import (
@@ -151,6 +154,7 @@ if TYPE_CHECKING:
     from vq.operations.tree.checking import CheckedTree, RepairedNode
     from vq.operations.tree.copying import ImportAction, ImportStep, PlannedImport
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
+    from vq.operations.tree.securing import SecuredTree, WrongAcl
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
 
 
@@ -256,6 +260,7 @@ _HOMES = {
         "TreeExport",
         "read_tree",
     ),
+    "vq.operations.tree.securing": ("SecuredTree", "WrongAcl"),
     "vq.operations.tree.tree_rules": (
         "Severity",
         "TreeFinding",
@@ -317,11 +322,14 @@ _HOMES = {
     "vq.operations.topics.verification": ("Verified", "VerifyProgress"),
     "vq.operations.messages.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups.groups": ("UnknownGroup",),
+    "vq.coordination.tree.acls": ("identity_of",),
+    "vq.coordination.tree.coordinator": ("Grant", "Rights"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
     "vq.coordination.tree.values.consumers": ("CommittedOffset",),
+    "vq.coordination.tree.values.identities": ("Identities",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -388,6 +396,7 @@ __all__ = [
     "GivenUp",
     "Goal",
     "GoalScore",
+    "Grant",
     "GroupContract",
     "GroupDeletion",
     "GroupDescription",
@@ -406,6 +415,7 @@ __all__ = [
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
+    "Identities",
     "ImportAction",
     "ImportStep",
     "KeptLoad",
@@ -444,9 +454,11 @@ __all__ = [
     "Resending",
     "Reset",
     "ResetUnknown",
+    "Rights",
     "RunMove",
     "SearchGap",
     "SearchedPartition",
+    "SecuredTree",
     "SettingsUnknown",
     "Settled",
     "Severity",
@@ -485,8 +497,10 @@ __all__ = [
     "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
+    "WrongAcl",
     "definitions_from",
     "definitions_json",
+    "identity_of",
     "judge",
     "judge_lag",
     "plan_from_json",

@@ -52,7 +52,13 @@ class ForkedBroker(BrokerChild):
 
 
 class ProcessCluster:
-    """Brokers as processes under one cluster name of its own. Use from the main thread."""
+    """Brokers as processes under one cluster name of its own. Use from the main thread.
+
+    Attributes:
+        zookeeper_auth: Who ``vq`` and new brokers are to ZooKeeper.
+    """
+
+    zookeeper_auth = ""
 
     def __init__(self, directory: Path, zookeeper: str) -> None:
         self.directory = directory
@@ -136,7 +142,12 @@ class ProcessCluster:
     def environ(self) -> dict[str, str]:
         """The environment that points the command at this cluster."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
-        return {**kept, "VQ_ZOOKEEPER": self.zookeeper, "VQ_CLUSTER": self.name}
+        return {
+            **kept,
+            "VQ_ZOOKEEPER": self.zookeeper,
+            "VQ_CLUSTER": self.name,
+            "VQ_ZOOKEEPER_AUTH": self.zookeeper_auth,
+        }
 
     def vq(
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = PROCESSES_WAIT_S

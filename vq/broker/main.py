@@ -39,6 +39,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         config.cluster,
         session_timeout_s=config.session_timeout_s,
         root=config.zookeeper_root,
+        auth=config.zookeeper_auth,
     )
     return BrokerNode(
         config,

@@ -89,7 +89,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",
-        "Check, repair, export and import the cluster's tree in ZooKeeper.",
+        "Check, repair, secure, export and import the cluster's tree in ZooKeeper.",
     ),
     "explain": Entry(
         "vq.cli.explain.explain",
@@ -109,7 +109,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "console": Entry(
         "vq.cli.console.console",
         "console",
-        "Serve the web console; make and change its accounts.",
+        "Serve the web console; make and change its accounts and tokens.",
     ),
     "report": Entry(
         "vq.cli.reports.reports",

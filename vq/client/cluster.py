@@ -564,7 +564,10 @@ async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
     cluster = ClusterClient(
         config,
         coordinator=ZooKeeperCoordinator(
-            config.zookeeper, config.cluster, session_timeout_s=config.session_timeout_s
+            config.zookeeper,
+            config.cluster,
+            session_timeout_s=config.session_timeout_s,
+            auth=config.zookeeper_auth,
         ),
         network=TcpNetwork(),
         clock=SystemClock(),

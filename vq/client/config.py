@@ -19,6 +19,7 @@ from vq.client.producer.interceptors import ProducerInterceptor, checked_interce
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.client.producer.transaction_listener import TransactionListener
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
+from vq.coordination.tree.acls import checked_auth
 from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
     MAX_ATTEMPTS_MAX,
@@ -113,6 +114,9 @@ class MessageFactoryConfig:
         cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``. Without it the variable
             ``VQ_CLUSTER`` counts, without that ``default``.
         client_id: Shown by brokers and in group listings.
+        zookeeper_auth: ``name:password`` by which ZooKeeper knows this client, where the tree is
+            secured; "": it is nobody. Without it the variable ``VQ_ZOOKEEPER_AUTH`` counts. It is
+            in no text of this object.
         session_timeout_s: If this client has no contact with ZooKeeper for so long, its members
             leave their groups and other members take their partitions. 10 s tolerates a garbage
             collection pause and a change of ZooKeeper's leader.
@@ -127,6 +131,7 @@ class MessageFactoryConfig:
     zookeeper: str = field(default_factory=environment.zookeeper)
     cluster: str = field(default_factory=environment.cluster)
     client_id: str = "vq-python"
+    zookeeper_auth: str = field(default_factory=environment.zookeeper_auth, repr=False)
     session_timeout_s: float = 10.0
     start_timeout_s: float = 10.0
     connect_timeout_s: float = 3.0
@@ -137,6 +142,7 @@ class MessageFactoryConfig:
         object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
         check_text("zookeeper", self.zookeeper)
         checked_servers(self.zookeeper)
+        checked_auth(self.zookeeper_auth)
         check_name("cluster", self.cluster)
         check_name("client", self.client_id)
         for name in (

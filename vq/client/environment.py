@@ -13,6 +13,11 @@ def zookeeper() -> str:
     return os.environ.get("VQ_ZOOKEEPER", "127.0.0.1:2181")
 
 
+def zookeeper_auth() -> str:
+    """Return who this process is to ZooKeeper if the application does not say it."""
+    return os.environ.get("VQ_ZOOKEEPER_AUTH", "")
+
+
 def cluster() -> str:
     """Return the name of the cluster if the application does not say it."""
     return os.environ.get("VQ_CLUSTER", "default")

@@ -36,7 +36,7 @@ from vq.operations.operation import Effect, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
 from vq.operations.topics import closing, deletion, emptying, topics, verification
-from vq.operations.tree import checking, copying
+from vq.operations.tree import checking, copying, securing
 from vq.security.rules import Resource, Right
 
 ASK, PLAN, ACT = Effect
@@ -215,6 +215,8 @@ class Operations:
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
     repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")
+    plan_secure_tree = row(securing.plan_secure_tree, PLAN, MANAGE, CLUSTER, "zk secure")
+    secure_tree = row(securing.secure_tree, ACT, MANAGE, CLUSTER, "zk secure")
     export_tree = yielding_row(copying.export_tree, ASK, MANAGE, CLUSTER, "zk export")
     plan_import_tree = row(copying.plan_import_tree, PLAN, DESCRIBE, CLUSTER, "zk import")
     import_tree = row(copying.import_tree, ACT, MANAGE, CLUSTER, "zk import")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vq import limits
 from vq.broker.base.daily import DailyTime
+from vq.coordination.tree.acls import checked_auth
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -96,6 +97,8 @@ class BrokerConfig:
             hundred, so that several nodes on one machine each get their own.
         zookeeper: ``host:port,host:port``.
         zookeeper_root: Path under which clusters live.
+        zookeeper_auth: ``name:password`` by which ZooKeeper knows this node, where the tree is
+            secured; "": it is nobody.
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
         pool: Which topics' partitions this group may be given: those of the same pool. None is the
             common pool, and leaves one that ZooKeeper has for the group; ``common`` does not.
@@ -158,6 +161,7 @@ class BrokerConfig:
     metrics_port: int | None = None
     zookeeper: str = "127.0.0.1:2181"
     zookeeper_root: str = "/vq"
+    zookeeper_auth: str = field(default="", repr=False)
     session_timeout_s: float = 10.0
     pool: str | None = None
     rack: str = ""
@@ -201,6 +205,7 @@ class BrokerConfig:
                 "different ones"
             )
         check_name("cluster", self.cluster)
+        checked_auth(self.zookeeper_auth)
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)

@@ -7,6 +7,7 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     # vq.toml                        variable                      flag
     zookeeper = "zk1:2181,zk2:2181"  VQ_ZOOKEEPER                  --zookeeper
     cluster = "orders"               VQ_CLUSTER                    --cluster
+    zookeeper_auth = "name:password" VQ_ZOOKEEPER_AUTH             (never on a command line)
     [broker]
     data = "/var/lib/vq"             VQ_BROKER_DATA                --data
     data = ["/mnt/1/vq", "/mnt/2/vq"]  VQ_BROKER_DATA=/mnt/1/vq:…  --data … --data …
@@ -39,7 +40,7 @@ from vq.model import Address
 from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
-SHARED = ("zookeeper", "cluster")
+SHARED = ("zookeeper", "cluster", "zookeeper_auth")
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
 SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console")

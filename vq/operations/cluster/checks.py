@@ -186,6 +186,22 @@ def zookeeper_session(seconds: Sequence[float], error: str | None) -> Finding:
     return warn("session", detail, "give ZooKeeper a disk of its own and bring it nearer")
 
 
+def tree(open_paths: Sequence[str], *, secured: bool, loopback: bool) -> Finding:
+    """Judge who may write to the tree: does ZooKeeper know those who may?"""
+    if secured and not open_paths:
+        return ok("tree", "only those whom ZooKeeper knows may use it")
+    if secured:
+        shown_paths = ", ".join(open_paths)
+        return warn("tree", f"anybody may use {shown_paths}", "run `vq zk secure --yes`")
+    if loopback:
+        return ok("tree", "anybody on this machine may use it: ZooKeeper is on loopback")
+    return warn(
+        "tree",
+        "anybody who reaches ZooKeeper may change it",
+        "give it identities: docs/howto/secure-zookeeper.md",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
     """The answer of one registered broker; ``error`` is None if it answered."""

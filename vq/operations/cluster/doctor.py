@@ -48,6 +48,8 @@ from vq.operations.cluster.checks import (
 )
 from vq.operations.cluster.cluster import BrokerReport, cluster_status
 from vq.operations.topics.topics import readable_topics
+from vq.operations.tree.securing import identities_of, open_at_top
+from vq.remoting.ports import is_loopback
 from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
@@ -174,10 +176,13 @@ async def check_cluster(
     try:
         async with cluster_client(config, must_exist=False) as cluster:
             session = checks.zookeeper_session(await _latencies(cluster), None)
+            secured = await identities_of(cluster) is not None
+            loopback = all(is_loopback(each.rpartition(":")[0] or each) for each in servers)
+            tree = checks.tree(await open_at_top(cluster), secured=secured, loopback=loopback)
             is_known = await cluster.coordinator.exists(BROKERS) is not None
             others = "" if is_known else there_are(await cluster_names(config))
             brokers = await check_brokers(cluster, is_broker_here=is_broker_here, others=others)
-            return [found, session, *brokers]
+            return [found, session, tree, *brokers]
     except VqError as error:
         said = error.message.removesuffix(f"; {error.hint}")  # it may be to run the doctor
         return [found, checks.zookeeper_session((), said)]

@@ -30,6 +30,7 @@ from vq.coordination.tree.values.consumers import (
     Owner,
 )
 from vq.coordination.tree.values.decisions import Decision
+from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.runs import RunCounter, RunOrder, RunResult
@@ -76,6 +77,7 @@ KINDS: Final = (
     NodeKind("settings", ClusterSettings),
     NodeKind("security"),
     NodeKind("security/secret", ClusterSecret, is_secret=True),
+    NodeKind("security/identities", Identities),
     NodeKind("brokers"),
     NodeKind("brokers/<group>", BrokerGroup, may_be_empty=True),
     NodeKind("brokers/<group>/state", GroupState),

@@ -39,6 +39,7 @@ from vq.coordination.tree.values.consumers import (
 )
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.group_terms import FailurePolicy
+from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.runs import (
@@ -57,6 +58,13 @@ from vq.model import FlushMode, PartitionState, Span, TopicSettings
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
+    (
+        Identities(
+            operators=(f"op:{'A' * 28}",), brokers=(), clients={f"c:{'B' * 28}": ("mail-*",)}
+        ),
+        '{"v": 1, "operators": ["op:AAAAAAAAAAAAAAAAAAAAAAAAAAAA"], "brokers": [], '
+        '"clients": {"c:BBBBBBBBBBBBBBBBBBBBBBBBBBBB": ["mail-*"]}}',
+    ),
     (
         AllocationOrder(
             started_ms=7,
