@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         ArchiveRunUnknown,
         ArchiveTopicRun,
     )
-    from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+    from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
     from vq.operations.base.changes import ChangeUnknown, ResetUnknown, TreeUnknown
     from vq.operations.brokers.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.operations.brokers.brokers import BadPartition, Damage
@@ -187,7 +187,7 @@ _HOMES = {
         "ArchiveRunUnknown",
         "ArchiveTopicRun",
     ),
-    "vq.operations.archives.archives": ("ArchivedBlock", "VerifiedArchive"),
+    "vq.operations.archives.archives": ("ArchivedBlock", "RestoredArchive", "VerifiedArchive"),
     "vq.operations.brokers.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
     "vq.operations.brokers.brokers": ("BadPartition", "Damage"),
     "vq.operations.cluster.bulk": (
@@ -444,6 +444,7 @@ __all__ = [
     "Resending",
     "Reset",
     "ResetUnknown",
+    "RestoredArchive",
     "RunMove",
     "SearchGap",
     "SearchedPartition",

@@ -180,6 +180,9 @@ class Operations:
     restore_archive = row(
         archives.restore_archive, ACT, MANAGE, TOPIC, "archive restore", of="block"
     )
+    restore_archives = row(
+        archives.restore_archives, ACT, MANAGE, TOPIC, "archive restore", of="blocks"
+    )
     archive_history = row(archive_runs.archive_history, ASK, DESCRIBE, CLUSTER, "archive history")
 
     # Brokers and the cluster
