@@ -12,6 +12,7 @@ from typing import Any
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.console import PASSWORD, RunningConsole, running
+from support.protobuf import SHOP, order_class
 from support.waiting import WAIT_S, until
 
 from vq import aio
@@ -152,6 +153,8 @@ async def filled_console(
             await _shared_out(factory, "shipping", 1)
         await _send(factory)
         await _give_up(factory)
+        async with await factory.create_producer() as producer:
+            await producer.send(Message("payments", _payment(), key=8))
         console = await stack.enter_async_context(running(cluster, database))
         await database.run(_history)
         for number, (kind, report) in enumerate(REPORTS.items(), 1):
@@ -178,8 +181,16 @@ async def _send(factory: aio.MessageFactory) -> None:
         await producer.send(Message("orders", b"later", key="customer-1", delay_s=3600.0))
         xid = producer.xid(1, f"order-{time.time_ns()}", "web")
         await producer.tpc_begin(xid)
-        await producer.send(Message("payments", b"\x08\x96\x01\x12\x03EUR", key=7))
+        await producer.send(Message("payments", _payment(), key=7))
         await producer.tpc_prepare()
+
+
+def _payment() -> bytes:
+    order = order_class()(number=7, state=1, notes={"by": "card"})
+    order.lines.add(article="book", count=2)
+    order.sent.GetCurrentTime()
+    newer = b"\xa2\x01\x05extra"  # a field that the descriptor set does not know
+    return bytes(order.SerializeToString()) + newer
 
 
 @asynccontextmanager
@@ -270,3 +281,8 @@ async def _act(console: RunningConsole) -> None:
     await browser.post("/c/test/allocation/plan", {"how": "advise"})
     await browser.post("/c/test/dead-letters/desk/resend", {"rate": "100"})
     await browser.post("/c/test/archive/act", {"act": "run"})
+    acts = "/c/test/descriptors/act"
+    upload = {"csrf": browser.csrf, "act": "upload", "name": "payments"}
+    await browser.http.post(acts, data=upload, files={"file": ("payments.desc", SHOP)})
+    kind = {"topic": "payments", "descriptors": "payments", "type": "shop.Order"}
+    await browser.post(acts, {"act": "choose", **kind})

@@ -159,7 +159,7 @@ class ConsoleApp:
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
-                context.form = await _form(request)
+                context.form, context.files = await _form(request)
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -272,8 +272,8 @@ def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def _form(request: Request) -> Mapping[str, str]:
-    """Return what a form has sent.
+async def _form(request: Request) -> tuple[Mapping[str, str], Mapping[str, bytes]]:
+    """Return what a form has sent, files as text among it, and its files as they are.
 
     Raises:
         InvalidArgument: It is too large.
@@ -286,18 +286,19 @@ async def _form(request: Request) -> Mapping[str, str]:
         )
     kind = request.headers.get("content-type", "").partition(";")[0]
     if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        return {}
+        return {}, {}
     async with request.form(max_fields=_FORM_FIELDS_MAX, max_files=4) as form:
         found: dict[str, str] = {}
+        files: dict[str, bytes] = {}
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
-                data = await value.read()
-                found[name] = data.decode("utf-8", "replace")
+                files[name] = await value.read()
+                found[name] = files[name].decode("utf-8", "replace")
             elif name in found:
                 found[name] += f"\n{value}"
             else:
                 found[name] = value
-        return found
+        return found, files
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:
