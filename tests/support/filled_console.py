@@ -147,10 +147,10 @@ async def filled_console(
         await _send(factory)
         for count, seed in enumerate((6, 7), 1):  # two members, which stay
             other = await stack.enter_async_context(factory_of(cluster, seed=seed))
-            await stack.enter_async_context(_reading(other, "billing", "orders"))
-            await _shared_out(factory, "billing", count)
-        async with _reading(factory, "shipping", "orders"):
-            await _shared_out(factory, "shipping", 1)
+            await stack.enter_async_context(reading(other, "billing", "orders"))
+            await shared_out(factory, "billing", count)
+        async with reading(factory, "shipping", "orders"):
+            await shared_out(factory, "shipping", 1)
         await _send(factory)
         await _give_up(factory)
         async with await factory.create_producer() as producer:
@@ -194,7 +194,7 @@ def _payment() -> bytes:
 
 
 @asynccontextmanager
-async def _reading(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
+async def reading(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
     config = ConsumerConfig(group=group, max_wait_s=0.2)
     async with await factory.create_consumer(config) as consumer:
 
@@ -210,7 +210,7 @@ async def _reading(factory: aio.MessageFactory, group: str, topic: str) -> Async
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _shared_out(factory: aio.MessageFactory, group: str, members: int) -> None:
+async def shared_out(factory: aio.MessageFactory, group: str, members: int) -> None:
     """Return once so many members have all partitions between them."""
 
     async def owners() -> set[str | None]:
