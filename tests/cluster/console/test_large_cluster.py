@@ -48,6 +48,8 @@ NOT_COUNTED = {
     "/c/{cluster}/transactions/{number}": "there is no transaction",
     "/c/{cluster}/topics/{topic}/messages": "brokers of the tree hold no messages",
     "/c/{cluster}/topics/{topic}/content": "brokers of the tree hold no messages",
+    "/c/{cluster}/descriptors": "of the console's database",
+    "/c/{cluster}/descriptors/{name}": "of the console's database",
     "/c/{cluster}/series": "of the console's database",
     "/c/{cluster}/brokers/{group}/remove": "looks for what the group holds, in all topics",
 }
