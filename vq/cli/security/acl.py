@@ -151,7 +151,7 @@ def _show_change(invocation: Invocation, rules: Sequence[AccessRule], done: str)
     if output.as_json:
         output.document([_values(each) for each in rules])
     else:
-        output.remark(f"{done}; there are {len(rules)} rules now")
+        output.remark(f"{done}; rules now: {len(rules)}")
 
 
 def _values(rule: AccessRule) -> dict[str, Any]:

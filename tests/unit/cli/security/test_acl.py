@@ -95,7 +95,7 @@ def test_removing_a_rule_keeps_the_others(vq: Vq) -> None:
     vq("add", "*", "read,write", "topic:a", "--deny")
     vq("add", "user:alice", "read", "topic:a")
     assert (
-        "removed: deny * write topic:a; there are 2 rules"
+        "removed: deny * write topic:a; rules now: 2"
         in vq("remove", "*", "write", "topic:a", "--deny")[2]
     )
     code, _, err = vq("remove", "*", "manage", "topic:a", "--deny")
