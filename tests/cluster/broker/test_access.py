@@ -17,6 +17,8 @@ from vq.broker.base.config import Authorization
 from vq.broker.node import BrokerNode
 from vq.broker.security import known_rules
 from vq.broker.security.demands import demand_of
+from vq.broker.serving import revoking
+from vq.client.ids import IdGenerator
 from vq.coordination.security.access import change_access, read_access
 from vq.coordination.tree.values.access import AccessList
 from vq.errors import (
@@ -50,9 +52,14 @@ def fetch(topic: str = "t") -> Request:
     return Command.FETCH, wire.FetchRequest(session=1, partitions=[add(0, topic=topic)]), b""
 
 
-def delayed(topic: str) -> bytes:
-    properties = Properties(delivery_time_ms=1 << 41, destination=f"{topic}-0")
+def delayed(topic: str, **headers: str) -> bytes:
+    properties = Properties(delivery_time_ms=1 << 41, destination=f"{topic}-0", headers=headers)
     return encode_record(1, b"later", None, encode_properties(properties))
+
+
+def copy_of(topic: str) -> dict[str, str]:
+    """The header that a copy of a message of this topic has."""
+    return {"_vq.origin": f"{topic}-0@88"}
 
 
 def transact(*parts: str, record: bytes = b"", **fields: Any) -> Request:
@@ -283,12 +290,41 @@ async def test_a_delayed_message_needs_the_right_where_it_goes(guarded: MemoryCl
     assert isinstance(cut, InvalidRequest)
 
 
-async def test_a_put_cannot_pretend_to_be_a_delivery(guarded: MemoryCluster) -> None:
-    """Only brokers deliver transactions, and messages that were accepted before."""
-    await allow(guarded, "allow user:alice write topic:*")
+async def test_a_copy_needs_the_right_to_read_what_it_is_a_copy_of(guarded: MemoryCluster) -> None:
+    """Who sends dead letters again would send it to that topic."""
+    await allow(guarded, "allow user:alice read topic:t", "allow user:alice read group:g")
     client = await connect(guarded, "alice")
-    await assert_refused(client, put(transaction_id=7), put(accepted=True))
+
+    def copy(topic: str) -> bytes:
+        return encode_record(1, b"x", None, encode_properties(Properties(headers=copy_of(topic))))
+
+    for own in ("_vq.dlq.g", "_vq.retry.g"):
+        await assert_refused(
+            client,
+            put(own, copy("secret")),
+            put(DELAYED_TOPIC, delayed(own, **copy_of("secret"))),
+            transact(own, record=copy("secret")),
+        )
+        for good in (put(own, copy("t")), put(DELAYED_TOPIC, delayed(own, **copy_of("t")))):
+            assert not isinstance(await error_of(client, good), NotAuthorized)
+
+
+async def test_a_put_cannot_pretend_to_be_a_delivery(guarded: MemoryCluster) -> None:
+    """Only brokers deliver messages that were accepted before."""
+    await allow(guarded, "allow * write topic:t")
+    client = await connect(guarded, "alice")
+    await assert_refused(client, put(accepted=True))
     assert await error_of(client, put()) is None
+
+
+async def test_a_put_cannot_pretend_to_be_a_transaction_of_another_user(
+    guarded: MemoryCluster,
+) -> None:
+    """A transaction of one partition is one PUT."""
+    await allow(guarded, "allow * write topic:t")
+    alice, bob = await connect(guarded, "alice"), await connect(guarded, "bob")
+    assert await error_of(alice, put(transaction_id=7)) is None
+    await assert_refused(bob, put(transaction_id=7))
 
 
 async def test_a_producer_id_belongs_to_one_user(guarded: MemoryCluster) -> None:
@@ -388,6 +424,60 @@ async def test_reads_that_wait_end_when_the_right_is_withdrawn(guarded: MemoryCl
     on = alice.send_fetch(1)
     await bob.put("u", 0, [message(b"still")])
     assert set(fetched(await asyncio.wait_for(on, WAIT_S))) == {9}
+
+
+async def test_many_reads_end_in_turns_of_the_loop(
+    guarded: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the rules change again meanwhile."""
+    monkeypatch.setattr(revoking, "LOOKS_PER_TURN", 2)
+    await allow(guarded, "allow * read topic:t")
+    clients = [await connect(guarded, f"u{n}") for n in range(12)]
+    waits = [each.send_fetch(0, add(0), add(1)) for each in clients]
+    server = guarded.nodes["b1"].parts.server
+    await until(lambda: server.reads_waiting == len(clients))
+    await allow(guarded, "allow * read topic:t", "deny user:u3 read topic:t")
+    await allow(guarded, "allow user:u7 read topic:t")
+    for each in (*waits[:7], *waits[8:]):
+        found = fetched(await asyncio.wait_for(each, WAIT_S))
+        assert {handle: result.status for handle, (result, _) in found.items()} == {0: 52, 1: 52}
+    assert not waits[7].done()
+
+
+async def test_a_put_that_waits_for_its_topic_is_decided_when_it_is_carried_out(
+    guarded: MemoryCluster,
+) -> None:
+    await allow(guarded, "allow user:alice write topic:t")
+    client = await connect(guarded, "alice")
+    with guarded.runners["b1"].held():  # its log is not opened yet
+        waits = client.send_put("t", 1, [message(b"x")])
+        await until(lambda: guarded.runners["b1"].waiting)
+        async with guarded.admin() as coordinator:
+            await coordinator.delete(AccessList.path())
+        await until(lambda: guarded.nodes["b1"].parts.rules.version == -1)
+    assert (await asyncio.wait_for(waits, WAIT_S)).status == NotAuthorized.status
+
+
+async def test_a_check_that_waits_tells_nothing_when_the_right_is_withdrawn(
+    guarded: MemoryCluster,
+) -> None:
+    rules = ["allow user:alice write topic:t", "allow * write group:g"]
+    await allow(guarded, *rules)
+    async with factory_of(guarded, client_id="user.alice") as factory:
+        producer = await factory.create_producer()
+        async with producer.transaction():  # the topic of transactions is made
+            for number in range(2):
+                await producer.send(Message("t", b"x", key=number))
+    alice, bob = await connect(guarded, "alice"), await connect(guarded, "bob")
+    checks = wire.TransactionChecks(group="g", after_ms=5_000, interval_ms=60_000, most=3)
+    (number,) = IdGenerator(7, guarded.ensemble.clock).take(1)
+    half = transact("t", transaction=number, state=2, checks=checks)
+    assert await error_of(alice, half) is None
+    asked = {"topic": TRANSACTIONS_TOPIC, "group": "g", "instance": 9, "max_count": 1}
+    waits = bob.send(Command.CHECK, wire.CheckRequest(**asked, max_wait_ms=20_000))
+    await allow(guarded, *rules, "deny user:bob write group:g")
+    frame = await asyncio.wait_for(waits, WAIT_S)
+    assert (frame.status, frame.body) == (NotAuthorized.status, b"")
 
 
 async def test_a_partition_at_rest_is_refused_when_it_is_asked_for_again(

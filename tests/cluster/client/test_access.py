@@ -72,10 +72,12 @@ async def test_two_rights_are_enough_to_send_delay_and_read(
         for number in range(4):
             await producer.send(Message("orders", b"part %d" % number, key=number))
             await producer.send(Message("orders", b"both %d" % number, key=number, delay_s=5))
+    async with producer.transaction():  # of one partition: it needs no journal
+        await producer.send(Message("orders", b"alone", key=1))
     consumer = await factory.create_consumer(ConsumerConfig(group="g"))
     consumer.subscribe("orders")
     wanted = [b"%s %d" % (kind, n) for kind in (b"later", b"part", b"both") for n in range(4)]
-    assert await got(consumer, 12) == sorted(wanted)
+    assert await got(consumer, 13) == sorted([*wanted, b"alone"])
 
 
 async def test_a_transactional_id_needs_its_right(

@@ -10,11 +10,11 @@ from typing import Any, Final
 from vq.errors import CorruptData, InvalidRequest
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import COMMANDS, Access, Command
-from vq.reserved import DELAYED_TOPIC
+from vq.reserved import DELAYED_TOPIC, Purpose, group_of, is_reserved, origin_in
 from vq.security.rules import Need, Resource, Right
-from vq.store.records.record import decode_records, read_delivery
+from vq.store.records.record import Record, decode_records, read_delivery, read_properties
 
-__all__ = ["Demand", "demand_of", "of_transaction"]
+__all__ = ["Demand", "demand_of", "looks_inside", "of_transaction"]
 
 #: Takes the header and the body of a request.
 Demand = Callable[[Any, bytes], Iterable[Need]]
@@ -47,33 +47,60 @@ def demand_of(command: int) -> Demand:
 
 
 def _put(header: wire.PutRequest, body: bytes) -> Iterator[Need]:
-    if header.topic == DELAYED_TOPIC:
-        yield from _delayed(body)
-    else:
-        yield Need(WRITE, TOPIC, header.topic)
-    if header.transaction_id or header.accepted:  # a broker that delivers says so
+    yield from _of_messages(header.topic, body)
+    if header.accepted:  # a broker that delivers says so: its messages were checked before
         yield _MANAGE_ALL
 
 
-def _delayed(body: bytes) -> Iterator[Need]:
-    """Go through what delayed messages need where they go, once for each topic.
+def _of_messages(topic: str, body: bytes) -> Iterable[Need]:
+    """Return what messages need that are sent to a topic.
+
+    Delayed ones need what they need where they go. Copies of messages that failed need the right to
+    read what they are copies of: who sends dead letters again sends them there.
 
     Raises:
-        InvalidRequest: They cannot be read.
+        InvalidRequest: That cannot be read from them.
     """
+    if not looks_inside(topic):
+        return (Need(WRITE, TOPIC, topic),)
+    needs: dict[Need, None] = {}
+    if topic != DELAYED_TOPIC:
+        needs[Need(WRITE, TOPIC, topic)] = None
+    for record in _records(body):
+        properties, to = record.properties, topic
+        if properties is None:
+            continue
+        if topic == DELAYED_TOPIC:
+            delivery = read_delivery(properties)
+            if delivery is None:
+                continue  # it goes nowhere
+            to = delivery[1].topic
+            needs[Need(WRITE, TOPIC, to)] = None
+        if _is_of_group(to):
+            read = read_properties(properties)
+            origin = None if read is None else origin_in(read[1])
+            if origin is not None:
+                needs[Need(READ, TOPIC, origin.topic)] = None
+    return needs
+
+
+def looks_inside(topic: str) -> bool:
+    """Whether what a message needs is in the message: in a topic of vq's own."""
+    return is_reserved(topic) and (topic == DELAYED_TOPIC or _is_of_group(topic))
+
+
+def _is_of_group(topic: str) -> bool:
+    return any(group_of(topic, each) is not None for each in Purpose)
+
+
+def _records(body: bytes) -> list[Record]:
     try:
         records = decode_records(body, 0)
     except CorruptData as error:
-        raise InvalidRequest(f"delayed messages that cannot be read: {error}") from error
+        raise InvalidRequest(f"messages that cannot be read: {error}") from error
     if sum(each.next_offset - each.offset for each in records) != len(body):
-        raise InvalidRequest(f"{len(body)} bytes of delayed messages are not whole messages")
-    topics = dict.fromkeys(
-        to[1].topic
-        for each in records
-        if each.properties is not None and (to := read_delivery(each.properties)) is not None
-    )
-    for topic in topics:
-        yield Need(WRITE, TOPIC, topic)
+        raise InvalidRequest(f"{len(body)} bytes of messages are not whole messages")
+    return records
 
 
 def of_transaction(header: wire.TransactRequest, body: bytes) -> Iterator[Need]:
@@ -82,10 +109,7 @@ def of_transaction(header: wire.TransactRequest, body: bytes) -> Iterator[Need]:
     for part in header.parts:
         data = body[at : at + part.size]
         at += part.size
-        if part.topic == DELAYED_TOPIC:
-            yield from _delayed(data)
-        else:
-            yield Need(WRITE, TOPIC, part.topic)
+        yield from _of_messages(part.topic, data)
     if header.client:
         yield Need(WRITE, TRANSACTIONAL_ID, header.client)
     if header.checks.group:

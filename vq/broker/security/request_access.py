@@ -2,7 +2,8 @@
 
 A request needs the rights that ``demands`` derives from it. Beside these:
 
-    PUT         a producer id belongs to the user who was first seen with it (``owners``)
+    PUT         a producer id belongs to the user who was first seen with it (``owners``), and so
+                does the number of a transaction that it says it is
     TRANSACT    what the journal has of the transaction counts like what the request says: who
                 decides needs the rights for all of its messages. A transaction without messages
                 and without a transactional id belongs to who began it
@@ -12,13 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from vq.broker.security.authority import Authority
-from vq.broker.security.demands import Demand, demand_of, of_transaction
+from vq.broker.security.demands import Demand, demand_of, looks_inside, of_transaction
 from vq.broker.security.owners import Owners
 from vq.limits import is_valid_name
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.membership import Principal
-from vq.reserved import DELAYED_TOPIC
 from vq.security.rules import Need, Resource, Right
 
 __all__ = ["RequestAccess"]
@@ -106,13 +106,16 @@ class RequestAccess:
         topic, writable = header.topic, self._writable
         mine = writable.topics.get(asker)
         if mine is None or topic not in mine:
-            if topic == DELAYED_TOPIC:
+            if looks_inside(topic):
                 for right, resource, name in self._demands[_PUT](header, body):
                     self._authority.check(asker, right, resource, name)
             else:
                 writable.ask(asker, topic)
-        if header.transaction_id or header.accepted:
+        if header.accepted:
             self._authority.check(asker, _MANAGE, _CLUSTER, "")
+        number = header.transaction_id
+        if number and not self._transactions.claim(number, asker.user):
+            self._not_own(asker, Need(_WRITE, _TOPIC, topic), "transaction", number)
         producer_id = header.producer_id
         if producer_id and not self._producers.claim(producer_id, asker.user):
             self._not_own(asker, Need(_WRITE, _TOPIC, topic), "producer id", producer_id)
