@@ -137,6 +137,7 @@ if TYPE_CHECKING:
     from vq.operations.messages.writes import WriteAttempt, WrittenRange
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
+    from vq.operations.security.access import AccessUnknown
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
     from vq.operations.topics.emptying import GroupDrain, TopicDrain
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from vq.operations.tree.copying import ImportAction, ImportStep, PlannedImport
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
+    from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
 
 _HOMES = {
@@ -321,12 +323,24 @@ _HOMES = {
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
+    "vq.operations.security.access": ("AccessUnknown",),
+    "vq.security.rules": (
+        "AccessDecision",
+        "AccessRule",
+        "Need",
+        "Resource",
+        "Right",
+        "RuleEffect",
+    ),
     "vq.coordination.tree.values.consumers": ("CommittedOffset",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessDecision",
+    "AccessRule",
+    "AccessUnknown",
     "AllocatedGroup",
     "AllocatedMove",
     "AllocatedTopic",
@@ -421,6 +435,7 @@ __all__ = [
     "Move",
     "Moved",
     "MovedMeanwhile",
+    "Need",
     "NodeInfo",
     "NodeJobs",
     "OpenedTopic",
@@ -444,7 +459,10 @@ __all__ = [
     "Resending",
     "Reset",
     "ResetUnknown",
+    "Resource",
     "RestoredArchive",
+    "Right",
+    "RuleEffect",
     "RunMove",
     "SearchGap",
     "SearchedPartition",

@@ -436,6 +436,16 @@ class TopicClosed(PermissionRefused):
     hint = "the topic is closed for writes; `vq topic open NAME` opens it again"
 
 
+class NotAuthorized(PermissionRefused):
+    """The rules do not allow a user to do that; the details have user, right, resource, rule."""
+
+    status = 52
+    hint = (
+        "`vq acl test USER RIGHT RESOURCE` says which rule decides; whoever manages the cluster "
+        "allows it: `vq acl add SUBJECT RIGHTS RESOURCE`"
+    )
+
+
 class TransactionRefused(Refused):
     """A transaction cannot be what was asked for; what it is, the text says."""
 

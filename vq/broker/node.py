@@ -175,6 +175,9 @@ class BrokerNode:
         # A server that lags behind knows too few topics, or too many.
         await self._until_answered(coordinator.sync)
         await self._until_answered(parts.secret.start)
+        if parts.authority.enabled:
+            await self._until_answered(parts.rules.start)
+            parts.server.swept.listen(parts.authority.tell)
         await self._until_answered(parts.partitions.view.refresh)
         parts.partitions.logs.story.end()
         await self._until_answered(parts.partitions.leftovers.look_for_strangers)
@@ -323,6 +326,7 @@ class BrokerNode:
         await asyncio.gather(
             self._tasks.close(),
             parts.upkeep.stop(),
+            parts.rules.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
         )

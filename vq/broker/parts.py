@@ -48,6 +48,9 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
+from vq.broker.security.authority import Authority
+from vq.broker.security.known_rules import KnownRules
+from vq.broker.security.request_access import RequestAccess
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
@@ -57,6 +60,7 @@ from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
+from vq.broker.serving.revoking import Revoker
 from vq.broker.serving.server import Server
 from vq.broker.serving.server_facts import server_facts
 from vq.broker.standing.gate import Gate
@@ -171,6 +175,8 @@ class Parts:
         doubt: Whether a loss of power took messages.
         hand_over: Hands the group over to another node.
         soundness: What follows from damage, and from full disks.
+        rules: The rules of access as the node knows them.
+        authority: Decides by these what users may do.
         follower: Copies from the master, while the node does not lead.
         insync: Which nodes are in sync with it, while it leads.
         lags: How far the nodes that copy from it are behind.
@@ -302,19 +308,25 @@ class Parts:
         self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
+        self.rules = KnownRules(coordinator, clock, runner, rng, age_max_s=config.rules_age_max_s)
+        self.authority = Authority(config.authorization, config.super_users, self.rules, clock)
         outbox = Outbox(
             coordinator,
             network,
             rng,
+            secret.prove,
             cluster=config.cluster,
             client_id=f"journals.{config.group}.{config.node}",
         )
         self.outbox = outbox
-        self.timers = Timers(self.partitions, outbox, gate, clock=clock, runner=runner)
+        self.timers = Timers(
+            self.partitions, outbox, gate, self.authority, clock=clock, runner=runner
+        )
         self.journals = Journals(
             self.partitions,
             outbox,
             gate,
+            self.authority,
             coordinator=coordinator,
             clock=clock,
             runner=runner,
@@ -414,6 +426,7 @@ class Parts:
             self.repairer.facts(),
             self.timers.facts(),
             self.journals.facts(),
+            self.authority.facts(),
             jobs.facts(),
         )
         self.status = StatusReport(
@@ -443,7 +456,10 @@ class Parts:
             tasks=tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
-        self.fetches = ServedSessions(self.partitions, self.context, front.turn, config.connections)
+        self.fetches = ServedSessions(
+            self.partitions, self.context, front.turn, config.connections, self.authority
+        )
+        Revoker(self.server, self.rules, self.authority, self.context.call_later)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
         archives = Archives(self.partitions.channels, self.partitions.logs)
         held = HeldBlocks(
@@ -455,60 +471,63 @@ class Parts:
             runner=runner,
         )
         why = Reasons(gate, self.context, self.partitions, self.mastership)
+        routes: dict[int, Route] = {
+            Command.PING: Route(self.status.ping),
+            Command.STATUS: Route(self.status.answer),
+            Command.PUT: Route(
+                puts.put,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+                appends=True,
+            ),
+            Command.GET: Route(partial(get, self.fetches), why.reads),
+            Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
+            Command.FETCH: Route(self.fetches.fetch, why.reads),
+            Command.VERIFY: Route(self.verifier.verify, of_partition=True),
+            Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
+            Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
+            Command.TRANSACT: Route(
+                self.journals.transact,
+                why.decides,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+                with_body=True,
+            ),
+            Command.FENCE: Route(
+                self.journals.fence,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.CHECK: Route(
+                self.journals.check,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
+            Command.BLOCKS: Route(held.answer),
+            Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
+            Command.ADOPT: Route(self.mover.adopt, why.adopts),
+            Command.REPLICATE: Route(self.fetches.replicate, why.copied),
+            Command.EPOCH_END: Route(
+                reading.epoch_end,
+                why.copied,
+                of_partition=True,
+                opens=attrgetter("rules.read"),
+            ),
+            Command.HAND_OVER: Route(self.hand_over.handle),
+            Command.DIVERGED: Route(self.diverged.answer),
+            Command.REPAIR: Route(self.repairer.give, of_partition=True),
+            Command.ARCHIVE: Route(archives.answer),
+        }
+        access = RequestAccess(self.authority, self.journals.concerned, routes)
         self.dispatcher = Dispatcher(
-            {
-                Command.PING: Route(self.status.ping),
-                Command.STATUS: Route(self.status.answer),
-                Command.PUT: Route(
-                    puts.put,
-                    why.appends,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                    appends=True,
-                ),
-                Command.GET: Route(partial(get, self.fetches), why.reads),
-                Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
-                Command.FETCH: Route(self.fetches.fetch, why.reads),
-                Command.VERIFY: Route(self.verifier.verify, of_partition=True),
-                Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
-                Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
-                Command.TRANSACT: Route(
-                    self.journals.transact,
-                    why.decides,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                    with_body=True,
-                ),
-                Command.FENCE: Route(
-                    self.journals.fence,
-                    why.appends,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                ),
-                Command.CHECK: Route(
-                    self.journals.check,
-                    why.appends,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                ),
-                Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
-                Command.BLOCKS: Route(held.answer),
-                Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
-                Command.ADOPT: Route(self.mover.adopt, why.adopts),
-                Command.REPLICATE: Route(self.fetches.replicate, why.copied),
-                Command.EPOCH_END: Route(
-                    reading.epoch_end,
-                    why.copied,
-                    of_partition=True,
-                    opens=attrgetter("rules.read"),
-                ),
-                Command.HAND_OVER: Route(self.hand_over.handle),
-                Command.DIVERGED: Route(self.diverged.answer),
-                Command.REPAIR: Route(self.repairer.give, of_partition=True),
-                Command.ARCHIVE: Route(archives.answer),
-            },
+            routes,
             self.partitions,
             self.context,
             gate=gate,
             tasks=tasks,
+            access=access if access.enabled else None,
         )

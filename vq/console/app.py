@@ -177,9 +177,13 @@ class ConsoleApp:
         try:
             if request.method not in SAFE_METHODS:
                 if visitor is None:
-                    context.form, context.files = await _form(request, self._strangers, _STRANGERS_BODY_MAX)
+                    context.form, context.files = await _form(
+                        request, self._strangers, _STRANGERS_BODY_MAX
+                    )
                 else:
-                    context.form, context.files = await _form(request, self._bodies, page.body_bytes_max)
+                    context.form, context.files = await _form(
+                        request, self._bodies, page.body_bytes_max
+                    )
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -363,7 +367,9 @@ async def _form(
             raise InvalidArgument(f"the form cannot be read: {why}") from error
 
 
-async def _fields(items: Iterable[tuple[str, UploadFile | str]]) -> tuple[dict[str, str], dict[str, bytes]]:
+async def _fields(
+    items: Iterable[tuple[str, UploadFile | str]],
+) -> tuple[dict[str, str], dict[str, bytes]]:
     found: dict[str, str] = {}
     files: dict[str, bytes] = {}
     for name, value in items:

@@ -21,6 +21,7 @@ from vq.remoting.format import PREFIX, Access, Command
 from vq.remoting.frames import encode_frame
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Exchange, Principal, Side, proof
+from vq.security.rules import Resource, Right
 from vq.store.properties_pb2 import RecordProperties
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text("utf-8")
@@ -235,6 +236,14 @@ def test_schemas_say_where_generated_code_goes() -> None:
         assert options.go_package == descriptor.package.replace(".", "/")
         assert options.java_package == descriptor.package
         assert options.csharp_namespace == descriptor.package.title()
+
+
+def test_the_table_of_rights_is_that_of_the_code() -> None:
+    told = {}
+    for names, right, resource in rows(between("<!-- rights:", "<!-- end of rights -->")):
+        for name in names.split(", "):
+            told[Command[name]] = () if right == "none" else (Right(right), Resource(resource))
+    assert told == {each: each.needs for each in Command if each.access is Access.ANYONE}
 
 
 def test_the_table_of_access_is_that_of_the_code() -> None:

@@ -7,6 +7,7 @@ and is not here. The entry point reads flags, environment and files.
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from vq import limits
@@ -72,6 +73,14 @@ class ConnectionLimits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+
+
+class Authorization(StrEnum):
+    """What a broker does about the rules of access (``vq.security.rules``)."""
+
+    OFF = "off"  # everybody may do everything that users do
+    PERMISSIVE = "permissive"  # the same, and what they would refuse is logged and counted
+    ENFORCED = "enforced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +152,10 @@ class BrokerConfig:
         grace_interval_s: How often the time of deleted topics is counted, and those are removed
             whose time is up.
         trash_keep_s: How long data of a topic that was removed lie in the trash, >= 0.
+        authorization: Whether the rules of access decide what users may do.
+        super_users: Users who may do everything, whatever the rules say.
+        rules_age_max_s: When the rules were read so long ago and cannot be read again, everything
+            is refused that they would decide.
         connections: Bounds of connections.
     """
 
@@ -187,6 +200,9 @@ class BrokerConfig:
     archive_at: str = "02:00"
     grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
+    authorization: Authorization = Authorization.OFF
+    super_users: tuple[str, ...] = ()
+    rules_age_max_s: float = 300.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     @property
@@ -208,6 +224,8 @@ class BrokerConfig:
         if self.rack:
             check_name("rack", self.rack)
         DailyTime.parse(self.archive_at)
+        for user in self.super_users:
+            check_name("super_users", user)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:
@@ -248,6 +266,7 @@ class BrokerConfig:
             "scrub_interval_s",
             "retention_interval_s",
             "grace_interval_s",
+            "rules_age_max_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

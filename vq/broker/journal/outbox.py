@@ -5,7 +5,7 @@ when it comes again. What keeps one partition waiting holds up no other one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -84,6 +84,7 @@ class Outbox:
         coordinator: A started coordinator, by the time of the first batch.
         network: To reach brokers.
         rng: For pauses.
+        prove: Shows a broker that this node belongs to the cluster: it delivers for all users.
         cluster: Its name.
         client_id: How this node calls itself.
     """
@@ -93,6 +94,7 @@ class Outbox:
         coordinator: Coordinator,
         network: Network,
         rng: Draws,
+        prove: Callable[[BrokerConnection], Awaitable[None]],
         *,
         cluster: str,
         client_id: str,
@@ -100,6 +102,7 @@ class Outbox:
         self._routes = RouteWatcher(coordinator)
         self._network = network
         self._rng = rng
+        self._prove = prove
         self._cluster = cluster
         self._client_id = client_id
         self._connections: dict[Address, asyncio.Future[BrokerConnection]] = {}
@@ -283,14 +286,7 @@ class Outbox:
         making = self._connections.get(address)
         if making is None:
             making = asyncio.ensure_future(
-                connect(
-                    self._network,
-                    address,
-                    client_id=self._client_id,
-                    cluster=self._cluster,
-                    timeout=CONNECT_TIMEOUT_S,
-                    on_close=lambda _: self._forget(address, making),
-                )
+                self._connect(address, lambda: self._forget(address, making))
             )
             self._connections[address] = making
         try:
@@ -298,6 +294,22 @@ class Outbox:
         except VqError:
             self._forget(address, making)
             raise
+
+    async def _connect(self, address: Address, closed: Callable[[], None]) -> BrokerConnection:
+        made = await connect(
+            self._network,
+            address,
+            client_id=self._client_id,
+            cluster=self._cluster,
+            timeout=CONNECT_TIMEOUT_S,
+            on_close=lambda _: closed(),
+        )
+        try:
+            await self._prove(made)
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     def _forget(self, address: Address, making: "asyncio.Future[BrokerConnection] | None") -> None:
         if self._connections.get(address) is making:

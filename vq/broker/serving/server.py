@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Final, cast
 
 from vq.broker.base.config import ConnectionLimits
+from vq.broker.base.notice import Notice
 from vq.broker.base.session import Door
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.broker_session import BrokerSession
@@ -62,6 +63,7 @@ class Server:
         refused: Connections ended because of a bound, or because of what their peer did.
         refusals: How many requests were answered with which error.
         admission: Who may connect.
+        swept: Told at the end of each sweep.
     """
 
     door: Door
@@ -97,6 +99,7 @@ class Server:
         turn.on_end(self._begin_turn)
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
+        self.swept: Final = Notice[[]]()
         self.refusals: Counter[type[VqError]] = Counter()
         self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
@@ -262,6 +265,7 @@ class Server:
                 last_error=self._last_bad,
             )
             self._bad_peers.clear()
+        self.swept.tell()
 
     def end_all(self, error: VqError) -> None:
         """End every connection, telling the peers why."""

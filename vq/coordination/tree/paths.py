@@ -5,6 +5,7 @@ of repeatable writes in ``writes``.
 
     settings                              ClusterSettings  what operators decided for all of it
     security/secret                       ClusterSecret   by which brokers know each other
+    security/acls                         AccessList      who may do what at the brokers
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
       nodes/<node>            ephemeral   Registration    where the process listens
