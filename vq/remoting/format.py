@@ -125,6 +125,7 @@ class Command(enum.IntEnum):
     # Answered by the connection itself, before anybody is known.
     HELLO = 1, _ANYONE, wire.HelloRequest, wire.HelloResponse
     PROVE = 4, _ANYONE, wire.ProveRequest, wire.ProveResponse
+    AUTHENTICATE = 5, _ANYONE, wire.AuthenticateRequest, wire.AuthenticateResponse
     # Of operators, monitoring, and consumers that met damage: they change nothing. Their answers
     # have no bytes of messages, and VERIFY reads at a bounded rate.
     PING = 2, _ANYONE, wire.PingRequest, wire.PingResponse

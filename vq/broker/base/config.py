@@ -4,6 +4,7 @@ What must be equal on every broker is kept in ZooKeeper with the topics (``vq.mo
 and is not here. The entry point reads flags, environment and files.
 """
 
+import enum
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from vq.model import (
     check_host,
     check_name,
     check_pool,
+    choice_of,
 )
 
 
@@ -72,6 +74,14 @@ class ConnectionLimits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+
+
+class AuthenticationMode(enum.StrEnum):
+    """Whether clients show a broker who they are."""
+
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +154,9 @@ class BrokerConfig:
             whose time is up.
         trash_keep_s: How long data of a topic that was removed lie in the trash, >= 0.
         connections: Bounds of connections.
+        authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
+            they are, others are anonymous. ``required``: every client has a user. Nodes and
+            operators' commands prove that they know the cluster's secret in any case.
     """
 
     data: Path | tuple[Path, ...]
@@ -188,6 +201,7 @@ class BrokerConfig:
     grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    authentication: AuthenticationMode = AuthenticationMode.OFF
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -208,6 +222,8 @@ class BrokerConfig:
         if self.rack:
             check_name("rack", self.rack)
         DailyTime.parse(self.archive_at)
+        mode = choice_of(AuthenticationMode, "authentication", self.authentication)
+        object.__setattr__(self, "authentication", mode)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:
