@@ -1,5 +1,6 @@
-"""Who may do what on this node.
+"""What a broker knows of users and of rules, whom it takes, and what they may do.
 
-In here: what a node knows of rules, what each request needs, and the decision. Not in here: the
-door that asks (``serving.dispatcher``), and the rules as such (``vq.security``).
+In here: the mirrors of users and of rules, the broker's side of HELLO's mechanisms, what ends
+connections of users that are gone, what each request needs, and the decision. Not in here: the door
+that asks (``serving.dispatcher``), and pure decisions (``vq.security``).
 """
