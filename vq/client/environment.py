@@ -7,6 +7,8 @@ The only place below the entry points that reads the environment
 import os
 from pathlib import Path
 
+from vq.security.tls import Tls
+
 
 def zookeeper() -> str:
     """Return where ZooKeeper is if the application does not say it."""
@@ -16,6 +18,16 @@ def zookeeper() -> str:
 def cluster() -> str:
     """Return the name of the cluster if the application does not say it."""
     return os.environ.get("VQ_CLUSTER", "default")
+
+
+def tls() -> Tls | None:
+    """Return the files of TLS to brokers if the application does not say them; None: plain TCP."""
+    ca, certificate, key = (
+        os.environ.get(f"VQ_TLS_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
+    )
+    if ca is None and certificate is None and key is None:
+        return None
+    return Tls(ca=ca, certificate=certificate, key=key)
 
 
 def offsets_directory() -> str:

@@ -60,6 +60,7 @@ class Server:
             them get more; see ``shares``.
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
+        failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
         admission: Who may connect.
     """
@@ -97,6 +98,7 @@ class Server:
         turn.on_end(self._begin_turn)
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
+        self.failed_handshakes = 0
         self.refusals: Counter[type[VqError]] = Counter()
         self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()

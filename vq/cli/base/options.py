@@ -210,6 +210,12 @@ class Invocation:
         return asyncio.run(work)
 
 
+#: Options for the files of TLS, the same for clients and for a broker.
+_TLS_FILES: Final = (
+    ("--tls-ca", "Reach brokers with TLS: authorities of certificates; 'system': this machine's."),
+    ("--tls-certificate", "Certificate of this end; a broker that has one serves TLS."),
+    ("--tls-key", "Its private key.  [in the same file]"),
+)
 #: Commands for which a topic that is missing may be one to create.
 _MAY_CREATE: Final = ("produce", "consume", "bench")
 
@@ -217,7 +223,8 @@ _MAY_CREATE: Final = ("produce", "consume", "bench")
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
-    They are ``--zookeeper --cluster --config --json --log-level --log-format``.
+    They are ``--zookeeper --cluster --config --json --log-level --log-format``, and those of
+    ``_TLS_FILES``.
     """
 
     @functools.wraps(function)
@@ -229,6 +236,9 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         as_json: bool,
         log_level: str | None,
         log_format: str | None,
+        tls_ca: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
         **rest: Any,
     ) -> Any:
         sources = read_sources(
@@ -238,6 +248,9 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             cluster=cluster,
             log_level=log_level,
             log_format=log_format,
+            tls_ca=tls_ca,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
         )
         logs = LogOptions(
             choice("log_level", LEVELS, sources) or "",
@@ -284,6 +297,10 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--log-format",
             type=click.Choice(FORMATS),
             help="Form of log lines.  [text; with --json: json]",
+        ),
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _TLS_FILES
         ),
     )
 

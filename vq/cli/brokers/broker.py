@@ -17,8 +17,10 @@ from vq.devtools.processes import die_with
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address
+from vq.security.tls import ClientCertificates
 
 logger = get_logger(__name__)
+CLIENT_CERTIFICATES = tuple(str(each) for each in ClientCertificates)
 
 
 @click.group(
@@ -56,6 +58,16 @@ logger = get_logger(__name__)
     metavar="N",
     help="Port of metrics and health; 0: none.  [8124, or the next free one]",
 )
+@click.option(
+    "--tls-client-certificates",
+    type=click.Choice(CLIENT_CERTIFICATES),
+    help="Whether clients and other nodes must show a certificate.  [none]",
+)
+@click.option(
+    "--metrics-client-certificates",
+    type=click.Choice(CLIENT_CERTIFICATES),
+    help="The same for those that read metrics.  [none]",
+)
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
 @click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
@@ -86,6 +98,8 @@ def broker(
     advertised: str | None,
     metrics_host: str | None,
     metrics_port: int | None,
+    tls_client_certificates: str | None,
+    metrics_client_certificates: str | None,
     pool: str | None,
     rack: str | None,
     archive_at: str | None,
@@ -114,6 +128,8 @@ def broker(
         advertised=None if advertised is None else Address.parse(advertised),
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        tls_client_certificates=tls_client_certificates,
+        metrics_client_certificates=metrics_client_certificates,
         pool=pool,
         rack=rack,
         archive_at=archive_at,

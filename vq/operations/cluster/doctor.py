@@ -253,7 +253,13 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         disks=report.disks,
         deleted=report.deleted_topics,
         failing_jobs=failing_jobs([] if report.status is None else report.status.raw["jobs"]),
+        certificate_left_s=_certificate_left_s(cluster, report),
     )
+
+
+def _certificate_left_s(cluster: ClusterClient, report: BrokerReport) -> float | None:
+    ends_ms = 0 if report.status is None else report.status.raw["tls_expires_ms"]
+    return (ends_ms - cluster.clock.wall_ms()) / 1_000 if ends_ms else None
 
 
 async def offset_facts(cluster: ClusterClient) -> list[GroupOffsets]:
