@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trustme
+import uvicorn
 from support.certificates import LONG_AGO, write_ca, write_tls
 from support.recording_relay import recording_relay
 from support.roles import new_role
@@ -21,6 +22,7 @@ from vq.broker.serving.server import Server
 from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.errors import VqError
+from vq.gateway.quiet_server import QuietServer
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.broker_connection import BrokerConnection, connect
@@ -353,3 +355,54 @@ async def test_a_handshake_that_does_not_end_is_cut(
         await asyncio.to_thread(network_of(tls).open_stream, address, time.monotonic() + WAIT_S)
     mute.close()
     await mute.wait_closed()
+
+
+async def test_an_http_server_has_tls_with_new_files_and_asks_for_certificates(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    """The server of the gateway and of the console; the application sees HTTPS."""
+    seen: list[str] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for what in ("startup", "shutdown"):
+                assert (await receive())["type"] == f"lifespan.{what}"
+                await send({"type": f"lifespan.{what}.complete"})
+            seen.append("ended")
+            return
+        seen.append(scope["scheme"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    tls = write_tls(tmp_path / "server", ca)
+    contexts = TlsContexts(tls, serves=True, client_certificates=REQUIRED)
+    client = TlsContexts(write_tls(tmp_path / "client", ca, "anna")).client()
+    server = QuietServer(
+        uvicorn.Config(application, port=0, log_config=None, lifespan="on"), contexts
+    )
+    serving = asyncio.ensure_future(server.serve())
+    await until(lambda: server.started)
+    address = server.servers[0].sockets[0].getsockname()
+
+    async def ask(context: ssl.SSLContext) -> bytes:
+        reader, writer = await asyncio.open_connection(*address, ssl=context)
+        try:
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            names.append(writer.get_extra_info("peercert")["subjectAltName"])
+            return await reader.read()
+        finally:
+            writer.transport.abort()
+
+    names: list[Any] = []
+    assert b"hello" in await ask(client)
+    refused = TlsContexts(write_ca(tmp_path, ca)).client()
+    with contextlib.suppress(OSError):
+        assert await ask(refused) == b""
+    write_tls(tmp_path / "server", ca, "new.example", "127.0.0.1")
+    server.look_at_files()
+    await until(lambda: contexts.reloads == 1)
+    assert b"hello" in await ask(client)
+    assert ("DNS", "new.example") in names[-1]
+    server.should_exit = True
+    await serving
+    assert seen == ["https", "https", "ended"]

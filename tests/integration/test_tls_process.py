@@ -3,16 +3,20 @@
 import asyncio
 import datetime
 import signal
+import socket
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trustme
 from support.certificates import write_tls
 from support.cluster import ForkedBroker, ProcessCluster, process_cluster
+from support.gateway_process import gateway_process
 from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
@@ -106,6 +110,53 @@ def test_metrics_are_served_over_tls(cluster: TlsCluster, tls: Tls) -> None:
         text = page.read().decode()
     assert "vq_tls_files_refused 0.0" in text
     assert "vq_tls_certificate_expiry_timestamp_seconds" in text
+
+
+def https_flags(tls: Tls) -> tuple[str, ...]:
+    certificate, key, ca = map(str, (tls.certificate, tls.key, tls.ca))
+    return ("--https-certificate", certificate, "--https-key", key, "--https-ca", ca)
+
+
+def test_the_gateway_serves_https_and_takes_new_files(
+    cluster: TlsCluster, topic: str, ca: trustme.CA, tmp_path: Path
+) -> None:
+    """An open connection goes on; a new one gets the new certificate. Metrics have it, too."""
+    web = write_tls(tmp_path / "web", ca)
+    context = TlsContexts(Tls(ca=web.ca)).client()
+    with gateway_process(cluster, tmp_path, *https_flags(web), tls=context) as gateway:
+        page = httpx.get(f"{gateway.metrics}/metrics", verify=context)
+        assert page.status_code == 200
+        with gateway.client() as client:
+            send = {"text": "over https"}
+            answer = client.post(f"/v1/topics/{topic}/messages", json=send)
+            assert answer.status_code == 201, answer.text
+            until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
+            write_tls(tmp_path / "web", ca, expires=until)
+            gateway.process.send_signal(signal.SIGHUP)
+            block_until(lambda: ends_of(gateway.port, context) == int(until.timestamp()))
+            block_until(
+                lambda: ends_of(port_of(gateway.metrics), context) == int(until.timestamp())
+            )
+            assert client.post(f"/v1/topics/{topic}/messages", json=send).status_code == 201
+        with socket.create_connection(("127.0.0.1", gateway.port)) as silent:
+            assert gateway.serves()
+            silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert silent.recv(100) == b""
+        assert gateway.stop() == 0
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def ends_of(port: int, context: ssl.SSLContext) -> int:
+    """When the certificate of a new connection expires."""
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        found: Any = secure.getpeercert()
+        return int(ssl.cert_time_to_seconds(found["notAfter"]))
 
 
 def test_sighup_takes_new_files_and_no_send_fails(

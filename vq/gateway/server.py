@@ -21,7 +21,10 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import TcpNetwork
+from vq.security.tls import TlsContexts
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -39,21 +42,35 @@ class BoundedProtocol(H11Protocol):
 
     gateway: GatewayConfig  # these are set by ``protocol_for``
     unread: Unread
+    handshakes: "set[BoundedProtocol]"
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self._end_handshake: Callable[[], object] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See ``asyncio.Protocol``."""
+        self.handshakes.discard(self)
+        self._end_handshake = None
         super().connection_made(transport)
         if len(self.connections) > self.gateway.connections_max:
             transport.abort()
         self._await_headers()
 
+    def announced(self, _peername: object, abort: Callable[[], object]) -> None:
+        """See ``transport.Announced``: handshakes count as connections."""
+        self._end_handshake = abort
+        self.handshakes.add(self)
+        if len(self.handshakes) + len(self.connections) > self.gateway.connections_max:
+            abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``."""
+        if self._end_handshake is not None:
+            self.handshakes.discard(self)
+            return
         for timer in (self._deadline, self._write_deadline):
             if timer is not None:
                 timer.cancel()
@@ -105,7 +122,8 @@ class BoundedProtocol(H11Protocol):
 
 def protocol_for(config: GatewayConfig, unread: Unread) -> type[BoundedProtocol]:
     """Return the protocol of connections of a gateway."""
-    return type("GatewayConnection", (BoundedProtocol,), {"gateway": config, "unread": unread})
+    attributes = {"gateway": config, "unread": unread, "handshakes": set[BoundedProtocol]()}
+    return type("GatewayConnection", (BoundedProtocol,), attributes)
 
 
 class GatewayProcess:
@@ -125,6 +143,9 @@ class GatewayProcess:
             {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
         )
         self._socket: socket.socket | None = None
+        self._https: TlsContexts | None = None
+        self._files: TlsFiles | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> Address:
@@ -132,6 +153,17 @@ class GatewayProcess:
         assert self._socket is not None
         host, port = self._socket.getsockname()[:2]
         return Address(host, port)
+
+    @property
+    def scheme(self) -> str:
+        """Of its URLs."""
+        return "http" if self._https is None else "https"
+
+    def look_at_files(self) -> None:
+        """Look now whether the files of TLS have changed."""
+        if self._server is not None and self._files is not None:
+            self._server.look_at_files()
+            self._files.look_soon()
 
     @property
     def metrics_address(self) -> Address | None:
@@ -143,13 +175,16 @@ class GatewayProcess:
 
         Raises:
             AddressUnavailable: It cannot listen at one of its addresses.
+            InvalidArgument: A file of TLS cannot be used.
         """
         config = self._config
+        self._https, metrics = _contexts(config)
         self._socket = _listening(config.host, config.port)
         if config.metrics_port:
             address = Address(config.metrics_host, config.metrics_port)
             try:
-                await self._monitor.listen(TcpNetwork(), address)
+                server_ssl = None if metrics is None else metrics.server
+                await self._monitor.listen(TcpNetwork(server_ssl=server_ssl), address)
             except AddressUnavailable as error:
                 self._socket.close()
                 raise AddressUnavailable(
@@ -169,8 +204,12 @@ class GatewayProcess:
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, round(config.stop_timeout_s)),
                 backlog=_BACKLOG,
-            )
+            ),
+            self._https,
         )
+        if metrics is not None:
+            self._files = TlsFiles(metrics)
+            self._looking = begin_task(self._files.run())
         self._serving = asyncio.ensure_future(self._server.serve([self._socket]))
 
     async def failed(self) -> None:
@@ -185,6 +224,8 @@ class GatewayProcess:
     async def stop(self) -> None:
         """Answer what waits, have members leave, and end the connections."""
         await self.gateway.stop()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
@@ -219,13 +260,16 @@ async def run_gateway(
     async with MessageFactory(client) as factory:
         process = GatewayProcess(config, factory)
         await process.start()
+        if config.https is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, process.look_at_files)
         logger.info(
             "gateway serves",
-            url=f"http://{process.address}",
+            url=f"{process.scheme}://{process.address}",
             metrics=process.metrics_address,
             tokens=config.tokens,
         )
-        remark(f"serving http://{process.address}/v1, described at /openapi.json")
+        url = f"{process.scheme}://{process.address}"
+        remark(f"serving {url}/v1, described at /openapi.json")
         failing = asyncio.ensure_future(process.failed())
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -235,6 +279,16 @@ async def run_gateway(
             await process.stop()
         await failing
     logger.info("gateway has stopped")
+
+
+def _contexts(config: GatewayConfig) -> tuple[TlsContexts | None, TlsContexts | None]:
+    """Return what clients, and what readers of metrics are served with; None: plain HTTP."""
+    tls = config.https
+    if tls is None:
+        return None, None
+    asked = config.https_client_certificates, config.metrics_client_certificates
+    clients, metrics = (TlsContexts(tls, client_certificates=each, serves=True) for each in asked)
+    return clients, metrics
 
 
 def _listening(host: str, port: int) -> socket.socket:

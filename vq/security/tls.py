@@ -29,6 +29,7 @@ __all__ = [
     "ClientCertificates",
     "Tls",
     "TlsContexts",
+    "check_asked",
     "closed_early",
     "expiry_of",
     "why_no_tls",
@@ -52,6 +53,19 @@ class ClientCertificates(enum.StrEnum):
     NONE = "none"  # it does not ask
     OPTIONAL = "optional"  # it checks one that is shown
     REQUIRED = "required"  # a client without one cannot connect
+
+
+def check_asked(name: str, asked: ClientCertificates, tls: "Tls | None") -> None:
+    """Refuse that clients are asked for certificates where there is no TLS.
+
+    Raises:
+        InvalidArgument: They are; ``name`` is the setting that says so.
+    """
+    if tls is None and asked is not ClientCertificates.NONE:
+        prefix = "https" if name.startswith("https") else "tls"
+        raise InvalidArgument(
+            f"{name} = '{asked}' needs TLS: give {prefix}_certificate, {prefix}_key and {prefix}_ca"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +161,13 @@ class TlsContexts:
         self._serves = serves
         if serves and tls.certificate is None:
             raise InvalidArgument(
-                "tls: a server needs a certificate: give tls_certificate and tls_key beside tls_ca"
+                "tls: a server needs a certificate: name the files of its certificate and key, "
+                "beside that of its authorities"
             )
         if client_certificates is not ClientCertificates.NONE and tls.own_cas is None:
             raise InvalidArgument(
                 f"tls: client certificates are {client_certificates}, and no authority is named "
-                "that signs them: give tls_ca, a file with your own"
+                "that signs them: name a file with your own as ca"
             )
         self._made = self._first()
         self._looked_at: tuple[_Stamp, ...] = self._made.stamps

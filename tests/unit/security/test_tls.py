@@ -75,7 +75,7 @@ def test_files_that_cannot_be_used_are_named_with_what_to_do(
     ):
         with case(wanted), pytest.raises(InvalidArgument, match=wanted):
             TlsContexts(tls, serves=tls.certificate is not None or "server" in wanted)
-    assert "give tls_ca" in refusal(
+    assert "as ca" in refusal(
         Tls(certificate=good.certificate, key=good.key),
         client_certificates=ClientCertificates.REQUIRED,
     )

@@ -21,7 +21,7 @@ from vq.model import (
     check_pool,
     choice_of,
 )
-from vq.security.tls import ClientCertificates, Tls
+from vq.security.tls import ClientCertificates, Tls, check_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +218,7 @@ class BrokerConfig:
         for name in ("tls_client_certificates", "metrics_client_certificates"):
             asked = choice_of(ClientCertificates, name, getattr(self, name))
             object.__setattr__(self, name, asked)
-            if self.tls is None and asked is not ClientCertificates.NONE:
-                raise InvalidArgument(
-                    f"{name} = '{asked}' is of TLS, which needs tls_certificate, tls_key and tls_ca"
-                )
+            check_asked(name, asked, self.tls)
         check_archive_places(self.archive_places)
         if self.rack:
             check_name("rack", self.rack)

@@ -24,6 +24,7 @@ from vq.cli.base.output import Output
 from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
 from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
+from vq.security.tls import ClientCertificates
 
 if TYPE_CHECKING:
     from vq.client.cluster import ClusterClient
@@ -216,6 +217,13 @@ _TLS_FILES: Final = (
     ("--tls-certificate", "Certificate of this end; a broker that has one serves TLS."),
     ("--tls-key", "Its private key.  [in the same file]"),
 )
+CLIENT_CERTIFICATES: Final = tuple(str(each) for each in ClientCertificates)
+#: Options of a command that serves HTTP.
+_HTTPS_FILES: Final = (
+    ("--https-certificate", "Serve HTTPS with this certificate.  [plain HTTP]"),
+    ("--https-key", "Its private key.  [in the same file]"),
+    ("--https-ca", "Authorities of certificates of clients."),
+)
 #: Commands for which a topic that is missing may be one to create.
 _MAY_CREATE: Final = ("produce", "consume", "bench")
 
@@ -301,6 +309,22 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *(
             click.option(option, metavar="FILE", type=directory, help=about)
             for option, about in _TLS_FILES
+        ),
+    )
+
+
+def https_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--https-certificate --https-key --https-ca --https-client-certificates``."""
+    return _apply(
+        function,
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _HTTPS_FILES
+        ),
+        click.option(
+            "--https-client-certificates",
+            type=click.Choice(CLIENT_CERTIFICATES),
+            help="Whether clients must show a certificate.  [none]",
         ),
     )
 

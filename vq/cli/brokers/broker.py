@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from vq.cli.base.errors import exit_code_of
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, directory
+from vq.cli.base.options import (
+    CLIENT_CERTIFICATES,
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    directory,
+)
 from vq.cli.base.settings import Sources, build
 from vq.cli.brokers.broker_groups import drain, remove, undrain
 from vq.cli.brokers.jobs import jobs
@@ -17,10 +24,8 @@ from vq.devtools.processes import die_with
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address
-from vq.security.tls import ClientCertificates
 
 logger = get_logger(__name__)
-CLIENT_CERTIFICATES = tuple(str(each) for each in ClientCertificates)
 
 
 @click.group(

@@ -97,7 +97,7 @@ def keep_session(context: PageContext, response: Response, token: str) -> None:
         token,
         httponly=True,
         samesite="lax",
-        secure=context.console.config.public_url.lower().startswith("https:"),
+        secure=context.console.config.secure,
         path="/",
     )
 

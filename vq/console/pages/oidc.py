@@ -52,7 +52,7 @@ async def login_oidc(context: PageContext) -> Response:
         max_age=int(TRY_S),
         httponly=True,
         samesite="lax",
-        secure=context.console.config.public_url.startswith("https:"),
+        secure=context.console.config.secure,
         path=_COOKIE_PATH,
     )
     return response

@@ -84,7 +84,7 @@ def test_the_files_of_tls_stand_beside_other_settings_and_are_shared() -> None:
         build(BrokerConfig, "broker", Sources(file={"broker": {"tls_cert": "x"}}))
     with pytest.raises(InvalidArgument, match="VQ_BROKER_TLS_CERT"):
         build(BrokerConfig, "broker", Sources(environ={"VQ_BROKER_TLS_CERT": "x"}))
-    with pytest.raises(InvalidArgument, match="of TLS, which needs tls_certificate"):
+    with pytest.raises(InvalidArgument, match="needs TLS: give tls_certificate"):
         BrokerConfig(**needed, metrics_client_certificates="required")  # type: ignore[arg-type]
 
 
