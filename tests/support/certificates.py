@@ -4,6 +4,7 @@ import datetime
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from vq.security.tls import Tls
 
@@ -36,7 +37,15 @@ def write_tls(
     Path(str(tls.certificate)).write_bytes(b"".join(each.bytes() for each in made.cert_chain_pems))
     key = Path(str(tls.key))
     key.touch(mode=0o600)
-    key.write_bytes(made.private_key_pem.bytes())
+    # In PKCS 8, which Java reads, too.
+    private = serialization.load_pem_private_key(made.private_key_pem.bytes(), None)
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
     return tls
 
 

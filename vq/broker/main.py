@@ -41,6 +41,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         config.cluster,
         session_timeout_s=config.session_timeout_s,
         root=config.zookeeper_root,
+        tls=config.zookeeper_tls,
     )
     return BrokerNode(
         config,

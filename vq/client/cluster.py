@@ -567,12 +567,15 @@ async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
 
     Raises:
         CoordinationError: ZooKeeper gives no answer in time; nothing is left open.
-        InvalidArgument: A file of ``config.tls`` cannot be used.
+        InvalidArgument: A file of ``config.tls`` or ``config.zookeeper_tls`` cannot be used.
     """
     cluster = ClusterClient(
         config,
         coordinator=ZooKeeperCoordinator(
-            config.zookeeper, config.cluster, session_timeout_s=config.session_timeout_s
+            config.zookeeper,
+            config.cluster,
+            session_timeout_s=config.session_timeout_s,
+            tls=config.zookeeper_tls,
         ),
         network=_network(config),
         clock=SystemClock(),

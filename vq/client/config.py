@@ -127,6 +127,8 @@ class MessageFactoryConfig:
             the name or address at which this client connects to it. Without it the variables
             ``VQ_TLS_CA``, ``VQ_TLS_CERTIFICATE`` and ``VQ_TLS_KEY`` count, without these brokers
             are reached without TLS.
+        zookeeper_tls: The same for ZooKeeper. Without it the variables ``VQ_ZOOKEEPER_TLS_CA``,
+            ``VQ_ZOOKEEPER_TLS_CERTIFICATE`` and ``VQ_ZOOKEEPER_TLS_KEY`` count.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)
@@ -138,10 +140,12 @@ class MessageFactoryConfig:
     request_timeout_s: float = 5.0
     archive_places: tuple[str, ...] = ARCHIVE_PLACES
     tls: Tls | None = field(default_factory=environment.tls)
+    zookeeper_tls: Tls | None = field(default_factory=environment.zookeeper_tls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
         _check_tls("tls", self.tls)
+        _check_tls("zookeeper_tls", self.zookeeper_tls)
         check_text("zookeeper", self.zookeeper)
         checked_servers(self.zookeeper)
         check_name("cluster", self.cluster)

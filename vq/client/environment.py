@@ -22,8 +22,17 @@ def cluster() -> str:
 
 def tls() -> Tls | None:
     """Return the files of TLS to brokers if the application does not say them; None: plain TCP."""
+    return _tls("VQ_TLS")
+
+
+def zookeeper_tls() -> Tls | None:
+    """Return those of TLS to ZooKeeper; None: plain TCP."""
+    return _tls("VQ_ZOOKEEPER_TLS")
+
+
+def _tls(prefix: str) -> Tls | None:
     ca, certificate, key = (
-        os.environ.get(f"VQ_TLS_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
+        os.environ.get(f"{prefix}_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
     )
     if ca is None and certificate is None and key is None:
         return None

@@ -440,11 +440,15 @@ _OTHER_NAME: Final = frozenset({62, 64})
 _OTHER_CA: Final = frozenset({2, 18, 19, 20, 21})
 
 
-def why_no_tls(error: BaseException) -> str:
+def why_no_tls(error: BaseException, settings: str = "tls") -> str:
     """Return why a handshake, or what came right behind it, failed, and what to do; "": unknown.
 
-    Pure; for the end that has connected.
+    Pure; for the end that has connected. ``settings`` is what the names of its settings begin with.
     """
+    return _why_no_tls(error).replace("tls_", f"{settings}_")
+
+
+def _why_no_tls(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{_why_not_verified(error)} ({error.verify_message})"
     if isinstance(error, ssl.SSLEOFError | ConnectionResetError | ConnectionAbortedError):

@@ -41,7 +41,16 @@ from vq.security.tls import Tls
 from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
-SHARED = ("zookeeper", "cluster", "tls_ca", "tls_certificate", "tls_key")
+SHARED = (
+    "zookeeper",
+    "cluster",
+    "tls_ca",
+    "tls_certificate",
+    "tls_key",
+    "zookeeper_tls_ca",
+    "zookeeper_tls_certificate",
+    "zookeeper_tls_key",
+)
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
 SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console")

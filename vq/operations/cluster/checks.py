@@ -149,12 +149,16 @@ def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
 
 
 # ZooKeeper and the brokers --------------------------------------------------------------------
-def zookeeper_servers(versions: Mapping[str, str | None], causes: str = "") -> Finding:
+def zookeeper_servers(
+    versions: Mapping[str, str | None], causes: str = "", *, secure: bool = False
+) -> Finding:
     """Judge the servers: ``address -> version``, None for one that does not answer.
 
-    ``causes`` says why, if none of them answers.
+    ``causes`` says why, if none of them answers. ``secure``: they were asked with TLS.
     """
     shown = ", ".join(f"{a} {v or 'does not answer'}" for a, v in versions.items())
+    if secure:
+        shown += "; with TLS, the names of servers are checked"
     silent = [address for address, version in versions.items() if version is None]
     if len(silent) == len(versions):
         return fail(

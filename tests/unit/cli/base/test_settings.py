@@ -80,6 +80,9 @@ def test_the_files_of_tls_stand_beside_other_settings_and_are_shared() -> None:
     flags = Sources(file=file).with_flags(tls_ca=Path("flag.pem"))
     assert build(MessageFactoryConfig, "client", flags).tls == Tls(ca="flag.pem")
     assert build(BrokerConfig, "broker", Sources().with_flags(**needed)).tls is None
+    of_zookeeper = Sources(environ={"VQ_ZOOKEEPER_TLS_CA": "zk.pem"}).with_flags(**needed)
+    both = build(BrokerConfig, "broker", of_zookeeper)
+    assert (both.tls, both.zookeeper_tls) == (None, Tls(ca="zk.pem"))
     with pytest.raises(InvalidArgument, match="unknown key 'tls_cert'"):
         build(BrokerConfig, "broker", Sources(file={"broker": {"tls_cert": "x"}}))
     with pytest.raises(InvalidArgument, match="VQ_BROKER_TLS_CERT"):
