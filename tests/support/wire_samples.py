@@ -134,6 +134,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_read_bytes=4000,
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
+            tls_expires_ms=1795336800000,
             jobs=[
                 wire.JobStatus(
                     name="scrub",

@@ -18,6 +18,7 @@ from vq.broker.base.config import AuthenticationMode, BrokerConfig
 from vq.broker.base.facts import table
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
+from vq.broker.base.own_certificate import OwnCertificate
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
@@ -79,6 +80,7 @@ from vq.remoting.format import Command
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
+from vq.security.tls import TlsContexts
 from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.identity import check_there
@@ -104,6 +106,8 @@ class Outside:
     log_config: LogConfig
     process: Process
     alarm: Alarm
+    metrics_network: Network
+    contexts: tuple[TlsContexts, ...] = ()
 
 
 class Front:
@@ -119,6 +123,7 @@ class Front:
         server: The connections.
         flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
+        certificate: What the node serves TLS with.
     """
 
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
@@ -151,6 +156,7 @@ class Front:
         self.flushes = tuple(
             FlushMeter(each, clock, self.server, times) for each in outside.flushers
         )
+        self.certificate = OwnCertificate(outside.contexts, clock, outside.runner, self.jobs)
         self.disks = DataDisks(
             config,
             outside.disk,
@@ -190,7 +196,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, secret, users, server, flushes, disks: See ``Front``.
+        jobs, gate, secret, users, server, flushes, disks, certificate: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -248,6 +254,7 @@ class Parts:
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
+        self.certificate = front.certificate
 
         # What is stored, and the channels to it
         role = front.role
@@ -436,6 +443,7 @@ class Parts:
             self.presence,
             self.follower,
             (self.timers.readers, self.journals.readers),
+            self.certificate,
         )
         self.facts = table(
             self.vitals.facts(),
@@ -443,6 +451,7 @@ class Parts:
             role.facts(),
             self.context.facts(),
             server_facts(self.server),
+            self.certificate.facts(),
             survey.facts(),
             self.lags.facts(),
             self.diverged.facts(),

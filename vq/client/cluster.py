@@ -61,6 +61,7 @@ from vq.remoting.frames import Buffer
 from vq.remoting.login import MEMBER_LOGIN, Login
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
+from vq.security.tls import TlsContexts
 from vq.tasks import begin_task
 
 if TYPE_CHECKING:
@@ -586,6 +587,12 @@ class ClusterClient(IdMaker):
             raise Unreachable(f"{connection.address} answered no proof: {error}") from error
 
 
+def _network(config: MessageFactoryConfig) -> TcpNetwork:
+    if config.tls is None:
+        return TcpNetwork()
+    return TcpNetwork(client_ssl=TlsContexts(config.tls).client)
+
+
 async def open_cluster(config: MessageFactoryConfig, *, operator: bool = False) -> ClusterClient:
     """Return a started client of a real cluster, on the running loop.
 
@@ -593,13 +600,17 @@ async def open_cluster(config: MessageFactoryConfig, *, operator: bool = False) 
 
     Raises:
         CoordinationError: ZooKeeper gives no answer in time; nothing is left open.
+        InvalidArgument: A file of ``config.tls`` or ``config.zookeeper_tls`` cannot be used.
     """
     cluster = ClusterClient(
         config,
         coordinator=ZooKeeperCoordinator(
-            config.zookeeper, config.cluster, session_timeout_s=config.session_timeout_s
+            config.zookeeper,
+            config.cluster,
+            session_timeout_s=config.session_timeout_s,
+            tls=config.zookeeper_tls,
         ),
-        network=TcpNetwork(),
+        network=_network(config),
         clock=SystemClock(),
         rng=random.Random(),  # nosec B311
         operator=operator,

@@ -46,6 +46,7 @@ from vq.model import (
 )
 from vq.offset_stores.table import OffsetTable
 from vq.remoting.login import Login
+from vq.security.tls import Tls
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -127,6 +128,12 @@ class MessageFactoryConfig:
         archive_places: URLs at and below which this process reads archives by itself, if it is told
             to (``read_columns(archives_directly=True)``); brokers read all others. A scheme with
             ``://``, such as ``s3://``, allows all of that kind.
+        tls: The files of TLS to brokers, see ``vq.Tls``; the certificate of each broker must have
+            the name or address at which this client connects to it. Without it the variables
+            ``VQ_TLS_CA``, ``VQ_TLS_CERTIFICATE`` and ``VQ_TLS_KEY`` count, without these brokers
+            are reached without TLS.
+        zookeeper_tls: The same for ZooKeeper. Without it the variables ``VQ_ZOOKEEPER_TLS_CA``,
+            ``VQ_ZOOKEEPER_TLS_CERTIFICATE`` and ``VQ_ZOOKEEPER_TLS_KEY`` count.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)
@@ -139,9 +146,13 @@ class MessageFactoryConfig:
     connect_timeout_s: float = 3.0
     request_timeout_s: float = 5.0
     archive_places: tuple[str, ...] = ARCHIVE_PLACES
+    tls: Tls | None = field(default_factory=environment.tls)
+    zookeeper_tls: Tls | None = field(default_factory=environment.zookeeper_tls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
+        _check_tls("tls", self.tls)
+        _check_tls("zookeeper_tls", self.zookeeper_tls)
         check_text("zookeeper", self.zookeeper)
         checked_servers(self.zookeeper)
         check_name("cluster", self.cluster)
@@ -161,6 +172,11 @@ class MessageFactoryConfig:
     def login(self) -> Login:
         """Return who this is, for connections to brokers. For vq only."""
         return Login(self.user, self.password)
+
+
+def _check_tls(name: str, tls: object) -> None:
+    if tls is not None and not isinstance(tls, Tls):
+        raise InvalidArgument(f"{name} = {shown(tls)} is not a vq.Tls(ca=..., ...), nor None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

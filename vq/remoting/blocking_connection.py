@@ -1,5 +1,6 @@
 """A blocking connection to one broker, for threads that wait for their answer."""
 
+import ssl
 import time
 
 from vq.errors import Unreachable, VqError
@@ -16,6 +17,7 @@ from vq.remoting.connection import (
 from vq.remoting.frames import Buffer, Frame
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.transport import BlockingStream, Network
+from vq.security.tls import closed_early, why_no_tls
 
 
 class BlockingConnection:
@@ -96,7 +98,8 @@ class BlockingConnection:
             if isinstance(error, Unreachable):
                 raise  # it names the address already
             if isinstance(error, OSError | VqError):
-                raise Unreachable(f"cannot connect to {self._address}: {error}") from error
+                why = why_no_tls(error) if isinstance(error, ssl.SSLError) else str(error)
+                raise Unreachable(f"cannot connect to {self._address}: {why}") from error
             raise
         return stream
 
@@ -106,7 +109,11 @@ class BlockingConnection:
         """Wait for the next bytes and return their events."""
         data = stream.receive(deadline)
         if not data:
-            raise ConnectionResetError(f"{self._address} closed the connection")
+            raise ConnectionResetError(
+                f"{self._address} closed the connection"
+                if self._state.state is ConnectionState.OPEN
+                else closed_early(encrypted=stream.encrypted)
+            )
         events: list[Opened | Challenged | Reply] = []
         for event in self._state.receive_data(data):
             if isinstance(event, Closing):

@@ -8,6 +8,7 @@ encodes the next one.
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -31,6 +32,7 @@ from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
 from vq.remoting.transport import Network, tune
 from vq.security.scram import ScramKeys
+from vq.security.tls import closed_early, why_no_tls
 from vq.version import __version__
 
 logger = get_logger(__name__)
@@ -148,9 +150,8 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Call the callbacks of all open requests with None."""
         self.closed = True
-        self._open(
-            ConnectionCut(f"{self.address} closed the connection: {exc or 'no reason given'}")
-        )
+        if not self.opened.done():
+            self._open(ConnectionCut(f"{self.address}: {self._why_closed(exc)}"))
         contexts = self._state.abandon()
         try:
             self._on_close(self)
@@ -158,6 +159,16 @@ class BrokerConnection(asyncio.Protocol):
             for on_reply in contexts:
                 if on_reply is not None:
                     self._call_back(on_reply, None)
+
+    def _why_closed(self, exc: Exception | None) -> str:
+        """Return why the connection ended before HELLO was answered."""
+        if isinstance(exc, ssl.SSLError):
+            return why_no_tls(exc)
+        if exc is not None:
+            return f"it closed the connection: {exc}"
+        transport = self._transport
+        encrypted = transport is not None and transport.get_extra_info("sslcontext") is not None
+        return closed_early(encrypted=encrypted)
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:

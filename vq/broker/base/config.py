@@ -22,6 +22,7 @@ from vq.model import (
     check_pool,
     choice_of,
 )
+from vq.security.tls import ClientCertificates, Tls, check_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +162,13 @@ class BrokerConfig:
         grace_interval_s: How often the time of deleted topics is counted, and those are removed
             whose time is up.
         trash_keep_s: How long data of a topic that was removed lie in the trash, >= 0.
+        tls: The files of TLS (``tls_certificate``, ``tls_key``, ``tls_ca``), for clients, other
+            nodes and metrics: the broker serves nothing without TLS then. None: plain TCP. Other
+            nodes of its cluster are reached with the same files, so all have them, or none.
+        tls_client_certificates: ``none``, ``optional`` or ``required``: whether clients and other
+            nodes must show a certificate that an authority of ``tls_ca`` has signed.
+        zookeeper_tls: The files of TLS to ZooKeeper; None: plain TCP.
+        metrics_client_certificates: The same for those that read metrics and health.
         authorization: Whether the rules of access decide what users may do.
         super_users: Users who may do everything, whatever the rules say.
         rules_age_max_s: When the rules were read so long ago and cannot be read again, everything
@@ -212,6 +220,10 @@ class BrokerConfig:
     archive_at: str = "02:00"
     grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
+    tls: Tls | None = None
+    zookeeper_tls: Tls | None = None
+    tls_client_certificates: ClientCertificates = ClientCertificates.NONE
+    metrics_client_certificates: ClientCertificates = ClientCertificates.NONE
     authorization: Authorization = Authorization.OFF
     super_users: tuple[str, ...] = ()
     rules_age_max_s: float = 300.0
@@ -233,6 +245,10 @@ class BrokerConfig:
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)
+        for name in ("tls_client_certificates", "metrics_client_certificates"):
+            asked = choice_of(ClientCertificates, name, getattr(self, name))
+            object.__setattr__(self, name, asked)
+            check_asked(name, asked, self.tls)
         check_archive_places(self.archive_places)
         if self.rack:
             check_name("rack", self.rack)

@@ -138,6 +138,7 @@ class BrokerSession(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         tune(transport)
         self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes)
+        self._outgoing.encrypted = transport.get_extra_info("sslcontext") is not None
         if self._end_handshake is None:
             self._admit(transport.get_extra_info("peername"))
         elif self._closing_since is not None:
@@ -345,6 +346,8 @@ class BrokerSession(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything that belongs to the connection."""
+        if self._transport is None:
+            self._server.failed_handshakes += 1
         self._transport = None
         self.connection.ended()
         self._forget()
@@ -411,8 +414,11 @@ class BrokerSession(asyncio.Protocol):
 
     def write_out(self) -> None:
         """See ``turn.Writer``."""
-        if self._outgoing.write(self._transport):
+        outgoing = self._outgoing
+        if outgoing.write(self._transport):
             self._relieve()
+        elif outgoing.encrypted and outgoing.waits:
+            asyncio.get_running_loop().call_soon(self._server.turn.add, self)
 
     # Own ----------------------------------------------------------------------------------------
     def end(self, error: VqError, *, linger: bool = True) -> None:
@@ -478,7 +484,7 @@ class BrokerSession(asyncio.Protocol):
         self._closing_since = server.now()
         server.leaves(self, event.error)
         self._outgoing.add(self.connection.data_to_send())
-        self.write_out()
+        self._outgoing.write(transport, whole=True)
         if transport is None:
             self.abort()
             return

@@ -63,6 +63,7 @@ class Server:
             them get more; see ``shares``.
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
+        failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
         admission: Who may connect.
         authentication: As which user; None: nobody is asked.
@@ -105,6 +106,7 @@ class Server:
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
         self.swept: Final = Notice[[]]()
+        self.failed_handshakes = 0
         self.refusals: Counter[type[VqError]] = Counter()
         self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()

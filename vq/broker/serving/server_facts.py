@@ -25,6 +25,12 @@ def server_facts(server: Server) -> Iterator[Facts[Any]]:
             "Connections that the node ended because of a bound or of what the peer did.",
             lambda server: server.refused,
         ),
+        counter(
+            "vq_failed_handshakes",
+            "TLS connections that ended before their handshake did: no TLS, another authority, no "
+            "certificate, or too slow.",
+            lambda server: server.failed_handshakes,
+        ),
         gauge(
             "vq_waiting_requests",
             "Requests without an answer, reads not counted.",

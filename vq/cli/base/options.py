@@ -25,6 +25,7 @@ from vq.cli.base.passwords import ask_password, read_password
 from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
 from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
+from vq.security.tls import ClientCertificates
 
 if TYPE_CHECKING:
     from vq.client.cluster import ClusterClient
@@ -215,6 +216,19 @@ class Invocation:
         return asyncio.run(work)
 
 
+#: Options for the files of TLS, the same for clients and for a broker.
+_TLS_FILES: Final = (
+    ("--tls-ca", "Reach brokers with TLS: authorities of certificates; 'system': this machine's."),
+    ("--tls-certificate", "Certificate of this end; a broker that has one serves TLS."),
+    ("--tls-key", "Its private key.  [in the same file]"),
+)
+CLIENT_CERTIFICATES: Final = tuple(str(each) for each in ClientCertificates)
+#: Options of a command that serves HTTP.
+_HTTPS_FILES: Final = (
+    ("--https-certificate", "Serve HTTPS with this certificate.  [plain HTTP]"),
+    ("--https-key", "Its private key.  [in the same file]"),
+    ("--https-ca", "Authorities of certificates of clients."),
+)
 #: Commands for which a topic that is missing may be one to create.
 _MAY_CREATE: Final = ("produce", "consume", "bench")
 
@@ -223,7 +237,7 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
     They are ``--zookeeper --cluster --user --password-file --config --json --log-level
-    --log-format``.
+    --log-format``, and those of ``_TLS_FILES``.
     """
 
     @functools.wraps(function)
@@ -237,6 +251,9 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         as_json: bool,
         log_level: str | None,
         log_format: str | None,
+        tls_ca: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
         **rest: Any,
     ) -> Any:
         sources = read_sources(
@@ -248,6 +265,9 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             password=None if password_file is None else read_password(password_file),
             log_level=log_level,
             log_format=log_format,
+            tls_ca=tls_ca,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
         )
         logs = LogOptions(
             choice("log_level", LEVELS, sources) or "",
@@ -305,6 +325,26 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--log-format",
             type=click.Choice(FORMATS),
             help="Form of log lines.  [text; with --json: json]",
+        ),
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _TLS_FILES
+        ),
+    )
+
+
+def https_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--https-certificate --https-key --https-ca --https-client-certificates``."""
+    return _apply(
+        function,
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _HTTPS_FILES
+        ),
+        click.option(
+            "--https-client-certificates",
+            type=click.Choice(CLIENT_CERTIFICATES),
+            help="Whether clients must show a certificate.  [none]",
         ),
     )
 

@@ -72,6 +72,7 @@ from vq.coordination.tree.session import (
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_name
+from vq.security.tls import Tls, TlsContexts
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
@@ -111,6 +112,8 @@ class ZooKeeperCoordinator(SessionBase):
         session_timeout_s: The requested time-out; the server may grant another one.
         root: The parent of all clusters.
         clock: For leases.
+        tls: The files of TLS to the servers; None: plain TCP. The certificate of each server must
+            have the name or address in ``hosts``.
 
     Attributes:
         hosts: The servers.
@@ -125,8 +128,10 @@ class ZooKeeperCoordinator(SessionBase):
         session_timeout_s: float = 10.0,
         root: str = ROOT,
         clock: Clock | None = None,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)
+        self._contexts = None if tls is None else TlsContexts(tls)
         self.hosts = checked_servers(hosts)
         self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
         self._asked_timeout_s = session_timeout_s
@@ -162,7 +167,7 @@ class ZooKeeperCoordinator(SessionBase):
                 await self._begin(timeout_s)
         except (CoordinationError, TimeoutError) as error:
             await self.close()
-            why = str(error) or await why_no_session(self.hosts)
+            why = str(error) or await why_no_session(self.hosts, self._contexts)
             remedy = "check the address and that it runs: `vq doctor`"
             raise CoordinationError(
                 f"no session with ZooKeeper at {self.hosts} within {timeout_s:g} s: {why}; "
@@ -234,7 +239,11 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _new_client(self) -> KazooClient:
         server_count = self.hosts.count(",") + 1
-        handler = Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
+        contexts = self._contexts
+        handler = Handler(
+            max(0.2, self._asked_timeout_s / (2 * server_count)),
+            None if contexts is None else contexts.client,
+        )
         # A session must reconnect within one time-out, so pauses must be much shorter than that.
         pause_s = min(1.0, self._asked_timeout_s / 10)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
@@ -244,6 +253,10 @@ class ZooKeeperCoordinator(SessionBase):
             handler=handler,
             connection_retry=retry,
             logger=_kazoo_logger,
+            # The handler makes the connections; a kazoo that does not ask it checks names, too.
+            use_ssl=contexts is not None,
+            verify_certs=True,
+            check_hostname=True,
         )
         mind_connecting(client, self._asked_timeout_s, self._negotiated_s)
         client.add_listener(lambda state: self._on_kazoo_state(client, state))

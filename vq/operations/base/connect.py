@@ -55,7 +55,11 @@ async def forget_root(coordinator: Coordinator) -> None:
 async def cluster_names(config: MessageFactoryConfig) -> list[str]:
     """Return the clusters that exist; forget that of ``config``, which does not."""
     tree = ZooKeeperCoordinator(
-        config.zookeeper, ROOT, root="", session_timeout_s=config.session_timeout_s
+        config.zookeeper,
+        ROOT,
+        root="",
+        session_timeout_s=config.session_timeout_s,
+        tls=config.zookeeper_tls,
     )
     await tree.start(config.start_timeout_s)
     try:
