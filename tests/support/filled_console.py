@@ -14,12 +14,12 @@ from support.client import factory_of
 from support.console import PASSWORD, RunningConsole, running
 from support.protobuf import SHOP, order_class
 from support.waiting import WAIT_S, until
-from vq.console.clusters.kept_reports import KeptReport
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.clusters.history import store_minute
+from vq.console.clusters.kept import KeptReport
 from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED, LAG_BYTES, LAG_S, MESSAGES_IN
 from vq.console.database.database import Database
 from vq.coordination.groups.groups import UnknownGroup
