@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import baseline
+from bench.access import access
 from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.delays import delays
@@ -532,6 +533,7 @@ SCENARIOS: Final = (
         },
     ),
     Scenario("filters", "filters on the broker, by processor time", filters),
+    Scenario("access", "rules of access at the door of a broker, by processor time", access),
     Scenario("groups", "groups whose members change", groups, GROUP_TARGETS),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),

@@ -29,6 +29,7 @@ from vq.operations.base import changes, connect
 from vq.operations.brokers import draining
 from vq.operations.cluster import settings
 from vq.operations.operation import Awaited, rows_of
+from vq.operations.security import access
 from vq.operations.table import Operations
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -276,7 +277,7 @@ def api() -> str:
 
 #: Modules with errors of their own that reach an application.
 OTHER_ERRORS = (
-    *(archive_runs, changes, draining, settings, connect),
+    *(archive_runs, changes, draining, settings, access, connect),
     *(coordinator, groups, registry, slots, topics),
 )
 OTHER_ERRORS_PREFACE = """

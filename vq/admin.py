@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
     from vq.coordination.topics.topics import TopicExists
     from vq.coordination.tree.acls import identity_of
-    from vq.coordination.tree.coordinator import Grant, Rights
+    from vq.coordination.tree.coordinator import Grant, NodeRights
     from vq.coordination.tree.reading import TopicView
     from vq.coordination.tree.values.allocations import FailedMove
     from vq.coordination.tree.values.audit import UncleanElection
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         ArchiveRunUnknown,
         ArchiveTopicRun,
     )
-    from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+    from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
     from vq.operations.base.changes import ChangeUnknown, ResetUnknown, TreeUnknown
     from vq.operations.brokers.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.operations.brokers.brokers import BadPartition, Damage
@@ -140,6 +140,7 @@ if TYPE_CHECKING:
     from vq.operations.messages.writes import WriteAttempt, WrittenRange
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
+    from vq.operations.security.access import AccessUnknown
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
     from vq.operations.topics.emptying import GroupDrain, TopicDrain
@@ -156,6 +157,7 @@ if TYPE_CHECKING:
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
     from vq.operations.tree.securing import SecuredTree, WrongAcl
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
+    from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
 
 _HOMES = {
@@ -191,7 +193,7 @@ _HOMES = {
         "ArchiveRunUnknown",
         "ArchiveTopicRun",
     ),
-    "vq.operations.archives.archives": ("ArchivedBlock", "VerifiedArchive"),
+    "vq.operations.archives.archives": ("ArchivedBlock", "RestoredArchive", "VerifiedArchive"),
     "vq.operations.brokers.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
     "vq.operations.brokers.brokers": ("BadPartition", "Damage"),
     "vq.operations.cluster.bulk": (
@@ -323,11 +325,20 @@ _HOMES = {
     "vq.operations.messages.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups.groups": ("UnknownGroup",),
     "vq.coordination.tree.acls": ("identity_of",),
-    "vq.coordination.tree.coordinator": ("Grant", "Rights"),
+    "vq.coordination.tree.coordinator": ("Grant", "NodeRights"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
+    "vq.operations.security.access": ("AccessUnknown",),
+    "vq.security.rules": (
+        "AccessDecision",
+        "AccessRule",
+        "Need",
+        "Resource",
+        "Right",
+        "RuleEffect",
+    ),
     "vq.coordination.tree.values.consumers": ("CommittedOffset",),
     "vq.coordination.tree.values.identities": ("Identities",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
@@ -335,6 +346,9 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessDecision",
+    "AccessRule",
+    "AccessUnknown",
     "AllocatedGroup",
     "AllocatedMove",
     "AllocatedTopic",
@@ -431,8 +445,10 @@ __all__ = [
     "Move",
     "Moved",
     "MovedMeanwhile",
+    "Need",
     "NodeInfo",
     "NodeJobs",
+    "NodeRights",
     "OpenedTopic",
     "OwnerChange",
     "PartOfTransaction",
@@ -454,7 +470,10 @@ __all__ = [
     "Resending",
     "Reset",
     "ResetUnknown",
-    "Rights",
+    "Resource",
+    "RestoredArchive",
+    "Right",
+    "RuleEffect",
     "RunMove",
     "SearchGap",
     "SearchedPartition",

@@ -59,8 +59,11 @@ ADDRESSES: Mapping[str, Mapping[str, str]] = {
         "messages": f"{C}/topics/orders/messages",
         "messages-none": f"{C}/topics/empty/messages",
         "message": f"{C}/topics/orders/messages?limit=5",
+        "message-protobuf": f"{C}/topics/payments/messages?as=protobuf",
         "messages-found": f"{C}/topics/orders/messages?key=customer-1",
     },
+    "/c/{cluster}/descriptors": {"descriptors": f"{C}/descriptors?topic=payments"},
+    "/c/{cluster}/descriptors/{name}": {"descriptor-set": f"{C}/descriptors/payments"},
     "/c/{cluster}/topics/{topic}/send": {"send": f"{C}/topics/orders/send"},
     "/c/{cluster}/groups": {"groups": f"{C}/groups"},
     "/c/{cluster}/groups/{group}": {
@@ -113,6 +116,7 @@ NO_PAGE = {
 #: What is opened before the picture is taken.
 OPENED = {
     "message": ".message summary",
+    "message-protobuf": ".message summary",
     "letters": ".message summary",
 }
 #: Pages that differ most; the short form takes only these in the other variants.

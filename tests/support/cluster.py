@@ -25,6 +25,7 @@ from vq.store.disk.real_disk import RealDisk
 VQ = (sys.executable, "-m", "vq.cli.main")
 
 T = TypeVar("T")
+C = TypeVar("C", bound="ProcessCluster")
 
 
 class ForkedBroker(BrokerChild):
@@ -183,9 +184,13 @@ class ProcessCluster:
 
 
 @contextlib.contextmanager
-def process_cluster(directory: Path, zookeeper: str) -> Iterator[ProcessCluster]:
+def process_cluster(
+    directory: Path,
+    zookeeper: str,
+    kind: type[C] = ProcessCluster,  # type: ignore[assignment]
+) -> Iterator[C]:
     """Provide a cluster without brokers; stop what was added and delete its tree afterwards."""
-    cluster = ProcessCluster(directory, zookeeper)
+    cluster = kind(directory, zookeeper)
     try:
         yield cluster
     finally:

@@ -12,13 +12,14 @@ from typing import Any
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.console import PASSWORD, RunningConsole, running
+from support.protobuf import SHOP, order_class
 from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.clusters.history import store_minute
-from vq.console.clusters.kept_reports import KeptReport
+from vq.console.clusters.kept import KeptReport
 from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED, LAG_BYTES, LAG_S, MESSAGES_IN
 from vq.console.database.database import Database
 from vq.coordination.groups.groups import UnknownGroup
@@ -146,12 +147,14 @@ async def filled_console(
         await _send(factory)
         for count, seed in enumerate((6, 7), 1):  # two members, which stay
             other = await stack.enter_async_context(factory_of(cluster, seed=seed))
-            await stack.enter_async_context(_reading(other, "billing", "orders"))
-            await _shared_out(factory, "billing", count)
-        async with _reading(factory, "shipping", "orders"):
-            await _shared_out(factory, "shipping", 1)
+            await stack.enter_async_context(reading(other, "billing", "orders"))
+            await shared_out(factory, "billing", count)
+        async with reading(factory, "shipping", "orders"):
+            await shared_out(factory, "shipping", 1)
         await _send(factory)
         await _give_up(factory)
+        async with await factory.create_producer() as producer:
+            await producer.send(Message("payments", _payment(), key=8))
         console = await stack.enter_async_context(running(cluster, database))
         await database.run(_history)
         for number, (kind, report) in enumerate(REPORTS.items(), 1):
@@ -178,12 +181,20 @@ async def _send(factory: aio.MessageFactory) -> None:
         await producer.send(Message("orders", b"later", key="customer-1", delay_s=3600.0))
         xid = producer.xid(1, f"order-{time.time_ns()}", "web")
         await producer.tpc_begin(xid)
-        await producer.send(Message("payments", b"\x08\x96\x01\x12\x03EUR", key=7))
+        await producer.send(Message("payments", _payment(), key=7))
         await producer.tpc_prepare()
 
 
+def _payment() -> bytes:
+    order = order_class()(number=7, state=1, notes={"by": "card"})
+    order.lines.add(article="book", count=2)
+    order.sent.GetCurrentTime()
+    newer = b"\xa2\x01\x05extra"  # a field that the descriptor set does not know
+    return bytes(order.SerializeToString()) + newer
+
+
 @asynccontextmanager
-async def _reading(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
+async def reading(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
     config = ConsumerConfig(group=group, max_wait_s=0.2)
     async with await factory.create_consumer(config) as consumer:
 
@@ -199,7 +210,7 @@ async def _reading(factory: aio.MessageFactory, group: str, topic: str) -> Async
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _shared_out(factory: aio.MessageFactory, group: str, members: int) -> None:
+async def shared_out(factory: aio.MessageFactory, group: str, members: int) -> None:
     """Return once so many members have all partitions between them."""
 
     async def owners() -> set[str | None]:
@@ -270,3 +281,8 @@ async def _act(console: RunningConsole) -> None:
     await browser.post("/c/test/allocation/plan", {"how": "advise"})
     await browser.post("/c/test/dead-letters/desk/resend", {"rate": "100"})
     await browser.post("/c/test/archive/act", {"act": "run"})
+    acts = "/c/test/descriptors/act"
+    upload = {"csrf": browser.csrf, "act": "upload", "name": "payments"}
+    await browser.http.post(acts, data=upload, files={"file": ("payments.desc", SHOP)})
+    kind = {"topic": "payments", "descriptors": "payments", "type": "shop.Order"}
+    await browser.post(acts, {"act": "choose", **kind})

@@ -86,6 +86,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "gateway",
         "Serve the cluster over HTTP, for programs without a client of vq.",
     ),
+    "acl": Entry(
+        "vq.cli.security.acl",
+        "acl",
+        "Add, remove, list and test the rules that say who may do what at the brokers.",
+    ),
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",

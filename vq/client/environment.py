@@ -7,6 +7,8 @@ The only place below the entry points that reads the environment
 import os
 from pathlib import Path
 
+from vq.security.tls import Tls
+
 
 def zookeeper() -> str:
     """Return where ZooKeeper is if the application does not say it."""
@@ -21,6 +23,35 @@ def zookeeper_auth() -> str:
 def cluster() -> str:
     """Return the name of the cluster if the application does not say it."""
     return os.environ.get("VQ_CLUSTER", "default")
+
+
+def user() -> str:
+    """Return who this is to brokers if the application does not say it; "": anonymous."""
+    return os.environ.get("VQ_USER", "")
+
+
+def password() -> str:
+    """Return the password of the user if the application does not say it."""
+    return os.environ.get("VQ_PASSWORD", "")
+
+
+def tls() -> Tls | None:
+    """Return the files of TLS to brokers if the application does not say them; None: plain TCP."""
+    return _tls("VQ_TLS")
+
+
+def zookeeper_tls() -> Tls | None:
+    """Return those of TLS to ZooKeeper; None: plain TCP."""
+    return _tls("VQ_ZOOKEEPER_TLS")
+
+
+def _tls(prefix: str) -> Tls | None:
+    ca, certificate, key = (
+        os.environ.get(f"{prefix}_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
+    )
+    if ca is None and certificate is None and key is None:
+        return None
+    return Tls(ca=ca, certificate=certificate, key=key)
 
 
 def offsets_directory() -> str:

@@ -177,9 +177,13 @@ class ConsoleApp:
         try:
             if request.method not in SAFE_METHODS:
                 if visitor is None:
-                    context.form = await _form(request, self._strangers, _STRANGERS_BODY_MAX)
+                    context.form, context.files = await _form(
+                        request, self._strangers, _STRANGERS_BODY_MAX
+                    )
                 else:
-                    context.form = await _form(request, self._bodies, page.body_bytes_max)
+                    context.form, context.files = await _form(
+                        request, self._bodies, page.body_bytes_max
+                    )
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -340,8 +344,10 @@ def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def _form(request: Request, bodies: Bodies, bytes_max: int) -> Mapping[str, str]:
-    """Return what a form has sent.
+async def _form(
+    request: Request, bodies: Bodies, bytes_max: int
+) -> tuple[Mapping[str, str], Mapping[str, bytes]]:
+    """Return what a form has sent, files as text among it, and its files as they are.
 
     Raises:
         VqError: It is too large, too slow, or no form.
@@ -349,7 +355,7 @@ async def _form(request: Request, bodies: Bodies, bytes_max: int) -> Mapping[str
     async with bodies.of(request, bytes_max) as body:
         kind = request.headers.get("content-type", "").partition(";")[0]
         if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-            return {}
+            return {}, {}
         read = Request(request.scope, _once(body, request.receive))
         try:
             async with read.form(
@@ -361,17 +367,20 @@ async def _form(request: Request, bodies: Bodies, bytes_max: int) -> Mapping[str
             raise InvalidArgument(f"the form cannot be read: {why}") from error
 
 
-async def _fields(items: Iterable[tuple[str, UploadFile | str]]) -> dict[str, str]:
+async def _fields(
+    items: Iterable[tuple[str, UploadFile | str]],
+) -> tuple[dict[str, str], dict[str, bytes]]:
     found: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     for name, value in items:
         if isinstance(value, UploadFile):
-            data = await value.read()
-            found[name] = data.decode("utf-8", "replace")
+            files[name] = await value.read()
+            found[name] = files[name].decode("utf-8", "replace")
         elif name in found:
             found[name] += f"\n{value}"
         else:
             found[name] = value
-    return found
+    return found, files
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:

@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 from vq.client.config import MessageFactoryConfig
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
+from vq.model import choice_of
 from vq.remoting.ports import is_loopback
+from vq.security.tls import ClientCertificates, Tls, check_asked
 from vq.shown import shown
 
 PORT: Final = 8120
@@ -62,6 +64,10 @@ class ConsoleConfig:
         clusters: How to reach each cluster that is shown, by the name it has in the console.
         host, port: Where to listen; port 0 takes a free one.
         database: URL for SQLAlchemy of what the console remembers.
+        https: Files of TLS (``https_certificate``, ``https_key``); None: plain HTTP. Its ``ca`` is
+            for certificates of browsers.
+        https_client_certificates: ``none``, ``optional`` or ``required``: whether browsers must
+            show a certificate that an authority of ``https_ca`` has signed.
         public_url: What browsers call the console if a proxy is between; "": what they ask for.
         trusted_proxies: Addresses and networks of proxies that are believed when they say for whom
             they ask, and over what (``X-Forwarded-For``, ``X-Forwarded-Proto``). Empty: with a
@@ -78,6 +84,8 @@ class ConsoleConfig:
     host: str = "127.0.0.1"
     port: int = PORT
     database: str = f"sqlite:///{DATABASE_FILE}"
+    https: Tls | None = None
+    https_client_certificates: ClientCertificates = ClientCertificates.NONE
     public_url: str = ""
     trusted_proxies: tuple[str, ...] = ()
     open: bool = False
@@ -86,7 +94,16 @@ class ConsoleConfig:
     probe: bool = False
     oidc: OidcConfig | None = None
 
+    @property
+    def secure(self) -> bool:
+        """Whether browsers reach the console over TLS only."""
+        return self.https is not None or self.public_url.lower().startswith("https:")
+
     def __post_init__(self) -> None:
+        name = "https_client_certificates"
+        asked = choice_of(ClientCertificates, name, self.https_client_certificates)
+        object.__setattr__(self, name, asked)
+        check_asked(name, asked, self.https)
         for name in self.clusters:
             if not is_valid_name(name):
                 raise InvalidArgument(

@@ -35,6 +35,7 @@ from vq.operations.messages import (
 from vq.operations.operation import Effect, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
+from vq.operations.security import access
 from vq.operations.topics import closing, deletion, emptying, topics, verification
 from vq.operations.tree import checking, copying, securing
 from vq.security.rules import Resource, Right
@@ -180,6 +181,9 @@ class Operations:
     restore_archive = row(
         archives.restore_archive, ACT, MANAGE, TOPIC, "archive restore", of="block"
     )
+    restore_archives = row(
+        archives.restore_archives, ACT, MANAGE, TOPIC, "archive restore", of="blocks"
+    )
     archive_history = row(archive_runs.archive_history, ASK, DESCRIBE, CLUSTER, "archive history")
 
     # Brokers and the cluster
@@ -212,6 +216,10 @@ class Operations:
         definitions.plan_import_definitions, PLAN, DESCRIBE, CLUSTER, "cluster import"
     )
     import_definitions = row(definitions.import_definitions, ACT, MANAGE, CLUSTER, "cluster import")
+    list_access_rules = row(access.list_access_rules, ASK, DESCRIBE, CLUSTER, "acl list")
+    add_access_rules = row(access.add_access_rules, ACT, MANAGE, CLUSTER, "acl add")
+    remove_access_rules = row(access.remove_access_rules, ACT, MANAGE, CLUSTER, "acl remove")
+    decide_access = row(access.decide_access, ASK, DESCRIBE, CLUSTER, "acl test")
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
     repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")

@@ -147,7 +147,7 @@ async def test_a_file_of_more_than_a_megabyte_is_taken_and_one_beyond_the_bound_
         assert answer.status_code == 303, answer.text[-500:]
     form = {"csrf": browser.csrf, "document": "x" * 40_000_000}
     answer = await browser.http.post("/c/test/definitions", data=form)
-    assert answer.status_code == 400
+    assert answer.status_code == 413
     assert "at most" in answer.text
 
 

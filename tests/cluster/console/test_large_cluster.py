@@ -40,6 +40,7 @@ NOT_COUNTED = {
     "/c/{cluster}/events": "never ends",
     "/c/{cluster}/allocation/plans/{number}": "there is no plan",
     "/c/{cluster}/allocation/plans/{number}/file": "there is no plan",
+    "/c/{cluster}/archive/restore": "without a topic it says so",
     "/c/{cluster}/audit/{number}": "there is no entry",
     "/c/{cluster}/definitions/file": "has what defines the whole cluster",
     "/c/{cluster}/definitions/plans/{number}": "there is no plan",
@@ -47,6 +48,8 @@ NOT_COUNTED = {
     "/c/{cluster}/transactions/{number}": "there is no transaction",
     "/c/{cluster}/topics/{topic}/messages": "brokers of the tree hold no messages",
     "/c/{cluster}/topics/{topic}/content": "brokers of the tree hold no messages",
+    "/c/{cluster}/descriptors": "of the console's database",
+    "/c/{cluster}/descriptors/{name}": "of the console's database",
     "/c/{cluster}/series": "of the console's database",
     "/c/{cluster}/brokers/{group}/remove": "looks for what the group holds, in all topics",
 }

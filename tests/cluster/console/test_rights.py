@@ -16,6 +16,7 @@ from vq.console.pages.table import PAGES
 from vq.errors import InvalidArgument
 from vq.operations.operation import Effect
 from vq.security.rules import Right
+from vq.security.tls import Tls
 
 
 @pytest.fixture
@@ -161,6 +162,20 @@ async def test_behind_a_proxy_the_public_url_counts(cluster: MemoryCluster, data
         theirs = {"origin": "https://other.example.org", **host}
         answer = await browser.post("/c/test/topics/t/act", {"act": "open"}, **theirs)
         assert answer.status_code == 403
+
+
+async def test_with_https_of_its_own_pages_of_https_are_its_own(
+    cluster: MemoryCluster, database
+) -> None:
+    https = Tls(certificate="console.pem")
+    async with running(cluster, database, open=True, https=https) as made:
+        browser = made.browser()
+        first = await browser.get("/c/test/topics/t")
+        assert "strict-transport-security" in first.headers
+        for scheme, status in (("https", 303), ("http", 403)):
+            ours = {"origin": f"{scheme}://127.0.0.1:8120"}
+            answer = await browser.post("/c/test/topics/t/act", {"act": "close"}, **ours)
+            assert answer.status_code == status
 
 
 async def test_without_accounts_everybody_on_this_machine_looks(

@@ -20,10 +20,10 @@ from vq.coordination.tree.coordinator import (
     Grant,
     Node,
     NodeExists,
+    NodeRights,
     NoNode,
     NotAllowed,
     NotEmpty,
-    Rights,
     Set,
 )
 from vq.errors import CoordinationError, InvalidArgument
@@ -135,7 +135,7 @@ async def test_the_acl_of_a_node_is_its_own(ensemble: Ensemble) -> None:
     client = await ensemble.client()
     await client.create("a/b", parents=True)
     assert await client.acl("a") == OPEN
-    grants = frozenset({Grant("world", "anyone", Rights.ALL & ~Rights.WRITE)})
+    grants = frozenset({Grant("world", "anyone", NodeRights.ALL & ~NodeRights.WRITE)})
     await client.set_acl("a", grants)
     assert await client.acl("a") == grants
     assert await client.acl("a/b") == OPEN

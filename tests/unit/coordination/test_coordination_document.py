@@ -28,6 +28,7 @@ from vq.coordination.topics.topics import STEP_PARTITIONS, create_topic
 from vq.coordination.tree import paths
 from vq.coordination.tree.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
@@ -71,6 +72,7 @@ VALUES: dict[str, type[Value]] = {
     "decisions/3/9f0c2a6b1d3e4f50": Decision,
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
+    "security/acls": AccessList,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000

@@ -7,6 +7,7 @@ and is not here. The entry point reads flags, environment and files.
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from vq import limits
@@ -20,7 +21,9 @@ from vq.model import (
     check_host,
     check_name,
     check_pool,
+    choice_of,
 )
+from vq.security.tls import ClientCertificates, Tls, check_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,22 @@ class ConnectionLimits:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+
+
+class Authorization(StrEnum):
+    """What a broker does about the rules of access (``vq.security.rules``)."""
+
+    OFF = "off"  # everybody may do everything that users do
+    PERMISSIVE = "permissive"  # the same, and what they would refuse is logged and counted
+    ENFORCED = "enforced"
+
+
+class AuthenticationMode(StrEnum):
+    """Whether clients show a broker who they are."""
+
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +165,21 @@ class BrokerConfig:
         grace_interval_s: How often the time of deleted topics is counted, and those are removed
             whose time is up.
         trash_keep_s: How long data of a topic that was removed lie in the trash, >= 0.
+        tls: The files of TLS (``tls_certificate``, ``tls_key``, ``tls_ca``), for clients, other
+            nodes and metrics: the broker serves nothing without TLS then. None: plain TCP. Other
+            nodes of its cluster are reached with the same files, so all have them, or none.
+        tls_client_certificates: ``none``, ``optional`` or ``required``: whether clients and other
+            nodes must show a certificate that an authority of ``tls_ca`` has signed.
+        zookeeper_tls: The files of TLS to ZooKeeper; None: plain TCP.
+        metrics_client_certificates: The same for those that read metrics and health.
+        authorization: Whether the rules of access decide what users may do.
+        super_users: Users who may do everything, whatever the rules say.
+        rules_age_max_s: When the rules were read so long ago and cannot be read again, everything
+            is refused that they would decide.
         connections: Bounds of connections.
+        authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
+            they are, others are anonymous. ``required``: every client has a user. Nodes and
+            operators' commands prove that they know the cluster's secret in any case.
     """
 
     data: Path | tuple[Path, ...]
@@ -191,7 +224,15 @@ class BrokerConfig:
     archive_at: str = "02:00"
     grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
+    tls: Tls | None = None
+    zookeeper_tls: Tls | None = None
+    tls_client_certificates: ClientCertificates = ClientCertificates.NONE
+    metrics_client_certificates: ClientCertificates = ClientCertificates.NONE
+    authorization: Authorization = Authorization.OFF
+    super_users: tuple[str, ...] = ()
+    rules_age_max_s: float = 300.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    authentication: AuthenticationMode = AuthenticationMode.OFF
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -209,10 +250,18 @@ class BrokerConfig:
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)
+        for name in ("tls_client_certificates", "metrics_client_certificates"):
+            asked = choice_of(ClientCertificates, name, getattr(self, name))
+            object.__setattr__(self, name, asked)
+            check_asked(name, asked, self.tls)
         check_archive_places(self.archive_places)
         if self.rack:
             check_name("rack", self.rack)
         DailyTime.parse(self.archive_at)
+        for user in self.super_users:
+            check_name("super_users", user)
+        mode = choice_of(AuthenticationMode, "authentication", self.authentication)
+        object.__setattr__(self, "authentication", mode)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:
@@ -253,6 +302,7 @@ class BrokerConfig:
             "scrub_interval_s",
             "retention_interval_s",
             "grace_interval_s",
+            "rules_age_max_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

@@ -3,13 +3,21 @@
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from vq.cli.base.console import missing_package
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, maybe, record, shows, some
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    https_options,
+    yes_option,
+)
 from vq.cli.base.settings import build
 from vq.devtools import processes
 from vq.errors import InvalidArgument, VqError
@@ -86,6 +94,7 @@ _database = click.option(
 )
 @click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
 @shows(record(console=TEXT))
+@https_options
 @command_options
 @click.pass_context
 def console(
@@ -100,6 +109,10 @@ def console(
     probe: bool | None,
     others: Sequence[str],
     die_with: int | None,
+    https_certificate: Path | None,
+    https_key: Path | None,
+    https_ca: Path | None,
+    https_client_certificates: str | None,
 ) -> None:
     """Serve the web console; make and change its accounts and tokens.
 
@@ -124,6 +137,10 @@ def console(
         trusted_proxies=trusted_proxies or None,
         open=is_open or None,
         probe=probe,
+        https_certificate=https_certificate,
+        https_key=https_key,
+        https_ca=https_ca,
+        https_client_certificates=https_client_certificates,
     )
 
     def started(address: str) -> None:

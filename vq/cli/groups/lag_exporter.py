@@ -7,11 +7,18 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import click
 from prometheus_client.metrics_core import Metric
 
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    https_options,
+)
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address, check_host
@@ -24,7 +31,9 @@ from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import Network, TcpNetwork
+from vq.security.tls import ClientCertificates, Tls, TlsContexts, check_asked
 from vq.shown import shown_raised
 
 logger = get_logger(__name__)
@@ -160,9 +169,19 @@ class LagExporter:
     is_flag=True,
     help="Send a message a second to each broker group, and read it back.",
 )
+@https_options
 @command_options
 def lag_exporter(
-    invocation: Invocation, host: str, port: int, interval: float, no_count: bool, probe: bool
+    invocation: Invocation,
+    host: str,
+    port: int,
+    interval: float,
+    no_count: bool,
+    probe: bool,
+    https_certificate: Path | None,
+    https_key: Path | None,
+    https_ca: Path | None,
+    https_client_certificates: str | None,
 ) -> None:
     """Serve the lag of all consumer groups as metrics for Prometheus.
 
@@ -174,6 +193,12 @@ def lag_exporter(
     """
     check_host(host)
     config = invocation.client_config()
+    asked = ClientCertificates(https_client_certificates or "none")
+    tls = contexts = None
+    if https_certificate or https_key or https_ca:
+        tls = Tls(ca=https_ca, certificate=https_certificate, key=https_key)
+        contexts = TlsContexts(tls, client_certificates=asked, serves=True)
+    check_asked("https_client_certificates", asked, tls)
 
     async def work() -> None:
         stop = asyncio.Event()
@@ -190,12 +215,18 @@ def lag_exporter(
                 cluster=config.cluster,
                 probe=probing,
             )
-            address = await exporter.serve(TcpNetwork(), Address(host, port))
-            invocation.output.remark(f"serving http://{address}/metrics")
+            network = TcpNetwork(server_ssl=None if contexts is None else contexts.server)
+            address = await exporter.serve(network, Address(host, port))
+            scheme = "http" if contexts is None else "https"
+            invocation.output.remark(f"serving {scheme}://{address}/metrics")
             tasks = {
                 asyncio.ensure_future(exporter.run()),
                 asyncio.ensure_future(stop.wait()),
             }
+            if contexts is not None:
+                files = TlsFiles(contexts)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, files.look_soon)
+                tasks.add(asyncio.ensure_future(files.run()))
             if probing is not None:
                 tasks.add(asyncio.ensure_future(probing.run()))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

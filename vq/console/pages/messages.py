@@ -1,11 +1,13 @@
 """Messages of a topic: browsed, found, decoded; one is sent."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from vq.console.acts.contents import Format, decoded
+from vq.console.acts.descriptors import message_types
 from vq.console.acts.masking import is_masked
 from vq.console.acts.messages import BrowsedMessages, Start
 from vq.console.pages.explain import why
@@ -14,6 +16,8 @@ from vq.console.web.context import PageContext
 from vq.console.web.forms import KEY_KINDS, Field, key_of, number_of, text_of, whole_of
 from vq.console.web.languages import N_
 from vq.console.web.statuses import status_of
+from vq.decoding.contents import Decoded, Format, decoded
+from vq.decoding.descriptors import MessageType
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused
 from vq.model import Message
 from vq.shown import shown
@@ -66,16 +70,22 @@ async def MESSAGES(context: PageContext) -> Response:
         problem = str(error)
     hidden = await context.console.door.masks(context.site.name)
     masked = topic in hidden
+    types = await message_types_of(context, [topic])
+    kind = types.get(topic)
     one = next(iter(following)) if len(following) == 1 else None
     return context.page(
         "messages.html",
         400 if problem else 200,
         topic=topic,
         problem=problem,
-        messages=[
-            (each, None if is_masked(each, hidden) else decoded(each.content, Format(as_format)))
-            for each in messages
-        ],
+        messages=await asyncio.to_thread(
+            lambda: [
+                (each, None if is_masked(each, hidden) else _told(each.content, as_format, kind))
+                for each in messages
+            ]
+        ),
+        message_type=kind.name if isinstance(kind, MessageType) else "",
+        untyped=kind if isinstance(kind, str) else "",
         masked=masked,
         remarks=remarks,
         finds=finds,
@@ -90,6 +100,19 @@ async def MESSAGES(context: PageContext) -> Response:
         ),
         command=f"vq consume {topic} --max 10 …" if not finds else f"vq message find {topic} …",
     )
+
+
+async def message_types_of(
+    context: PageContext, topics: Sequence[str]
+) -> Mapping[str, MessageType | str]:
+    """Return the types of topics that have one; see ``message_types``."""
+    return await context.console.database.run(
+        lambda connection: message_types(connection, context.site.name, topics)
+    )
+
+
+def _told(content: bytes, as_format: str, kind: MessageType | str | None) -> Decoded:
+    return decoded(content, Format(as_format), kind if isinstance(kind, MessageType) else None)
 
 
 async def _browse(context: PageContext, topic: str) -> BrowsedMessages:

@@ -68,7 +68,8 @@ class PageContext:
         visitor: Who asks.
         language: In which the answer is.
         nonce: By which the browser knows what is the console's own.
-        form: What was sent.
+        form: What was sent; files as text.
+        files: Files that were sent, as they are.
         site_or_none: The cluster that the address names.
         needs_account: Nobody can log in yet, and the console is not for this machine only.
     """
@@ -79,6 +80,7 @@ class PageContext:
     language: str
     nonce: str
     form: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
     site_or_none: Site | None = None
     needs_account: bool = False
 

@@ -66,7 +66,7 @@ class ConsoleGate:
     @property
     def secure(self) -> bool:
         """Whether browsers reach the console over TLS only."""
-        return self._public is not None and self._public[0] == "https"
+        return self._config.secure
 
     def visitor(
         self, request: Request, session: BrowserSession | None, *, has_accounts: bool

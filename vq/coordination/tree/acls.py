@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vq.coordination.tree.coordinator import OPEN, Acl, Grant, Rights
+from vq.coordination.tree.coordinator import OPEN, Acl, Grant, NodeRights
 from vq.coordination.tree.paths import CONSUMERS, DECISIONS, SECURITY, SLOT_MARKS, SLOTS
 from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
@@ -27,14 +27,14 @@ __all__ = ["PARENTS_OF_CLIENTS", "acl_of", "checked_auth", "identity_of"]
 #: The parent of what writers of repeatable writes keep; see ``vq.coordination.leases.writes``.
 _WRITES: Final = "writes"
 _PASSWORD_CHARS: Final = range(16, 257)
-_EDIT: Final = Rights.READ | Rights.WRITE | Rights.CREATE | Rights.DELETE
+_EDIT: Final = NodeRights.READ | NodeRights.WRITE | NodeRights.CREATE | NodeRights.DELETE
 #: What clients may do at a node and below it, by the first parts of its path; the longest one
 #: counts.
-_CLIENTS: Final[Mapping[tuple[str, ...], tuple[Rights, Rights]]] = {
-    (): (Rights.READ, Rights.READ),
-    (SECURITY,): (Rights.NONE, Rights.NONE),
-    (SECURITY, "identities"): (Rights.READ, Rights.NONE),
-    (CONSUMERS,): (Rights.READ | Rights.CREATE, _EDIT),
+_CLIENTS: Final[Mapping[tuple[str, ...], tuple[NodeRights, NodeRights]]] = {
+    (): (NodeRights.READ, NodeRights.READ),
+    (SECURITY,): (NodeRights.NONE, NodeRights.NONE),
+    (SECURITY, "identities"): (NodeRights.READ, NodeRights.NONE),
+    (CONSUMERS,): (NodeRights.READ | NodeRights.CREATE, _EDIT),
     (SLOTS,): (_EDIT, _EDIT),
     (SLOT_MARKS,): (_EDIT, _EDIT),
     (DECISIONS,): (_EDIT, _EDIT),
@@ -49,20 +49,20 @@ def acl_of(path: str, identities: Identities | None) -> Acl:
     if identities is None:
         return OPEN
     parts = tuple(path.split("/")) if path else ()
-    grants = [Grant("digest", each, Rights.ALL) for each in identities.operators]
+    grants = [Grant("digest", each, NodeRights.ALL) for each in identities.operators]
     grants += [Grant("digest", each, _EDIT) for each in identities.brokers]
     rights = _of_clients(parts)
     group = parts[1] if len(parts) > 1 and parts[0] == CONSUMERS else None
     for digest, groups in identities.clients.items():
         theirs = rights
         if group is not None and not _covers(groups, group):
-            theirs = rights & Rights.READ
+            theirs = rights & NodeRights.READ
         if theirs:
             grants.append(Grant("digest", digest, theirs))
     return frozenset(grants)
 
 
-def _of_clients(parts: tuple[str, ...]) -> Rights:
+def _of_clients(parts: tuple[str, ...]) -> NodeRights:
     longest = max((each for each in _CLIENTS if parts[: len(each)] == each), key=len)
     at, below = _CLIENTS[longest]
     return at if len(parts) == len(longest) else below

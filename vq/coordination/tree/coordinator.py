@@ -206,7 +206,7 @@ class SessionExpired(CoordinationError):
     hint = _UNREACHABLE_HINT
 
 
-class Rights(enum.IntFlag):
+class NodeRights(enum.IntFlag):
     """The rights that ZooKeeper knows, with its numbers."""
 
     NONE = 0
@@ -225,7 +225,7 @@ class Rights(enum.IntFlag):
 
 
 class Grant(NamedTuple):
-    """Rights of one identity on one node.
+    """NodeRights of one identity on one node.
 
     Attributes:
         scheme: ``digest``, or ``world`` for anybody.
@@ -235,12 +235,12 @@ class Grant(NamedTuple):
 
     scheme: str
     id: str
-    rights: Rights
+    rights: NodeRights
 
 
 Acl = frozenset[Grant]
 #: Of a node that anybody may do anything with.
-OPEN: Final[Acl] = frozenset({Grant("world", "anyone", Rights.ALL)})
+OPEN: Final[Acl] = frozenset({Grant("world", "anyone", NodeRights.ALL)})
 
 #: What was read of a node: None for a missing one, an error for one that may not be read.
 Read = Node | NotAllowed | None

@@ -18,11 +18,11 @@ from vq.coordination.tree.coordinator import (
     EventKind,
     Node,
     NodeExists,
+    NodeRights,
     NoNode,
     NotAllowed,
     NotEmpty,
     Operation,
-    Rights,
     Set,
     Stat,
     WatchEvent,
@@ -206,7 +206,7 @@ class ZnodeTree:
 
     def _readable(self, path: str) -> _Znode:
         node = self._node(path)
-        if not any(each.rights & Rights.READ for each in node.acl if each.scheme == "world"):
+        if not any(each.rights & NodeRights.READ for each in node.acl if each.scheme == "world"):
             raise NotAllowed(path)
         return node
 

@@ -41,11 +41,11 @@ from vq.coordination.tree.coordinator import (
     Listing,
     Node,
     NodeExists,
+    NodeRights,
     NoNode,
     NotAllowed,
     Operation,
     Read,
-    Rights,
     SessionExpired,
     SessionState,
     Set,
@@ -79,6 +79,7 @@ from vq.coordination.tree.values.identities import Identities
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_name
+from vq.security.tls import Tls, TlsContexts
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
@@ -120,6 +121,8 @@ class ZooKeeperCoordinator(SessionBase):
         auth: ``name:password`` by which ZooKeeper knows this client; "": it is nobody. See
             ``acls``.
         clock: For leases.
+        tls: The files of TLS to the servers; None: plain TCP. The certificate of each server must
+            have the name or address in ``hosts``.
 
     Attributes:
         hosts: The servers.
@@ -135,8 +138,10 @@ class ZooKeeperCoordinator(SessionBase):
         root: str = ROOT,
         auth: str = "",
         clock: Clock | None = None,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)
+        self._contexts = None if tls is None else TlsContexts(tls)
         self.hosts = checked_servers(hosts)
         self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
         self._asked_timeout_s = session_timeout_s
@@ -175,7 +180,7 @@ class ZooKeeperCoordinator(SessionBase):
                 await self._begin(timeout_s)
         except (CoordinationError, TimeoutError) as error:
             await self.close()
-            why = str(error) or await why_no_session(self.hosts)
+            why = str(error) or await why_no_session(self.hosts, self._contexts)
             remedy = "check the address and that it runs: `vq doctor`"
             raise CoordinationError(
                 f"no session with ZooKeeper at {self.hosts} within {timeout_s:g} s: {why}; "
@@ -248,7 +253,11 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _new_client(self) -> KazooClient:
         server_count = self.hosts.count(",") + 1
-        handler = Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
+        contexts = self._contexts
+        handler = Handler(
+            max(0.2, self._asked_timeout_s / (2 * server_count)),
+            None if contexts is None else contexts.client,
+        )
         # A session must reconnect within one time-out, so pauses must be much shorter than that.
         pause_s = min(1.0, self._asked_timeout_s / 10)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
@@ -259,6 +268,10 @@ class ZooKeeperCoordinator(SessionBase):
             connection_retry=retry,
             logger=_kazoo_logger,
             auth_data=[("digest", self._auth)] if self._auth else None,
+            # The handler makes the connections; a kazoo that does not ask it checks names, too.
+            use_ssl=contexts is not None,
+            verify_certs=True,
+            check_hostname=True,
         )
         mind_connecting(client, self._asked_timeout_s, self._negotiated_s)
         client.add_listener(lambda state: self._on_kazoo_state(client, state))
@@ -371,7 +384,9 @@ class ZooKeeperCoordinator(SessionBase):
         """See ``Coordinator.acl``."""
         full = self.full_path(path)
         found, _ = await self._call(lambda client: client.get_acls_async(full), path)
-        return frozenset(Grant(each.id.scheme, each.id.id, Rights(each.perms)) for each in found)
+        return frozenset(
+            Grant(each.id.scheme, each.id.id, NodeRights(each.perms)) for each in found
+        )
 
     async def set_acl(self, path: str, acl: Acl) -> None:
         """See ``Coordinator.set_acl``."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.coordination.leases.writes import WriteTask, WriteTopic
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.allocations import (
     AllocationCancel,
     AllocationOrder,
@@ -78,6 +79,7 @@ KINDS: Final = (
     NodeKind("security"),
     NodeKind("security/secret", ClusterSecret, is_secret=True),
     NodeKind("security/identities", Identities),
+    NodeKind("security/acls", AccessList),
     NodeKind("brokers"),
     NodeKind("brokers/<group>", BrokerGroup, may_be_empty=True),
     NodeKind("brokers/<group>/state", GroupState),

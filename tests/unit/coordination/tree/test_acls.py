@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vq.coordination.tree.acls import acl_of, checked_auth, identity_of
-from vq.coordination.tree.coordinator import OPEN, Grant, Rights
+from vq.coordination.tree.coordinator import OPEN, Grant, NodeRights
 from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
 from vq.operations.tree.layout import KINDS
@@ -62,7 +62,7 @@ def test_every_node_is_closed_to_strangers_and_open_to_operators(path: str) -> N
 
 def test_without_identities_anybody_may_do_anything() -> None:
     """As a new tree is."""
-    assert acl_of("topics/orders", None) == OPEN == {Grant("world", "anyone", Rights.ALL)}
+    assert acl_of("topics/orders", None) == OPEN == {Grant("world", "anyone", NodeRights.ALL)}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
-"""What the bytes of a message say: JSON, Hessian, text, or hex. Decisions; builds no object."""
+"""What the bytes of a message say: JSON, protobuf, Hessian, text, or hex. Decisions."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
+from vq.decoding.descriptors import MessageType
 from vq.errors import ProtocolError
 from vq.hessian import plain
 
@@ -16,12 +19,13 @@ _HEX_BYTES_MAX: Final = 4 * 1024
 
 
 class Format(StrEnum):
-    """How bytes are read; ``AUTO``: the first that fits."""
+    """How bytes are read; ``AUTO``: the first that fits, protobuf only if there is a type."""
 
     AUTO = "auto"
     JSON = "json"
     TEXT = "text"
     HESSIAN = "hessian"
+    PROTOBUF = "protobuf"
     HEX = "hex"
 
 
@@ -42,26 +46,31 @@ class Decoded:
     problem: str = ""
 
 
-def decoded(data: bytes, wanted: Format = Format.AUTO) -> Decoded:
-    """Return bytes as text; what cannot be read as it is asked for is shown as hex, with why."""
+def decoded(
+    data: bytes, wanted: Format = Format.AUTO, message_type: MessageType | None = None
+) -> Decoded:
+    """Return bytes as text; what cannot be read as it is asked for is shown as hex, with why.
+
+    Args:
+        data: The content of a message.
+        wanted: How to read it.
+        message_type: Its type, if it is protobuf.
+    """
     if wanted is Format.AUTO:
-        return _json(data) or _text(data) or _hessian(data) or _hex(data)
-    found: Decoded | None
-    problem = ""
+        typed = None if message_type is None else _protobuf(data, message_type)
+        return typed or _json(data) or _text(data) or _hessian(data) or _hex(data)
+    readers: Mapping[Format, Callable[[bytes], Decoded]] = {
+        Format.JSON: _json_or_raise,
+        Format.TEXT: _text_or_raise,
+        Format.HESSIAN: _hessian_or_raise,
+        Format.PROTOBUF: partial(_protobuf_or_raise, message_type=message_type),
+        Format.HEX: _hex,
+    }
     try:
-        found = {
-            Format.JSON: _json_or_raise,
-            Format.TEXT: _text_or_raise,
-            Format.HESSIAN: _hessian_or_raise,
-            Format.HEX: _hex,
-        }[wanted](data)
+        return readers[wanted](data)
     except (ValueError, RecursionError, ProtocolError) as error:
-        problem = str(error) or type(error).__name__
-        found = None
-    if found is None:
         shown = _hex(data)
-        return Decoded(Format.HEX, shown.text, shown.cut, problem)
-    return found
+        return Decoded(Format.HEX, shown.text, shown.cut, str(error) or type(error).__name__)
 
 
 def _json(data: bytes) -> Decoded | None:
@@ -98,6 +107,22 @@ def _text_or_raise(data: bytes) -> Decoded:
     if any(ord(each) < 32 and each not in "\t\n\r" for each in text):
         raise ValueError("there are control characters")
     return Decoded(Format.TEXT, text, cut)
+
+
+def _protobuf(data: bytes, message_type: MessageType) -> Decoded | None:
+    try:
+        return _protobuf_or_raise(data, message_type)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _protobuf_or_raise(data: bytes, message_type: MessageType | None) -> Decoded:
+    if message_type is None:
+        raise ValueError("the type of the messages of this topic is not known")
+    if len(data) > SHOWN_BYTES_MAX:
+        raise ValueError(f"{len(data)} bytes are too many to lay out; at most {SHOWN_BYTES_MAX}")
+    value, cut = message_type.read(data)
+    return Decoded(Format.PROTOBUF, json.dumps(value, indent=2, ensure_ascii=False), cut)
 
 
 def _hessian(data: bytes) -> Decoded | None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.console.acts.contents import SHOWN_BYTES_MAX, Format, decoded
+from vq.decoding.contents import SHOWN_BYTES_MAX, Format, decoded
 from vq.hessian.encoding import encode
 
 
