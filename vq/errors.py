@@ -249,6 +249,16 @@ class AuthenticationFailed(Refused):
     hint = "check the user and the secret"
 
 
+class NotAuthenticated(AuthenticationFailed):
+    """The broker does not know who the client is, or the client does not know the broker."""
+
+    status = 51
+    hint = (
+        "give a user and its password: `MessageFactoryConfig(user=, password=)`, `VQ_USER` and "
+        "`VQ_PASSWORD`, or `--user`; `vq user list` shows who there is"
+    )
+
+
 class InvalidRequest(Refused):
     status = 8
     hint = "the request is malformed or misses a field; see docs/protocol.md"

@@ -175,6 +175,9 @@ class BrokerNode:
         # A server that lags behind knows too few topics, or too many.
         await self._until_answered(coordinator.sync)
         await self._until_answered(parts.secret.start)
+        if parts.users is not None:
+            await self._until_answered(parts.users.start)
+            parts.users.follow()
         if parts.authority.enabled:
             await self._until_answered(parts.rules.start)
             parts.server.swept.listen(parts.authority.tell)
@@ -323,6 +326,8 @@ class BrokerNode:
             await self._tasks.close()
             return
         parts.jobs.close()
+        if parts.users is not None:
+            await parts.users.stop()
         await asyncio.gather(
             self._tasks.close(),
             parts.upkeep.stop(),

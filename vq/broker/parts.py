@@ -14,7 +14,7 @@ from functools import partial
 from operator import attrgetter
 
 from vq.broker.base.alarm import Alarm
-from vq.broker.base.config import BrokerConfig
+from vq.broker.base.config import AuthenticationMode, BrokerConfig
 from vq.broker.base.facts import table
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
@@ -48,9 +48,11 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
+from vq.broker.security.authentication import Authentication
 from vq.broker.security.authority import Authority
 from vq.broker.security.known_rules import KnownRules
 from vq.broker.security.request_access import RequestAccess
+from vq.broker.security.users import MirroredUsers
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
@@ -113,6 +115,7 @@ class Front:
         role: What the node is in its group.
         gate: Why the node refuses requests.
         secret: The cluster's secret.
+        users: Who may connect; None: the node asks nobody.
         server: The connections.
         flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
@@ -135,12 +138,14 @@ class Front:
         )
         asker = Principal(config.group, config.node)
         self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
+        self.users: MirroredUsers | None = None
         self.server = Server(
             config.connections,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
             proving=self.secret.proving,
+            authentication=self._authentication(config, outside),
         )
         times = Histogram()
         self.flushes = tuple(
@@ -157,6 +162,25 @@ class Front:
             gate=self.gate,
         )
 
+    def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
+        mode = config.authentication
+        if mode is AuthenticationMode.OFF:
+            return None
+        self.users = MirroredUsers(
+            outside.coordinator, outside.clock, outside.rng, on_change=self._user_changed
+        )
+        return Authentication(
+            anonymous=mode is AuthenticationMode.OPTIONAL,
+            users=self.users,
+            secret=self.secret.proving.secret,
+            random=outside.rng.randbytes,
+            clock=outside.clock,
+        )
+
+    def _user_changed(self, name: str) -> None:
+        if self.server.authentication is not None:
+            self.server.authentication.revoke(name, self.server.sessions)
+
 
 class Parts:
     """All parts of a node, by name: for its start and stop, and for tests.
@@ -166,7 +190,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, secret, server, flushes, disks: See ``Front``.
+        jobs, gate, secret, users, server, flushes, disks: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -220,6 +244,7 @@ class Parts:
         self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
         self.secret = secret = front.secret
+        self.users = front.users
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
@@ -314,9 +339,9 @@ class Parts:
             coordinator,
             network,
             rng,
-            secret.prove,
             cluster=config.cluster,
             client_id=f"journals.{config.group}.{config.node}",
+            prove=secret.prove,
         )
         self.outbox = outbox
         self.timers = Timers(

@@ -45,6 +45,7 @@ from vq.model import (
     choice_of,
 )
 from vq.offset_stores.table import OffsetTable
+from vq.remoting.login import Login
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -112,6 +113,10 @@ class MessageFactoryConfig:
             it the variable ``VQ_ZOOKEEPER`` counts, without that ``127.0.0.1:2181``.
         cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``. Without it the variable
             ``VQ_CLUSTER`` counts, without that ``default``.
+        user: Who this is to brokers, as ``vq user add`` has it. Without it the variable ``VQ_USER``
+            counts, without that the client is anonymous.
+        password: Of the user; it is proved and never sent. Without it the variable ``VQ_PASSWORD``
+            counts, without that the client's TLS certificate must name the user.
         client_id: Shown by brokers and in group listings.
         session_timeout_s: If this client has no contact with ZooKeeper for so long, its members
             leave their groups and other members take their partitions. 10 s tolerates a garbage
@@ -126,6 +131,8 @@ class MessageFactoryConfig:
 
     zookeeper: str = field(default_factory=environment.zookeeper)
     cluster: str = field(default_factory=environment.cluster)
+    user: str = field(default_factory=environment.user)
+    password: str = field(default_factory=environment.password, repr=False)
     client_id: str = "vq-python"
     session_timeout_s: float = 10.0
     start_timeout_s: float = 10.0
@@ -139,6 +146,10 @@ class MessageFactoryConfig:
         checked_servers(self.zookeeper)
         check_name("cluster", self.cluster)
         check_name("client", self.client_id)
+        check_text("user", self.user)
+        if not isinstance(self.password, str):
+            raise InvalidArgument("password is not a text")  # its value is not shown
+        self.login()
         for name in (
             "session_timeout_s",
             "start_timeout_s",
@@ -146,6 +157,10 @@ class MessageFactoryConfig:
             "request_timeout_s",
         ):
             check_positive(name, getattr(self, name))
+
+    def login(self) -> Login:
+        """Return who this is, for connections to brokers. For vq only."""
+        return Login(self.user, self.password)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

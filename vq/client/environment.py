@@ -18,6 +18,16 @@ def cluster() -> str:
     return os.environ.get("VQ_CLUSTER", "default")
 
 
+def user() -> str:
+    """Return who this is to brokers if the application does not say it; "": anonymous."""
+    return os.environ.get("VQ_USER", "")
+
+
+def password() -> str:
+    """Return the password of the user if the application does not say it."""
+    return os.environ.get("VQ_PASSWORD", "")
+
+
 def offsets_directory() -> str:
     """Return where members of broadcasting groups keep their progress."""
     return os.environ.get("VQ_OFFSETS_DIR") or str(Path.home() / ".vq" / "offsets")

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from vq import limits
 from vq.errors import InvalidArgument
-from vq.gateway.problems import NotAuthenticated, RightRequired
+from vq.gateway.problems import RightRequired, TokenRequired
 from vq.log_lines import get_logger
 from vq.model import check_name
 from vq.reserved import is_reserved
@@ -268,21 +268,21 @@ class TokenFile:
         """Return whose token a header ``Authorization`` has.
 
         Raises:
-            NotAuthenticated: There is none, or it is no token of the file.
+            TokenRequired: There is none, or it is no token of the file.
         """
         self._follow()
         scheme, _, token = (header or "").partition(" ")
         if not token or scheme.lower() != "bearer":
-            raise NotAuthenticated("the request has no header `Authorization: Bearer TOKEN`")
+            raise TokenRequired("the request has no header `Authorization: Bearer TOKEN`")
         if len(token) > _TOKEN_CHARS_MAX:
-            raise NotAuthenticated(f"the token has more than {_TOKEN_CHARS_MAX} characters")
+            raise TokenRequired(f"the token has more than {_TOKEN_CHARS_MAX} characters")
         digest = digest_of(token.strip())
         found: Caller | None = None
         for each in self._tokens:  # all of them: how long it takes tells nothing
             if hmac.compare_digest(each.digest, digest):
                 found = each.caller
         if found is None:
-            raise NotAuthenticated("the gateway does not know this token")
+            raise TokenRequired("the gateway does not know this token")
         return found
 
     def _look(self) -> tuple[int, ...]:

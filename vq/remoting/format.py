@@ -142,6 +142,14 @@ class Command(enum.IntEnum):
     # Answered by the connection itself, before anybody is known.
     HELLO = 1, _ANYONE, wire.HelloRequest, wire.HelloResponse, False, _NOTHING
     PROVE = 4, _ANYONE, wire.ProveRequest, wire.ProveResponse, False, _NOTHING
+    AUTHENTICATE = (
+        5,
+        _ANYONE,
+        wire.AuthenticateRequest,
+        wire.AuthenticateResponse,
+        False,
+        _NOTHING,
+    )
     # Of operators, monitoring, and consumers that met damage: they change nothing. Their answers
     # have no bytes of messages, and VERIFY reads at a bounded rate.
     PING = 2, _ANYONE, wire.PingRequest, wire.PingResponse, False, _NOTHING

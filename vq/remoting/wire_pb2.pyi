@@ -49,7 +49,7 @@ class HelloRequest(_message.Message):
     def __init__(self, version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., client_id: _Optional[str] = ..., library: _Optional[str] = ..., mechanism: _Optional[str] = ..., credentials: _Optional[bytes] = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class HelloResponse(_message.Message):
-    __slots__ = ("version", "cluster", "group", "node", "incarnation", "frame_bytes_max", "broker_version", "requests_in_flight_max")
+    __slots__ = ("version", "cluster", "group", "node", "incarnation", "frame_bytes_max", "broker_version", "requests_in_flight_max", "challenge", "mechanisms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class HelloResponse(_message.Message):
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BROKER_VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_IN_FLIGHT_MAX_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    MECHANISMS_FIELD_NUMBER: _ClassVar[int]
     version: int
     cluster: str
     group: str
@@ -66,7 +68,21 @@ class HelloResponse(_message.Message):
     frame_bytes_max: int
     broker_version: str
     requests_in_flight_max: int
-    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., broker_version: _Optional[str] = ..., requests_in_flight_max: _Optional[int] = ...) -> None: ...
+    challenge: bytes
+    mechanisms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., broker_version: _Optional[str] = ..., requests_in_flight_max: _Optional[int] = ..., challenge: _Optional[bytes] = ..., mechanisms: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class AuthenticateResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ProveRequest(_message.Message):
     __slots__ = ("group", "node", "nonce", "proof")

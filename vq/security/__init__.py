@@ -1,5 +1,5 @@
-"""Who may do what: values and decisions.
+"""Who somebody is, and who may do what: pure decisions about credentials and rules.
 
-In here: pure functions and values. Not in here: sockets, ZooKeeper, and what a broker remembers of
-them (``vq.broker.security``).
+In here: exchanges that prove an identity, what is stored of a user, rules of access. Not in here:
+sockets, ZooKeeper, and where a broker asks.
 """

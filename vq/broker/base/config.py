@@ -4,10 +4,10 @@ What must be equal on every broker is kept in ZooKeeper with the topics (``vq.mo
 and is not here. The entry point reads flags, environment and files.
 """
 
+import enum
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from vq import limits
@@ -20,6 +20,7 @@ from vq.model import (
     check_host,
     check_name,
     check_pool,
+    choice_of,
 )
 
 
@@ -75,12 +76,20 @@ class ConnectionLimits:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
 
 
-class Authorization(StrEnum):
+class Authorization(enum.StrEnum):
     """What a broker does about the rules of access (``vq.security.rules``)."""
 
     OFF = "off"  # everybody may do everything that users do
     PERMISSIVE = "permissive"  # the same, and what they would refuse is logged and counted
     ENFORCED = "enforced"
+
+
+class AuthenticationMode(enum.StrEnum):
+    """Whether clients show a broker who they are."""
+
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +166,9 @@ class BrokerConfig:
         rules_age_max_s: When the rules were read so long ago and cannot be read again, everything
             is refused that they would decide.
         connections: Bounds of connections.
+        authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
+            they are, others are anonymous. ``required``: every client has a user. Nodes and
+            operators' commands prove that they know the cluster's secret in any case.
     """
 
     data: Path | tuple[Path, ...]
@@ -204,6 +216,7 @@ class BrokerConfig:
     super_users: tuple[str, ...] = ()
     rules_age_max_s: float = 300.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    authentication: AuthenticationMode = AuthenticationMode.OFF
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -226,6 +239,8 @@ class BrokerConfig:
         DailyTime.parse(self.archive_at)
         for user in self.super_users:
             check_name("super_users", user)
+        mode = choice_of(AuthenticationMode, "authentication", self.authentication)
+        object.__setattr__(self, "authentication", mode)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:

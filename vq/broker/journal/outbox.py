@@ -30,6 +30,7 @@ from vq.model import Address, ProducerStamp, TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
+from vq.remoting.login import MEMBER_LOGIN
 from vq.remoting.transport import Network
 
 __all__ = ["Gone", "NotRemembered", "Outbox", "Parcel"]
@@ -84,9 +85,9 @@ class Outbox:
         coordinator: A started coordinator, by the time of the first batch.
         network: To reach brokers.
         rng: For pauses.
-        prove: Shows a broker that this node belongs to the cluster: it delivers for all users.
         cluster: Its name.
         client_id: How this node calls itself.
+        prove: Shows a broker that this node belongs to the cluster: it delivers for all users.
     """
 
     def __init__(
@@ -94,15 +95,15 @@ class Outbox:
         coordinator: Coordinator,
         network: Network,
         rng: Draws,
-        prove: Callable[[BrokerConnection], Awaitable[None]],
         *,
         cluster: str,
         client_id: str,
+        prove: Callable[[BrokerConnection], Awaitable[None]],
     ) -> None:
+        self._prove = prove
         self._routes = RouteWatcher(coordinator)
         self._network = network
         self._rng = rng
-        self._prove = prove
         self._cluster = cluster
         self._client_id = client_id
         self._connections: dict[Address, asyncio.Future[BrokerConnection]] = {}
@@ -286,7 +287,7 @@ class Outbox:
         making = self._connections.get(address)
         if making is None:
             making = asyncio.ensure_future(
-                self._connect(address, lambda: self._forget(address, making))
+                self._connect(address, lambda _: self._forget(address, making))
             )
             self._connections[address] = making
         try:
@@ -295,21 +296,24 @@ class Outbox:
             self._forget(address, making)
             raise
 
-    async def _connect(self, address: Address, closed: Callable[[], None]) -> BrokerConnection:
-        made = await connect(
+    async def _connect(
+        self, address: Address, on_close: Callable[[BrokerConnection], None]
+    ) -> BrokerConnection:
+        connection = await connect(
             self._network,
             address,
             client_id=self._client_id,
             cluster=self._cluster,
             timeout=CONNECT_TIMEOUT_S,
-            on_close=lambda _: closed(),
+            on_close=on_close,
+            login=MEMBER_LOGIN,
         )
         try:
-            await self._prove(made)
+            await self._prove(connection)
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
     def _forget(self, address: Address, making: "asyncio.Future[BrokerConnection] | None") -> None:
         if self._connections.get(address) is making:

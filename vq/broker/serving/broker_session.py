@@ -16,7 +16,7 @@ A request for which the node has no room waits, unhandled, until there is some:
     GET, FETCH                       a read                   is refused
     others, above all PUT            a request, its bytes     waits for room
     any of a member of the cluster   the same                 is handled
-    HELLO, PROVE                     nothing                  is handled
+    HELLO, AUTHENTICATE, PROVE       nothing                  is handled
 
 So what nodes and operators need never waits behind PUTs, which may wait for just that.
 """
@@ -42,12 +42,14 @@ from vq.errors import TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.remoting.connection import (
     Closing,
+    ConnectionState,
     Opened,
     Request,
     RequestId,
 )
 from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
+from vq.remoting.hello import KnownPeer
 from vq.remoting.membership import Principal
 from vq.remoting.transport import tune
 
@@ -122,7 +124,7 @@ class BrokerSession(asyncio.Protocol):
         self._paused = False
         self.address = ""
         self.client_id = ""
-        self.connection = server.new_connection()
+        self.connection = server.new_connection(self)
         self.open = False
         self.put_bytes = 0
         self.in_flight = 0  # requests without an answer, but for
@@ -365,6 +367,11 @@ class BrokerSession(asyncio.Protocol):
         return self.connection.principal
 
     @property
+    def known(self) -> KnownPeer:
+        """See ``authentication.AuthenticatedPeer``."""
+        return self.connection.known
+
+    @property
     def congested(self) -> bool:
         """See ``session.Session``."""
         return self._outgoing.congested
@@ -432,7 +439,9 @@ class BrokerSession(asyncio.Protocol):
             self._sweep_congested(now)
         elif not self.open:
             if now - self._silence.made > limits.hello_timeout_s:
-                self.end(TimedOut(f"no HELLO within {limits.hello_timeout_s:g} s"))
+                begun = self.connection.state is ConnectionState.AUTHENTICATING
+                what = "proof of who the client is" if begun else "HELLO"
+                self.end(TimedOut(f"no {what} within {limits.hello_timeout_s:g} s"))
         elif self.connection.pending_frame is not None and not self._paused:
             if self._silence.frame_for(self.connection.pending_frame, now) > limits.frame_timeout_s:
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))

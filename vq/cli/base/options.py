@@ -21,6 +21,7 @@ from vq import limits
 from vq.cli.base.errors import name_nearest_group, name_nearest_topic, name_topic
 from vq.cli.base.logs import FORMATS, LEVELS, LogOptions
 from vq.cli.base.output import Output
+from vq.cli.base.passwords import ask_password, read_password
 from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
 from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
@@ -147,6 +148,7 @@ class Invocation:
     sources: Sources
     output: Output
     logs: LogOptions = field(default_factory=LogOptions)
+    asked: dict[str, str] = field(default_factory=dict, repr=False)  # of the person, once
 
     def client_config(self) -> "MessageFactoryConfig":
         """Return how to reach the cluster."""
@@ -155,6 +157,9 @@ class Invocation:
         sources = self.sources
         if not is_given("client", "client_id", sources):
             sources = sources.with_flags(client_id=f"vq-cli-{os.getpid()}")
+        if sources.flags.get("user") and not is_given("client", "password", sources):
+            self.asked.update(password=self.asked.get("password") or ask_password(sources))
+            sources = sources.with_flags(**self.asked)
         return build(MessageFactoryConfig, "client", sources)
 
     def producer_config(self, **flags: Any) -> "ProducerConfig":
@@ -217,7 +222,8 @@ _MAY_CREATE: Final = ("produce", "consume", "bench")
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
-    They are ``--zookeeper --cluster --config --json --log-level --log-format``.
+    They are ``--zookeeper --cluster --user --password-file --config --json --log-level
+    --log-format``.
     """
 
     @functools.wraps(function)
@@ -225,6 +231,8 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         zookeeper: str | None,
         cluster: str | None,
+        user: str | None,
+        password_file: str | None,
         config: str | None,
         as_json: bool,
         log_level: str | None,
@@ -236,6 +244,8 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             os.environ,
             zookeeper=zookeeper,
             cluster=cluster,
+            user=user,
+            password=None if password_file is None else read_password(password_file),
             log_level=log_level,
             log_format=log_format,
         )
@@ -268,6 +278,17 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--zookeeper", metavar="HOST:PORT[,...]", help="ZooKeeper servers.  [127.0.0.1:2181]"
         ),
         click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
+        click.option(
+            "--user",
+            metavar="NAME",
+            help="Who this is to brokers; the password is VQ_PASSWORD, in a file, or asked for.",
+        ),
+        click.option(
+            "--password-file",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="File whose first line is the password of --user.",
+        ),
         click.option(
             "--config",
             metavar="FILE",

@@ -7,6 +7,8 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     # vq.toml                        variable                      flag
     zookeeper = "zk1:2181,zk2:2181"  VQ_ZOOKEEPER                  --zookeeper
     cluster = "orders"               VQ_CLUSTER                    --cluster
+    user = "anna"                    VQ_USER                       --user
+    password = "..."                 VQ_PASSWORD                   (a file, or asked for)
     [broker]
     data = "/var/lib/vq"             VQ_BROKER_DATA                --data
     data = ["/mnt/1/vq", "/mnt/2/vq"]  VQ_BROKER_DATA=/mnt/1/vq:…  --data … --data …
@@ -39,12 +41,16 @@ from vq.model import Address
 from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
-SHARED = ("zookeeper", "cluster")
+SHARED = ("zookeeper", "cluster", "user", "password")
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
 SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console")
 #: Variables of vq that are no settings of a command.
-_OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR"})
+_OTHERS = frozenset(
+    {"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR", "VQ_NEW_PASSWORD"}
+)
+#: Settings whose values no text shows.
+_SECRETS = frozenset({"password"})
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
 #: Between paths in a variable, as in ``PATH``.
@@ -242,6 +248,10 @@ def _look_up(
             return _from_text(sources.environ[variable], kind, variable)
     for place, source in ((table, f"[{section}]"), (sources.file, "the top")):
         if name in place and (place is table or name in SHARED):
+            if name in _SECRETS and not isinstance(place[name], str):
+                raise InvalidArgument(
+                    f"{name} in {source} of {sources.file_name} is not a text: put it in quotes"
+                )
             return _from_toml(place[name], kind, f"{name} in {source} of {sources.file_name}")
     return None
 

@@ -1,5 +1,5 @@
-"""What ZooKeeper has about access.
+"""Users and rules in ZooKeeper.
 
-In here: reading and changing it. Not in here: what it decides (``vq.security``), and what a broker
-remembers of it (``vq.broker.security``).
+In here: the transactions that change them, and reading them. Not in here: what a broker makes of
+them (``vq.broker.security``), and pure decisions (``vq.security``).
 """

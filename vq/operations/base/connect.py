@@ -31,7 +31,7 @@ async def cluster_client(
         UnknownCluster: There is no such cluster.
         CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
     """
-    cluster = await open_cluster(config)
+    cluster = await open_cluster(config, operator=True)
     try:
         if await cluster.coordinator.exists(BROKERS) is None:
             if must_exist:

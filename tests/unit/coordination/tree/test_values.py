@@ -51,11 +51,13 @@ from vq.coordination.tree.values.runs import (
 )
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, TopicNode
+from vq.coordination.tree.values.users import StoredSecret, StoredUser
 from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
 from vq.security.rules import AccessRule, AccessRules
+from vq.security.scram import ScramSecret
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
@@ -107,6 +109,24 @@ GOLDEN: list[tuple[Value, str]] = [
     (
         AccessList(rules=AccessRules([AccessRule.parse("deny * read,write topic:a*")])),
         '{"v": 1, "rules": ["deny * read,write topic:a*"]}',
+    ),
+    (
+        StoredUser(
+            salt=b"\x5a" * 16,
+            iterations=15_000,
+            secrets=(StoredSecret(ScramSecret(b"\xa5" * 32, b"\x00" * 32), 8),),
+            roles=("shop", "audit"),
+            created_ms=7,
+            by="root@host",
+        ),
+        '{"v": 1, "salt": "'
+        + "5a" * 16
+        + '", "iterations": 15000, "secrets": [{"stored_key": "'
+        + "a5" * 32
+        + '", "server_key": "'
+        + "00" * 32
+        + '", "since_ms": 8}], '
+        '"roles": ["shop", "audit"], "created_ms": 7, "by": "root@host"}',
     ),
     (ClusterSecret(secret="a5" * 32), '{"v": 1, "secret": "' + "a5" * 32 + '"}'),
     (
