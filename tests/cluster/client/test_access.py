@@ -7,6 +7,7 @@ import pytest
 from support.access import allow, believe_names
 from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
+from support.users import add
 from support.waiting import until, until_true
 
 from vq import aio
@@ -111,6 +112,37 @@ async def test_a_consumer_stops_while_the_right_is_withdrawn(
     await producer.send(Message("orders", b"2"))
     await allow(cluster, SENDS, READS)
     assert await got(consumer, 1) == [b"2"]
+
+
+async def test_rules_are_about_who_has_proved_its_password() -> None:
+    """Users and roles as brokers know them from ZooKeeper, with no door of a test."""
+    async with memory_cluster() as cluster:
+        await add(cluster, "anna", "secret", roles=("shop",))
+        await add(cluster, "bert", "secret")
+        for group in ("b1", "b2"):
+            await cluster.start(
+                group, authentication="required", authorization=Authorization.ENFORCED
+            )
+        await cluster.create_topic("orders", partitions=2)
+        await allow(
+            cluster, "allow role:shop read,write topic:orders", "deny user:root read cluster"
+        )
+        async with factory_of(cluster, user="anna", password="secret") as factory:
+            assert (await factory.admin.decide_access("anna", "write", "topic:orders")).allowed
+            assert not (await factory.admin.decide_access("bert", "write", "topic:orders")).allowed
+            producer = await factory.create_producer()
+            for number in range(4):
+                await producer.send(Message("orders", b"%d" % number, key=number, delay_s=2))
+            async with producer.transaction():
+                for number in range(4, 8):
+                    await producer.send(Message("orders", b"%d" % number, key=number))
+            consumer = await factory.create_consumer(ConsumerConfig(group="g"))
+            consumer.subscribe("orders")
+            assert await got(consumer, 8) == [b"%d" % number for number in range(8)]
+        async with factory_of(cluster, user="bert", password="secret", seed=5) as factory:
+            producer = await factory.create_producer()
+            with pytest.raises(NotAuthorized, match="user bert has no right to write topic:orders"):
+                await producer.send(Message("orders", b"x"))
 
 
 async def test_a_group_reads_its_own_dead_letters_and_no_others(

@@ -7,7 +7,6 @@ and is not here. The entry point reads flags, environment and files.
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from vq import limits
@@ -78,7 +77,7 @@ class ConnectionLimits:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
 
 
-class Authorization(StrEnum):
+class Authorization(enum.StrEnum):
     """What a broker does about the rules of access (``vq.security.rules``)."""
 
     OFF = "off"  # everybody may do everything that users do
@@ -86,7 +85,7 @@ class Authorization(StrEnum):
     ENFORCED = "enforced"
 
 
-class AuthenticationMode(StrEnum):
+class AuthenticationMode(enum.StrEnum):
     """Whether clients show a broker who they are."""
 
     OFF = "off"

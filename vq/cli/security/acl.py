@@ -90,11 +90,15 @@ def list_(invocation: Invocation, subject: str | None) -> None:
 
 
 @acl.command()
-@click.argument("user")
+@click.argument("who", metavar="USER")
 @click.argument("right", type=click.Choice([str(each) for each in Right]))
 @_resource
 @click.option(
-    "--role", "roles", multiple=True, metavar="NAME", help="A role of the user; several are taken."
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="NAME",
+    help="A role of the user, instead of those stored for it; several are taken.",
 )
 @shows(
     record(
@@ -108,9 +112,7 @@ def list_(invocation: Invocation, subject: str | None) -> None:
     )
 )
 @command_options
-def test(
-    invocation: Invocation, user: str, right: str, resource: str, roles: Sequence[str]
-) -> None:
+def test(invocation: Invocation, who: str, right: str, resource: str, roles: Sequence[str]) -> None:
     """Say whether a user may do something, and which rule decides.
 
     USER is a name, or anonymous. A topic of vq's own has the rules of its source: the answer says
@@ -118,13 +120,13 @@ def test(
 
     Exit code 1 if it is refused.
     """
-    decision = invocation.call(decide_access, user, right, resource, roles)
+    decision = invocation.call(decide_access, who, right, resource, roles or None)
     output, need, rule = invocation.output, decision.need, decision.rule
     if output.as_json:
         output.document(
             {
                 "allowed": decision.allowed,
-                "user": user,
+                "user": who,
                 "right": right,
                 "resource": resource,
                 "decided_right": str(need.right),
@@ -136,7 +138,7 @@ def test(
         inherited = need.about != resource
         source = f", which needs {need.text}" if inherited else ""
         verdict = "allowed" if decision.allowed else "refused"
-        output.line(f"{verdict}: {user} {right} {resource}{source}; {decision.because}")
+        output.line(f"{verdict}: {who} {right} {resource}{source}; {decision.because}")
     if not decision.allowed:
         raise click.exceptions.Exit(1)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.security.access import change_access, read_access
+from vq.coordination.security.users import UnknownUser, read_user
 from vq.errors import InvalidArgument
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.security.rules import (
@@ -102,7 +103,7 @@ async def decide_access(
     user: str,
     right: Right | str,
     resource: str,
-    roles: Sequence[str] = (),
+    roles: Sequence[str] | None = None,
 ) -> AccessDecision:
     """Return whether the rules give a user a right, and which rule decides.
 
@@ -113,7 +114,7 @@ async def decide_access(
         user: Its name, ``user:NAME``, or ``anonymous``: whoever has proved no name.
         right: ``"describe"``, ``"read"``, ``"write"`` or ``"manage"``.
         resource: ``"topic:NAME"``, ``"group:NAME"``, ``"transactional-id:NAME"`` or ``"cluster"``.
-        roles: Those that the user has.
+        roles: Those that the user has; None: those that are stored for the user, if there is one.
 
     Raises:
         InvalidArgument: There is no such right or resource, or a name is none.
@@ -124,12 +125,21 @@ async def decide_access(
     if right not in set(Right):
         raise InvalidArgument(f"right {shown(right)} is none of {', '.join(Right)}")
     subject = subject_of(user)
+    asked = "" if subject == ANONYMOUS else subject.partition(":")[2]
+    if roles is None:
+        roles = await _roles_of(cluster, asked) if asked else ()
     for role in roles:
         subject_of(f"role:{role}")
-    name_of_user = "" if subject == ANONYMOUS else subject.partition(":")[2]
-    asker = _Asker(name_of_user, frozenset(roles))
+    asker = _Asker(asked, frozenset(roles))
     rules = (await read_access(cluster.coordinator)).rules
     return decide(rules, asker, Need(Right(right), kind, name))
+
+
+async def _roles_of(cluster: ClusterClient, user: str) -> Sequence[str]:
+    try:
+        return (await read_user(cluster.coordinator, user)).roles
+    except UnknownUser:
+        return ()  # a certificate may name it
 
 
 def _given(rules: Iterable[AccessRule | str]) -> list[AccessRule]:
