@@ -47,6 +47,7 @@ from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import TopicNode
+from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 from vq.model import TopicPartition, TopicSettings, time_ms_of
 
@@ -71,6 +72,7 @@ VALUES: dict[str, type[Value]] = {
     "decisions/3/9f0c2a6b1d3e4f50": Decision,
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
+    "security/users/anna": StoredUser,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000

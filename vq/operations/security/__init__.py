@@ -1,0 +1,4 @@
+"""Who may do what.
+
+In here: users. Not in here: what a password proves (``vq.security``).
+"""
