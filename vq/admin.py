@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
+    from vq.coordination.security.users import UnknownUser, UserExists
     from vq.coordination.topics.topics import TopicExists
     from vq.coordination.tree.acls import identity_of
     from vq.coordination.tree.coordinator import Grant, NodeRights
@@ -141,6 +142,7 @@ if TYPE_CHECKING:
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.security.access import AccessUnknown
+    from vq.operations.security.users import UserChangeUnknown, UserEntry
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
     from vq.operations.topics.emptying import GroupDrain, TopicDrain
@@ -326,6 +328,8 @@ _HOMES = {
     "vq.coordination.groups.groups": ("UnknownGroup",),
     "vq.coordination.tree.acls": ("identity_of",),
     "vq.coordination.tree.coordinator": ("Grant", "NodeRights"),
+    "vq.coordination.security.users": ("UnknownUser", "UserExists"),
+    "vq.operations.security.users": ("UserChangeUnknown", "UserEntry"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
@@ -508,8 +512,12 @@ __all__ = [
     "Unclean",
     "UncleanElection",
     "UnknownGroup",
+    "UnknownUser",
     "Unsafe",
     "UnsafeKind",
+    "UserChangeUnknown",
+    "UserEntry",
+    "UserExists",
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",

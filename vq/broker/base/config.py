@@ -4,6 +4,7 @@ What must be equal on every broker is kept in ZooKeeper with the topics (``vq.mo
 and is not here. The entry point reads flags, environment and files.
 """
 
+import enum
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field

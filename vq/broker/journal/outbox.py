@@ -103,6 +103,7 @@ class Outbox:
         self._routes = RouteWatcher(coordinator)
         self._network = network
         self._rng = rng
+        self._prove = prove
         self._cluster = cluster
         self._client_id = client_id
         self._connections: dict[Address, asyncio.Future[BrokerConnection]] = {}
