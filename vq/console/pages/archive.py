@@ -51,7 +51,9 @@ async def ARCHIVE(context: PageContext) -> Response:
             Kind.BYTES,
         ),
     ]
-    history = await context.run("archive_history")
+    known = [each for each in context.site.facts.status.brokers if each.node is not None]
+    nodes = [(each.group.group, each.name) for each in known]
+    history = await context.run("archive_history", nodes)
     blocks, silent = [], []
     if topic is not None:
         blocks, silent = await context.run("list_archives", topic)
