@@ -22,6 +22,7 @@ from vq.console.accounts.accounts import AccountRole, has_accounts
 from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import find_session
 from vq.console.acts.door import Door, NotPermitted, Person
+from vq.console.clusters.console_metrics import console_families
 from vq.console.clusters.history import MinuteMeter, store_minute
 from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Open, Site
@@ -48,6 +49,7 @@ from vq.console.web.security import (
 from vq.console.web.statuses import NotLoggedIn, UnknownToConsole, status_of
 from vq.errors import InvalidArgument, VqError
 from vq.log_lines import get_logger
+from vq.remoting.exposition import metrics_page
 from vq.shown import shown, shown_raised
 
 logger = get_logger(__name__)
@@ -75,15 +77,18 @@ class ConsoleApp:
             from vq.console.accounts.oidc import OidcProvider
 
             oidc = OidcProvider(config.oidc, config.public_url)
-        self.console = Console(config, database, Door(database), sites, Flashes(), MENU, oidc)
+        meters = {name: MinuteMeter(config.history_series) for name in sites}
+        self.console = Console(
+            config, database, Door(database), sites, Flashes(), MENU, oidc, meters
+        )
         self.attempts = Attempts(time.monotonic)
         self._gate = ConsoleGate(config)
-        self._meters = {name: MinuteMeter() for name in sites}
 
     def asgi(self) -> Starlette:
         """Return the application."""
         routes: list[BaseRoute] = [
             Route("/health", self._health),
+            Route("/metrics", self._metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
             Mount("/api", _Protected(self._json_api, secure=self._gate.secure)),
             *(self._route(each) for each in PAGES),
@@ -108,7 +113,7 @@ class ConsoleApp:
 
     async def _measure(self, site: Site) -> None:
         """Keep what a look has measured; a database that fails costs the history only."""
-        minute, values = self._meters[site.name].add(measured(site.facts), time.time())
+        minute, values = self.console.meters[site.name].add(measured(site.facts), time.time())
         if not values:
             return
         try:
@@ -123,6 +128,10 @@ class ConsoleApp:
     async def _health(self, _request: Request) -> Response:
         problems = {name: site.problem for name, site in self.console.sites.items() if site.problem}
         return JSONResponse({"status": "ok", "clusters": problems})
+
+    async def _metrics(self, _request: Request) -> Response:
+        page = await metrics_page(console_families(self.console.sites, self.console.meters))
+        return Response(page.body, page.status, media_type=page.content_type)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from vq.console.clusters.lags import SeenGroup
 from vq.console.clusters.site import SiteFacts
 
 #: Series of each broker group and of the cluster: bytes and messages that are appended per second.
@@ -17,7 +18,10 @@ LAG_S: Final = "lag_s"
 
 
 def measured(facts: SiteFacts) -> dict[str, float]:
-    """Return the values of now; what is not known has none."""
+    """Return the values of now, the most important series first; what is not known has none.
+
+    Those of brokers come before those of consumer groups, and of these the ones that read most.
+    """
     found: dict[str, float] = {}
     masters = {
         (each.group.group, each.name) for each in facts.status.brokers if each.role == "master"
@@ -33,9 +37,14 @@ def measured(facts: SiteFacts) -> dict[str, float]:
     if masters and all(each in facts.loads for each in masters):
         for series in (BYTES_IN, MESSAGES_IN):
             found[series] = sum(found[f"{series} {group}"] for group, _ in masters)
-    for name, lag in facts.lags.items():
+    for name, lag in sorted(facts.lags.items(), key=_by_traffic):
         if lag.lag_bytes is not None:
             found[f"{LAG_BYTES} {name}"] = lag.lag_bytes
         if lag.lag_s is not None:
             found[f"{LAG_S} {name}"] = lag.lag_s
     return {series: value for series, value in found.items() if math.isfinite(value)}
+
+
+def _by_traffic(named: tuple[str, SeenGroup]) -> tuple[float, str]:
+    name, group = named
+    return -(group.bytes_per_s or 0.0), name
