@@ -4,7 +4,7 @@ A series is a name such as ``bytes_in b1``. Functions on a connection of the dat
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -140,6 +140,30 @@ def _widen(connection: Connection, cluster: str, step: int, wider: int, begin_s:
         for each in narrow
     ]
     _replace(connection, cluster, wider, begin_s, rows)
+
+
+def kept_clusters(connection: Connection) -> list[str]:
+    """Return the names of the clusters of which something is kept, sorted."""
+    found = connection.execute(sqlalchemy.select(samples.c.cluster).distinct())
+    return sorted(each.cluster for each in found)
+
+
+def all_samples(
+    connection: Connection, cluster: str, begin: str = ""
+) -> Iterator[dict[str, str | float]]:
+    """Yield all intervals of the series whose names have this begin, by series and time.
+
+    Each has ``series``, ``step_s`` (its width), ``time_s`` (its begin, in seconds since 1970),
+    ``mean``, ``most`` and ``count``. Rows are read in parts: the history may be large.
+    """
+    columns = [each for each in samples.c if each.name != "cluster"]
+    rows = connection.execution_options(yield_per=1_000).execute(
+        sqlalchemy.select(*columns)
+        .where(samples.c.cluster == cluster, samples.c.series.startswith(begin, autoescape=True))
+        .order_by(samples.c.series, samples.c.step_s, samples.c.time_s)
+    )
+    for each in rows:
+        yield dict(each._mapping)
 
 
 def read_series(
