@@ -1,7 +1,9 @@
 """The console in a real browser, over real brokers: what an operator does."""
 
+import json
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect

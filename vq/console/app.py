@@ -25,6 +25,7 @@ from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import find_session
 from vq.console.accounts.tokens import find_access_token
 from vq.console.acts.door import Door, NotPermitted, Person
+from vq.console.clusters.console_metrics import console_families
 from vq.console.clusters.history import MinuteMeter, store_minute
 from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Open, Site
@@ -54,6 +55,7 @@ from vq.errors import InvalidArgument, VqError
 from vq.gateway.bearer import sent_token
 from vq.gateway.bodies import Bodies, check_json
 from vq.log_lines import get_logger
+from vq.remoting.exposition import metrics_page
 from vq.shown import shown, shown_raised
 
 logger = get_logger(__name__)
@@ -87,18 +89,21 @@ class ConsoleApp:
             from vq.console.accounts.oidc import OidcProvider
 
             oidc = OidcProvider(config.oidc, config.public_url)
-        self.console = Console(config, database, Door(database), sites, Flashes(), MENU, oidc)
+        meters = {name: MinuteMeter(config.history_series) for name in sites}
+        self.console = Console(
+            config, database, Door(database), sites, Flashes(), MENU, oidc, meters
+        )
         self.attempts = Attempts(time.monotonic)
         self._gate = ConsoleGate(config)
         self._bodies = Bodies(BODY_BYTES_MAX, _BODIES_MAX, _BODY_TIMEOUT_S)
         # of their own: strangers that send slowly leave room for those who are known
         self._strangers = Bodies(_STRANGERS_BODY_MAX, _STRANGERS_BODIES_MAX, _BODY_TIMEOUT_S)
-        self._meters = {name: MinuteMeter() for name in sites}
 
     def asgi(self) -> Starlette:
         """Return the application."""
         routes: list[BaseRoute] = [
             Route("/health", self._health),
+            Route("/metrics", self._metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
             Mount("/api", _ApiDoor(self._json_api, self._asks, self._bodies, self._gate)),
             *(self._route(each) for each in PAGES),
@@ -124,7 +129,7 @@ class ConsoleApp:
 
     async def _measure(self, site: Site) -> None:
         """Keep what a look has measured; a database that fails costs the history only."""
-        minute, values = self._meters[site.name].add(measured(site.facts), time.time())
+        minute, values = self.console.meters[site.name].add(measured(site.facts), time.time())
         if not values:
             return
         try:
@@ -140,6 +145,10 @@ class ConsoleApp:
         """Say that the console lives. Anybody may ask: no name of a cluster, and no error."""
         away = sum(bool(site.problem) for site in self.console.sites.values())
         return JSONResponse({"status": "ok", "clusters": len(self.console.sites), "away": away})
+
+    async def _metrics(self, _request: Request) -> Response:
+        page = await metrics_page(console_families(self.console.sites, self.console.meters))
+        return Response(page.body, page.status, media_type=page.content_type)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -98,7 +98,7 @@ async def test_a_node_that_does_not_answer_is_told(cluster, node) -> None:
         address = cluster.nodes["b2"].address
         await cluster.nodes["b2"].stop()
 
-        async def nodes(_: object) -> list[object]:
+        async def nodes(*_: object) -> list[object]:
             [real] = await real_nodes(factory.admin.cluster.coordinator)
             return [real, replace(real, group="b2", address=address)]
 

@@ -355,7 +355,9 @@ class Site:
             if group is None:  # it cannot be read
                 facts.lags[name] = unread(found.time_ms)
             else:
-                facts.lags[name] = seen(group, found.time_ms, whole=name not in found.left_out)
+                whole = name not in found.left_out
+                now = seen(group, found.time_ms, whole=whole)
+                facts.lags[name] = now.since(facts.lags.get(name))
         facts.readers = readers_of(facts.contracts, facts.lags)
 
     async def _close(self) -> None:

@@ -151,9 +151,11 @@ def _command(act: str, chosen: Mapping[str, str]) -> str:
 async def ARCHIVE(context: PageContext) -> Response:
     """List runs, and the blocks of a topic."""
     chosen = _chosen(context.query)
+    known = [each for each in context.site.facts.status.brokers if each.node is not None]
+    nodes = [(each.group.group, each.name) for each in known]
     runs = table(
         _RUNS,
-        (await context.run("archive_history"))[::-1],
+        (await context.run("archive_history", nodes))[::-1],
         Asked.of(context.query, "r."),
         empty=N_("There was no run of the archive yet."),
         prefix="r.",

@@ -62,6 +62,7 @@ async def OVERVIEW(context: PageContext) -> Response:
             for each in facts.status.brokers[:12]
             if each.name
         ],
+        left_out=context.console.left_out(context.site.name),
         live=True,
         command="vq cluster status; vq doctor",
     )

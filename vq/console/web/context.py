@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from vq.console.acts.door import Door, LongAct, may
 from vq.console.acts.table import OPERATIONS
+from vq.console.clusters.history import MinuteMeter
 from vq.console.clusters.site import Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
@@ -47,6 +48,7 @@ class Console:
         flashes: What is to be said on the next page.
         menu: The pages of a cluster.
         oidc: A provider of identities; None: passwords only.
+        meters: What is kept of the measurements of each cluster.
     """
 
     config: ConsoleConfig
@@ -56,6 +58,11 @@ class Console:
     flashes: "Flashes"
     menu: Sequence[MenuEntry] = ()
     oidc: "OidcProvider | None" = None
+    meters: Mapping[str, MinuteMeter] = field(default_factory=dict)
+
+    def left_out(self, cluster: str) -> int:
+        """How many series of measurements of a cluster are not kept."""
+        return self.meters[cluster].left_out
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ lead a group; ``leadership`` decides that.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -496,9 +496,11 @@ async def nodes(
     return [info for info in found if info is not None]
 
 
-async def all_nodes(coordinator: Coordinator) -> list[NodeInfo]:
-    """Return the registered nodes of all groups, sorted by group and node."""
-    names = await children_or_none(coordinator, BROKERS)
+async def all_nodes(
+    coordinator: Coordinator, groups: Sequence[str] | None = None
+) -> list[NodeInfo]:
+    """Return the registered nodes of groups, all of them sorted by name; sorted by node, too."""
+    names = await children_or_none(coordinator, BROKERS) if groups is None else groups
     return [
         node
         for found in await gather_all(nodes(coordinator, name) for name in names)

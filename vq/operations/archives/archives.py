@@ -126,7 +126,7 @@ async def list_archives(
     """Return the archived blocks of all nodes, and which nodes did not answer, and why.
 
     Each node of a broker group has archives of its own. A node that was in sync once and does
-    not run is one that does not answer.
+    not run is one that does not answer. Of a topic, only the groups that have some of it are asked.
 
     Args:
         topic: Only of this one; None: of all.
@@ -140,7 +140,7 @@ async def list_archives(
         if value is not None:
             check_time(name, value)
     groups = await _groups(cluster, topic)
-    nodes = await registry.all_nodes(cluster.coordinator)
+    nodes = await registry.all_nodes(cluster.coordinator, groups)
     answers = await gather_all(_of_node(cluster, node, topic) for node in nodes)
     away = await gather_all(_away(cluster, group, nodes) for group in groups)
     found = [

@@ -25,11 +25,11 @@ from vq.coordination.groups import groups
 from vq.coordination.groups.groups import member_of
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import ConnectionLost, Node, NotAllowed, Read, SessionExpired
-from vq.coordination.tree.reading import TopicView, gather_all, read_nodes, read_topic
+from vq.coordination.tree.reading import TopicView, gather_all, read_nodes, read_topics
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.coordination.tree.values.partitions import PlacementChanges
-from vq.coordination.tree.values.topics import TopicNode
-from vq.errors import UnknownTopic, VqError
+from vq.coordination.tree.values.topics import READY, TopicNode
+from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition, check_name
 from vq.operations.brokers.brokers import FAILED_STATES
@@ -98,7 +98,7 @@ class _Unasked:
 
 _UNASKED: Final = _Unasked()
 #: Reads of a topic beside its partitions.
-_READS_OF_TOPIC: Final = 4
+_READS_OF_TOPIC: Final = 3
 _READS_OF_MASTER: Final = 2
 
 
@@ -232,18 +232,16 @@ class _LagLook:
                 and changes.stat.version == view.changes
             ):
                 self._views[name] = view
-        await gather_all(self._read_topic(name) for name in names if name not in self._views)
-
-    async def _read_topic(self, name: str) -> None:
-        known = self._memory.topics
-        try:
-            view = await read_topic(self._coordinator, name, known=known.get(name))
-        except UnknownTopic:
-            known.pop(name, None)
-            self._views[name] = None
-        else:
-            await self._pace.reads(_READS_OF_TOPIC + len(view.partitions))
-            self._views[name] = known[name] = view
+        changed = [name for name in names if name not in self._views]
+        views = await read_topics(self._coordinator, changed)
+        for name in changed:
+            read = views.get(name)
+            if read is None or read.phase != READY:
+                self._memory.topics.pop(name, None)
+                self._views[name] = None
+            else:
+                await self._pace.reads(_READS_OF_TOPIC + len(read.partitions))
+                self._views[name] = self._memory.topics[name] = read
 
     async def _read_places(
         self,
