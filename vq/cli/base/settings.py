@@ -44,6 +44,7 @@ from vq.shown import shown
 SHARED = (
     "zookeeper",
     "cluster",
+    "plaintext",
     "tls_ca",
     "tls_certificate",
     "tls_key",
