@@ -29,6 +29,8 @@ from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
+from bench.tls import TARGETS as TLS_TARGETS
+from bench.tls import tls
 from bench.transactions import TRANSFORMED, transactions
 from vq.cli.bench.worker import on_schedule
 from vq.client.producer.intake import appender
@@ -505,6 +507,7 @@ SCENARIOS: Final = (
         },
     ),
     Scenario("gateway", "over HTTP, beside the client on asyncio", gateway),
+    Scenario("tls", "TLS, beside the same loads without it", tls, TLS_TARGETS),
     Scenario(
         "transactions",
         "a transaction, beside a plain send of its messages",

@@ -18,6 +18,7 @@ from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.log_lines import get_logger
+from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import TlsContexts
 from vq.store.disk.real_disk import RealDisk
@@ -35,6 +36,7 @@ _M_MMAP_THRESHOLD: Final = -3
 def build_node(config: BrokerConfig) -> BrokerNode:
     """Return a node with real disk, network, clock and ZooKeeper; not started."""
     clock = SystemClock()
+    _look_at_plaintext(config)
     brokers, metrics = _contexts(config)
     coordinator = ZooKeeperCoordinator(
         config.zookeeper,
@@ -56,6 +58,25 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         process=RealProcess(),
         alarm=ScheduledAlarm(clock),
     )
+
+
+def _look_at_plaintext(config: BrokerConfig) -> None:
+    """Refuse plain text beyond this machine that nobody asked for, and warn of the other.
+
+    Raises:
+        InvalidArgument: Nobody did.
+    """
+    listens = {"host": config.host}
+    if config.metrics_port != 0:
+        listens["metrics_host"] = config.metrics_host
+    hosts = check_plaintext(
+        listens,
+        encrypted=config.tls is not None,
+        plaintext=config.plaintext,
+        settings="tls",
+    )
+    if hosts:
+        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
 
 
 def _contexts(config: BrokerConfig) -> tuple[TlsContexts | None, TlsContexts | None]:

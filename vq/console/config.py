@@ -66,6 +66,8 @@ class ConsoleConfig:
         clusters: How to reach each cluster that is shown, by the name it has in the console.
         host, port: Where to listen; port 0 takes a free one.
         database: URL for SQLAlchemy of what the console remembers.
+        plaintext: Serve other machines although there is no TLS: without it, such a console does
+            not start.
         https: Files of TLS (``https_certificate``, ``https_key``); None: plain HTTP. Its ``ca`` is
             for certificates of browsers.
         https_client_certificates: ``none``, ``optional`` or ``required``: whether browsers must
@@ -88,6 +90,7 @@ class ConsoleConfig:
     host: str = "127.0.0.1"
     port: int = PORT
     database: str = f"sqlite:///{DATABASE_FILE}"
+    plaintext: bool = False
     https: Tls | None = None
     https_client_certificates: ClientCertificates = ClientCertificates.NONE
     public_url: str = ""

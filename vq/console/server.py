@@ -18,7 +18,7 @@ from vq.gateway.quiet_server import QuietServer
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
-from vq.remoting.ports import port_error
+from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext, port_error
 from vq.security.tls import TlsContexts
 
 logger = get_logger(__name__)
@@ -58,8 +58,17 @@ async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
     Raises:
         DatabaseFailed: The database cannot be opened.
         AddressUnavailable: The port is taken, or the address is not of this machine.
-        InvalidArgument: A file of TLS cannot be used.
+        InvalidArgument: A file of TLS cannot be used, or there is none and other machines would be
+            served.
     """
+    hosts = check_plaintext(
+        {"host": config.host},
+        encrypted=config.https is not None,
+        plaintext=config.plaintext,
+        settings="https",
+    )
+    if hosts:
+        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
     asked = config.https_client_certificates
     https = None
     if config.https is not None:

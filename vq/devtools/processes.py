@@ -22,6 +22,7 @@ from vq.errors import CoordinationError, VqError
 from vq.model import Address
 from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
+from vq.remoting.ports import is_loopback
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
 from vq.security.tls import Tls, TlsContexts
@@ -97,6 +98,8 @@ class BrokerSpec:
             if value is not None
             for part in (f"--{name}", str(value))
         ]
+        if self.tls is None and not is_loopback(self.address.host):
+            flags.append("--plaintext")  # whoever names such an address has said so
         return [sys.executable, "-m", "vq.cli.main", "broker", *flags, *self.more]
 
 

@@ -45,6 +45,8 @@ class GatewayConfig:
             ``*`` for any. Empty: none may.
         metrics_host: The address that metrics and health are read at.
         metrics_port: Their port; 0: they are not served.
+        plaintext: Serve other machines although there is no TLS: without it, such a gateway does
+            not start.
         https: Files of TLS for both (``https_certificate``, ``https_key``); None: plain HTTP. Its
             ``ca`` is for certificates of clients.
         https_client_certificates: ``none``, ``optional`` or ``required``: whether clients must show
@@ -78,6 +80,7 @@ class GatewayConfig:
     origins: tuple[str, ...] = ()
     metrics_host: str = "127.0.0.1"
     metrics_port: int = METRICS_PORT
+    plaintext: bool = False
     https: Tls | None = None
     https_client_certificates: ClientCertificates = ClientCertificates.NONE
     metrics_client_certificates: ClientCertificates = ClientCertificates.NONE

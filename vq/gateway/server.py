@@ -20,6 +20,7 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext
 from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import TlsContexts
@@ -81,9 +82,11 @@ class GatewayProcess:
 
         Raises:
             AddressUnavailable: It cannot listen at one of its addresses.
-            InvalidArgument: A file of TLS cannot be used.
+            InvalidArgument: A file of TLS cannot be used, or there is none and other machines
+                would be served.
         """
         config = self._config
+        _look_at_plaintext(config)
         self._https, metrics = _contexts(config)
         self._socket = _listening(config.host, config.port)
         if config.metrics_port:
@@ -188,6 +191,20 @@ async def run_gateway(
             await process.stop()
         await failing
     logger.info("gateway has stopped")
+
+
+def _look_at_plaintext(config: GatewayConfig) -> None:
+    listens = {"host": config.host}
+    if config.metrics_port:
+        listens["metrics_host"] = config.metrics_host
+    hosts = check_plaintext(
+        listens,
+        encrypted=config.https is not None,
+        plaintext=config.plaintext,
+        settings="https",
+    )
+    if hosts:
+        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
 
 
 def _contexts(config: GatewayConfig) -> tuple[TlsContexts | None, TlsContexts | None]:

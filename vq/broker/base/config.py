@@ -170,6 +170,8 @@ class BrokerConfig:
             nodes of its cluster are reached with the same files, so all have them, or none.
         tls_client_certificates: ``none``, ``optional`` or ``required``: whether clients and other
             nodes must show a certificate that an authority of ``tls_ca`` has signed.
+        plaintext: Serve other machines although there is no TLS: without it, such a broker does not
+            start.
         zookeeper_tls: The files of TLS to ZooKeeper; None: plain TCP.
         metrics_client_certificates: The same for those that read metrics and health.
         authorization: Whether the rules of access decide what users may do.
@@ -225,6 +227,7 @@ class BrokerConfig:
     grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
     tls: Tls | None = None
+    plaintext: bool = False
     zookeeper_tls: Tls | None = None
     tls_client_certificates: ClientCertificates = ClientCertificates.NONE
     metrics_client_certificates: ClientCertificates = ClientCertificates.NONE

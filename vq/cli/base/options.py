@@ -223,6 +223,13 @@ _TLS_FILES: Final = (
     ("--tls-key", "Its private key.  [in the same file]"),
 )
 CLIENT_CERTIFICATES: Final = tuple(str(each) for each in ClientCertificates)
+#: For whoever listens.
+plaintext_option: Final = click.option(
+    "--plaintext",
+    is_flag=True,
+    default=None,
+    help="Serve other machines without TLS: the network is yours alone.",
+)
 #: Options of a command that serves HTTP.
 _HTTPS_FILES: Final = (
     ("--https-certificate", "Serve HTTPS with this certificate.  [plain HTTP]"),
@@ -334,9 +341,10 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def https_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--https-certificate --https-key --https-ca --https-client-certificates``."""
+    """Add those of ``_HTTPS_FILES``, ``--https-client-certificates`` and ``--plaintext``."""
     return _apply(
         function,
+        plaintext_option,
         *(
             click.option(option, metavar="FILE", type=directory, help=about)
             for option, about in _HTTPS_FILES

@@ -50,6 +50,7 @@ SHARED = (
     "user",
     "password",
     "zookeeper_auth",
+    "plaintext",
     "tls_ca",
     "tls_certificate",
     "tls_key",

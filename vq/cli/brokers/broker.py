@@ -16,6 +16,7 @@ from vq.cli.base.options import (
     WholeNumber,
     command_options,
     directory,
+    plaintext_option,
 )
 from vq.cli.base.settings import Sources, build
 from vq.cli.brokers.broker_groups import drain, remove, undrain
@@ -73,6 +74,7 @@ logger = get_logger(__name__)
     type=click.Choice(CLIENT_CERTIFICATES),
     help="The same for those that read metrics.  [none]",
 )
+@plaintext_option
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
 @click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
@@ -105,6 +107,7 @@ def broker(
     metrics_port: int | None,
     tls_client_certificates: str | None,
     metrics_client_certificates: str | None,
+    plaintext: bool | None,
     pool: str | None,
     rack: str | None,
     archive_at: str | None,
@@ -135,6 +138,7 @@ def broker(
         metrics_port=metrics_port,
         tls_client_certificates=tls_client_certificates,
         metrics_client_certificates=metrics_client_certificates,
+        plaintext=plaintext,
         pool=pool,
         rack=rack,
         archive_at=archive_at,

@@ -114,6 +114,7 @@ def console(
     https_key: Path | None,
     https_ca: Path | None,
     https_client_certificates: str | None,
+    plaintext: bool | None,
 ) -> None:
     """Serve the web console; make and change its accounts and tokens.
 
@@ -142,6 +143,7 @@ def console(
         https_key=https_key,
         https_ca=https_ca,
         https_client_certificates=https_client_certificates,
+        plaintext=plaintext,
     )
 
     def started(address: str) -> None:

@@ -6,8 +6,8 @@ One process asks ZooKeeper and the brokers for all groups, at a bounded rate, ho
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 from prometheus_client.metrics_core import Metric
@@ -19,6 +19,7 @@ from vq.cli.base.options import (
     command_options,
     https_options,
 )
+from vq.cli.base.settings import build
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address, check_host
@@ -31,6 +32,7 @@ from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext
 from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import Network, TcpNetwork
 from vq.security.tls import ClientCertificates, Tls, TlsContexts, check_asked
@@ -143,6 +145,15 @@ class LagExporter:
         return text_page(503, self._cause or "the groups have not been read yet")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How other machines are served: the settings of ``https_options``."""
+
+    https: Tls | None = None
+    https_client_certificates: ClientCertificates = ClientCertificates.NONE
+    plaintext: bool = False
+
+
 @click.command(name="lag-exporter")
 @click.option(
     "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
@@ -178,10 +189,7 @@ def lag_exporter(
     interval: float,
     no_count: bool,
     probe: bool,
-    https_certificate: Path | None,
-    https_key: Path | None,
-    https_ca: Path | None,
-    https_client_certificates: str | None,
+    **https: Any,
 ) -> None:
     """Serve the lag of all consumer groups as metrics for Prometheus.
 
@@ -193,12 +201,20 @@ def lag_exporter(
     """
     check_host(host)
     config = invocation.client_config()
-    asked = ClientCertificates(https_client_certificates or "none")
-    tls = contexts = None
-    if https_certificate or https_key or https_ca:
-        tls = Tls(ca=https_ca, certificate=https_certificate, key=https_key)
-        contexts = TlsContexts(tls, client_certificates=asked, serves=True)
-    check_asked("https_client_certificates", asked, tls)
+    serving = build(Serving, "lag_exporter", invocation.sources.with_flags(**https))
+    asked = serving.https_client_certificates
+    contexts = None
+    if serving.https is not None:
+        contexts = TlsContexts(serving.https, client_certificates=asked, serves=True)
+    check_asked("https_client_certificates", asked, serving.https)
+    hosts = check_plaintext(
+        {"host": host},
+        encrypted=contexts is not None,
+        plaintext=serving.plaintext,
+        settings="https",
+    )
+    if hosts:
+        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
 
     async def work() -> None:
         stop = asyncio.Event()
