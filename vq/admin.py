@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
+    from vq.coordination.security.users import UnknownUser, UserExists
     from vq.coordination.topics.topics import TopicExists
     from vq.coordination.tree.reading import TopicView
     from vq.coordination.tree.values.allocations import FailedMove
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.security.access import AccessUnknown
+    from vq.operations.security.users import UserChangeUnknown, UserEntry
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
     from vq.operations.topics.emptying import GroupDrain, TopicDrain
@@ -319,6 +321,8 @@ _HOMES = {
     "vq.operations.topics.verification": ("Verified", "VerifyProgress"),
     "vq.operations.messages.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups.groups": ("UnknownGroup",),
+    "vq.coordination.security.users": ("UnknownUser", "UserExists"),
+    "vq.operations.security.users": ("UserChangeUnknown", "UserEntry"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
@@ -495,8 +499,12 @@ __all__ = [
     "Unclean",
     "UncleanElection",
     "UnknownGroup",
+    "UnknownUser",
     "Unsafe",
     "UnsafeKind",
+    "UserChangeUnknown",
+    "UserEntry",
+    "UserExists",
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",

@@ -81,6 +81,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings; definitions.",
     ),
+    "user": Entry(
+        "vq.cli.security.user",
+        "user",
+        "Add, list, show, rotate and remove the users that may connect to brokers.",
+    ),
     "gateway": Entry(
         "vq.cli.messages.gateway",
         "gateway",

@@ -35,7 +35,7 @@ from vq.operations.messages import (
 from vq.operations.operation import Effect, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
-from vq.operations.security import access
+from vq.operations.security import access, users
 from vq.operations.topics import closing, deletion, emptying, topics, verification
 from vq.operations.tree import checking, copying
 from vq.security.rules import Resource, Right
@@ -166,6 +166,15 @@ class Operations:
     explain_message = row(messages.explain_message, ASK, READ, GROUP, "explain message")
     explain_disk = row(disks.explain_disk, ASK, DESCRIBE, CLUSTER, "explain disk")
     explain_send = row(sends.explain_send, ASK, DESCRIBE, TOPIC, "explain send")
+
+    # Who may do what
+    list_users = row(users.list_users, ASK, DESCRIBE, CLUSTER, "user list")
+    get_user = row(users.get_user, ASK, DESCRIBE, CLUSTER, "user show")
+    add_user = row(users.add_user, ACT, MANAGE, CLUSTER, "user add")
+    rotate_user = row(users.rotate_user, ACT, MANAGE, CLUSTER, "user rotate")
+    finish_rotation = row(users.finish_rotation, ACT, MANAGE, CLUSTER, "user rotate")
+    change_user_roles = row(users.change_user_roles, ACT, MANAGE, CLUSTER, "user roles")
+    remove_user = row(users.remove_user, ACT, MANAGE, CLUSTER, "user remove")
 
     # The archive
     start_archive_run = row(

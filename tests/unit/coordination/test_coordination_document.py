@@ -48,6 +48,7 @@ from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import TopicNode
+from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 from vq.model import TopicPartition, TopicSettings, time_ms_of
 
@@ -73,6 +74,7 @@ VALUES: dict[str, type[Value]] = {
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
     "security/acls": AccessList,
+    "security/users/anna": StoredUser,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000

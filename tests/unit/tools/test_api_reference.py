@@ -101,7 +101,7 @@ def test_the_page_of_errors_names_what_an_application_may_import(tool: ModuleTyp
         assert module in {"vq", "vq.admin", "vq.errors"}
         assert issubclass(getattr(importlib.import_module(module), name), VqError)
     raised = {name for name in admin.__all__ if name.endswith("Unknown")}
-    assert raised | {"TopicExists", "UnknownGroup"} == {
+    assert raised | {"TopicExists", "UnknownGroup", "UnknownUser", "UserExists"} == {
         name for module, name in named if module == "vq.admin"
     }
 

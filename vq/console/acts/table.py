@@ -50,6 +50,8 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "export_tree": "it can have the secret of the cluster",
     "import_tree": "it takes the result of export_tree",
     "plan_import_tree": "it takes the result of export_tree",
+    "add_user": "it takes a password, which is for `vq user add` at a terminal",
+    "rotate_user": "it takes a password, which is for `vq user rotate` at a terminal",
     "run_report": "it takes minutes; the page Reports begins one and keeps it",
     "read_cut": "it returns stored bytes, for programs beside the cluster",
 }

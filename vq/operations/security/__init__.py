@@ -1,4 +1,5 @@
 """Who may do what.
 
-In here: rules of access. Not in here: what a rule is, and what rules decide (``vq.security``).
+In here: users, rules of access. Not in here: what a password proves, and what rules decide
+(``vq.security``).
 """

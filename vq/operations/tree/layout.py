@@ -41,6 +41,7 @@ from vq.coordination.tree.values.topics import (
     GraceClock,
     TopicNode,
 )
+from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 
 __all__ = ["NodeKind", "kind_of", "names_in"]
@@ -78,6 +79,8 @@ KINDS: Final = (
     NodeKind("security"),
     NodeKind("security/secret", ClusterSecret, is_secret=True),
     NodeKind("security/acls", AccessList),
+    NodeKind("security/users"),
+    NodeKind("security/users/<user>", StoredUser, is_secret=True),
     NodeKind("brokers"),
     NodeKind("brokers/<group>", BrokerGroup, may_be_empty=True),
     NodeKind("brokers/<group>/state", GroupState),
