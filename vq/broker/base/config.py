@@ -22,6 +22,7 @@ from vq.model import (
     check_pool,
     choice_of,
 )
+from vq.security.certificates import parse_certificate_rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,9 @@ class BrokerConfig:
         authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
             they are, others are anonymous. ``required``: every client has a user. Nodes and
             operators' commands prove that they know the cluster's secret in any case.
+        certificate_users: Rules that say which user a TLS certificate of a client names, such as
+            ``DNS:*.clients.example=*``; see ``vq.security.certificates``. None: certificates name
+            no users.
     """
 
     data: Path | tuple[Path, ...]
@@ -202,6 +206,7 @@ class BrokerConfig:
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     authentication: AuthenticationMode = AuthenticationMode.OFF
+    certificate_users: tuple[str, ...] = ()
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -224,6 +229,11 @@ class BrokerConfig:
         DailyTime.parse(self.archive_at)
         mode = choice_of(AuthenticationMode, "authentication", self.authentication)
         object.__setattr__(self, "authentication", mode)
+        if parse_certificate_rules(self.certificate_users) and mode is AuthenticationMode.OFF:
+            raise InvalidArgument(
+                "certificate_users says whose certificates are, and authentication = 'off' asks "
+                "nobody: set authentication to optional or required"
+            )
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:
