@@ -80,6 +80,7 @@ from vq.remoting.format import Command
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
+from vq.security.certificates import parse_certificate_rules
 from vq.security.tls import TlsContexts
 from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
@@ -181,6 +182,7 @@ class Front:
             secret=self.secret.proving.secret,
             random=outside.rng.randbytes,
             clock=outside.clock,
+            certificates=parse_certificate_rules(config.certificate_users),
         )
 
     def _user_changed(self, name: str) -> None:

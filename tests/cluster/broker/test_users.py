@@ -20,7 +20,9 @@ from vq.errors import Busy, ConnectionCut, MemberRequired, NotAuthenticated, VqE
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
+from vq.remoting.hello import KnownPeer
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
+from vq.remoting.membership import ANYONE
 from vq.security.scram import ITERATIONS_MIN, derive
 
 pytestmark = pytest.mark.virtual_time
@@ -345,3 +347,70 @@ async def test_copies_and_deliveries_go_on_where_every_client_has_a_user(
         await consumer.subscribe("t", listener=listener).start()
         await producer.send(Message("t", b"later", delay_s=2))
         await until(lambda: len(got) == 2)
+
+
+# Certificates -------------------------------------------------------------------------------------
+class Shows:
+    """A connection under TLS, with what TLS has verified."""
+
+    address = "client"
+
+    def __init__(self, *names: str) -> None:
+        self.certificate = {"subjectAltName": tuple(("DNS", each) for each in names)}
+        self.known = KnownPeer(ANYONE)
+        self.ended: list[VqError] = []
+
+    def end(self, error: VqError) -> None:
+        self.ended.append(error)
+
+
+def said(user: str) -> wire.HelloRequest:
+    return wire.HelloRequest(mechanism="CERTIFICATE", credentials=user.encode())
+
+
+async def test_a_certificate_names_a_user_that_there_is(cluster: MemoryCluster) -> None:
+    """The broker takes the name from the certificate; the client only says which one it means."""
+    await add(cluster, "anna", roles=("shop",))
+    await add(cluster, "bert")
+    node = await cluster.start(
+        authentication="required", certificate_users=("DNS:*.clients.example=*",)
+    )
+    authentication = node.parts.server.authentication
+    assert authentication.mechanisms == ("SCRAM-SHA-256", "CERTIFICATE")
+    for peer, named in (
+        (Shows("anna.clients.example"), "anna"),
+        (Shows("anna.clients.example"), ""),
+        (Shows("anna.clients.example", "bert.clients.example"), "anna"),
+    ):
+        peer.known = authentication.begin(peer, said(named))
+        assert peer.known.principal.user == "anna"
+        assert peer.known.principal.roles == {"shop"}
+    for peer, named in (
+        (Shows(), "anna"),
+        (Shows("anna.clients.example"), "bert"),
+        (Shows("anna.clients.example", "bert.clients.example"), ""),
+        (Shows("carl.clients.example"), "carl"),  # no such user
+        (Shows("anna.clients.example.evil"), "anna"),
+    ):
+        with pytest.raises(NotAuthenticated):
+            authentication.begin(peer, said(named))
+    last = Shows("anna.clients.example")
+    last.known = authentication.begin(last, said("anna"))
+    async with cluster.admin() as coordinator:
+        await remove_user(coordinator, "anna")
+    await until(lambda: "anna" not in node.parts.users.known)
+    assert authentication.revoke("anna", [last]) == 1
+    assert isinstance(last.ended[0], NotAuthenticated)
+
+
+async def test_a_client_without_a_certificate_or_a_password_is_nobody(
+    cluster: MemoryCluster,
+) -> None:
+    await add(cluster, "anna")
+    node = await cluster.start(
+        authentication="required", certificate_users=("DNS:*.clients.example=*",)
+    )
+    with pytest.raises(NotAuthenticated, match="no certificate"):
+        await connected(cluster, node, Login("anna"))
+    with pytest.raises(NotAuthenticated, match="unknown, or the password is wrong"):
+        await connected(cluster, node, Login("anna", "guess"))

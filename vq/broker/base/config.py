@@ -23,6 +23,7 @@ from vq.model import (
     check_pool,
     choice_of,
 )
+from vq.security.certificates import parse_certificate_rules
 from vq.security.tls import ClientCertificates, Tls, check_asked
 
 
@@ -182,6 +183,9 @@ class BrokerConfig:
         authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
             they are, others are anonymous. ``required``: every client has a user. Nodes and
             operators' commands prove that they know the cluster's secret in any case.
+        certificate_users: Rules that say which user a TLS certificate of a client names, such as
+            ``DNS:*.clients.example=*``; see ``vq.security.certificates``. None: certificates name
+            no users.
     """
 
     data: Path | tuple[Path, ...]
@@ -236,6 +240,7 @@ class BrokerConfig:
     rules_age_max_s: float = 300.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     authentication: AuthenticationMode = AuthenticationMode.OFF
+    certificate_users: tuple[str, ...] = ()
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -265,6 +270,11 @@ class BrokerConfig:
             check_name("super_users", user)
         mode = choice_of(AuthenticationMode, "authentication", self.authentication)
         object.__setattr__(self, "authentication", mode)
+        if parse_certificate_rules(self.certificate_users) and mode is AuthenticationMode.OFF:
+            raise InvalidArgument(
+                "certificate_users says whose certificates are, and authentication = 'off' asks "
+                "nobody: set authentication to optional or required"
+            )
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:

@@ -8,8 +8,8 @@
 Nothing here waits: users are in memory, and a broker does no rounds of a password.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from vq.broker.security.attempts import FailedAttempts
 from vq.broker.security.users import MirroredUsers
@@ -17,8 +17,9 @@ from vq.clock import Clock
 from vq.errors import AuthenticationFailed, NotAuthenticated, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.hello import ANONYMOUS, KnownPeer, UserCheck
+from vq.remoting.hello import ANONYMOUS, CERTIFICATE, KnownPeer, UserCheck
 from vq.remoting.membership import ANYONE, Principal
+from vq.security.certificates import CertificateRule, users_of
 from vq.security.scram import MECHANISM, NONCE_BYTES, ServerChallenge, ServerFirst
 from vq.shown import shown
 
@@ -33,6 +34,11 @@ class AuthenticatedPeer(Protocol):
     """A connection, as far as this module looks at it."""
 
     address: str
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The certificate that TLS has verified, as ``getpeercert`` returns it; None: none."""
+        ...
 
     @property
     def known(self) -> KnownPeer:
@@ -53,6 +59,7 @@ class Authentication:
         secret: Returns the cluster's secret, to make up salts.
         random: Returns so many bytes that nobody can foresee.
         clock: For attempts.
+        certificates: Rules that say whose a certificate is; none: no certificate is anybody's.
 
     Attributes:
         mechanisms: That it takes.
@@ -68,8 +75,14 @@ class Authentication:
         secret: Callable[[], bytes],
         random: Callable[[int], bytes],
         clock: Clock,
+        certificates: Sequence[CertificateRule] = (),
     ) -> None:
-        self.mechanisms = (*((ANONYMOUS,) if anonymous else ()), MECHANISM)
+        self.mechanisms = (
+            *((ANONYMOUS,) if anonymous else ()),
+            MECHANISM,
+            *((CERTIFICATE,) if certificates else ()),
+        )
+        self._certificates = certificates
         self.attempts = FailedAttempts()
         self.users = users
         self._secret = secret
@@ -96,6 +109,8 @@ class Authentication:
         if mechanism == ANONYMOUS:
             return KnownPeer(ANYONE)
         self.attempts.check(peer.address, self._now())
+        if mechanism == CERTIFICATE:
+            return self._of_certificate(peer, hello.credentials)
         first = ServerFirst(hello.credentials)
         user = self.users.find(first.user)
         return _PasswordCheck(
@@ -106,6 +121,32 @@ class Authentication:
                 self._secret(),
                 self._random(NONCE_BYTES).hex(),
             ),
+        )
+
+    def _of_certificate(self, peer: AuthenticatedPeer, named: bytes) -> KnownPeer:
+        """Return whose the certificate of a connection is.
+
+        Args:
+            peer: The connection.
+            named: Whom the client says that it is; empty: whoever the certificate is of.
+
+        Raises:
+            NotAuthenticated: There is none, it is nobody's, or it is of another user.
+        """
+        if not peer.certificate:
+            raise NotAuthenticated(
+                "the client has shown no certificate, so it needs a password: the broker asks for "
+                "certificates with tls_client_certificates"
+            )
+        found = users_of(peer.certificate, self._certificates)
+        name = named.decode("ascii", "replace") if named or len(found) != 1 else next(iter(found))
+        user = self.users.find(name)
+        if name not in found or user is None:
+            raise NotAuthenticated(
+                "the certificate of the client is not of this user, or the user is unknown"
+            )
+        return KnownPeer(
+            Principal("", "", proved=False, user=name, roles=frozenset(user.roles)), None
         )
 
     def failed(self, peer: AuthenticatedPeer) -> None:

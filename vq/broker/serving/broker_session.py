@@ -23,9 +23,9 @@ So what nodes and operators need never waits behind PUTs, which may wait for jus
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from vq.broker.base.session import Cancellable
 from vq.broker.serving.outgoing import Outgoing
@@ -368,6 +368,12 @@ class BrokerSession(asyncio.Protocol):
     def principal(self) -> Principal:
         """See ``session.Session``."""
         return self.connection.principal
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """See ``authentication.AuthenticatedPeer``."""
+        transport = self._transport
+        return None if transport is None else transport.get_extra_info("peercert")
 
     @property
     def known(self) -> KnownPeer:
