@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from bench import baseline
 from bench.cluster import Cluster
+from bench.console import TARGETS as CONSOLE_TARGETS
+from bench.console import console
 from bench.context import Context, Rounds
 from bench.delays import delays
 from bench.features import features
@@ -504,6 +506,9 @@ SCENARIOS: Final = (
         },
     ),
     Scenario("gateway", "over HTTP, beside the client on asyncio", gateway),
+    Scenario(
+        "console", "the web console: pages, memory, cost for a broker", console, CONSOLE_TARGETS
+    ),
     Scenario(
         "transactions",
         "a transaction, beside a plain send of its messages",
