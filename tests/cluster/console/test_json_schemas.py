@@ -209,6 +209,8 @@ async def test_every_answer_of_every_operation_is_what_the_description_says(
 
     for name, given in ASKED:
         await ask(name, **(given(seen) if callable(given) else given))
+    broken = {**seen["plan_allocation"], "groups": []}
+    assert (await browser.ask("allocation_changes", plan=broken)).status_code == 400
     await _a_plan_that_is_cancelled_and_gone_on_with(ask, seen["plan_allocation"])
     for name, value in MADE.items():
         assert schemas.wrong(name, 200, json.loads(as_json(value))) == [], name
