@@ -109,7 +109,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "console": Entry(
         "vq.cli.console.console",
         "console",
-        "Serve the web console; make and change its accounts.",
+        "Serve the web console; make and change its accounts and tokens.",
     ),
     "report": Entry(
         "vq.cli.reports.reports",
