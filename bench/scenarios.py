@@ -14,6 +14,8 @@ from typing import Any, Final
 from bench import baseline
 from bench.access import access
 from bench.cluster import Cluster
+from bench.console import TARGETS as CONSOLE_TARGETS
+from bench.console import console
 from bench.context import Context, Rounds
 from bench.delays import delays
 from bench.features import features
@@ -508,6 +510,9 @@ SCENARIOS: Final = (
     ),
     Scenario("gateway", "over HTTP, beside the client on asyncio", gateway),
     Scenario("tls", "TLS, beside the same loads without it", tls, TLS_TARGETS),
+    Scenario(
+        "console", "the web console: pages, memory, cost for a broker", console, CONSOLE_TARGETS
+    ),
     Scenario(
         "transactions",
         "a transaction, beside a plain send of its messages",

@@ -12,6 +12,7 @@ from vq.console.acts.door import RIGHTS, may
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS
 from vq.console.config import ConsoleConfig
 from vq.console.database.schema import audit
+from vq.console.pages import events
 from vq.console.pages.table import PAGES
 from vq.errors import InvalidArgument
 from vq.operations.operation import Effect
@@ -113,6 +114,18 @@ async def test_a_changed_account_is_logged_out_everywhere(guarded: RunningConsol
     await guarded.database.run(lambda each: change_account(each, "a-operator", disabled=True))
     assert (await browser.get("/c/test")).status_code == 303
     assert (await browser.log_in("a-operator")).status_code == 401
+
+
+async def test_news_end_for_who_may_not_look_any_more(
+    guarded: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream ends after a while, and the browser has to ask again."""
+    monkeypatch.setattr(events, "_STREAM_S", 0.0)
+    browser = await guarded.as_role(AccountRole.OPERATOR)
+    assert (await browser.get("/c/test/events")).status_code == 200
+    await guarded.database.run(lambda each: change_account(each, "a-operator", disabled=True))
+    news = {"accept": "text/event-stream"}
+    assert (await browser.get("/c/test/events", headers=news)).status_code == 401
 
 
 @pytest.mark.parametrize(

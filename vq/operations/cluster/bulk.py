@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination.brokers import group_views
@@ -230,7 +231,12 @@ async def read_placements(
 
     ZooKeeper is asked for up to 200 nodes with one request, four at a time. A partition that
     is not there, or cannot be read, has its error in the result.
+
+    Raises:
+        InvalidArgument: A topic cannot have so many partitions.
     """
+    for n in partitions.values():
+        _check_count(n)
     wanted = [
         TopicPartition(topic, number) for topic, n in partitions.items() for number in range(n)
     ]
@@ -247,6 +253,15 @@ async def read_placements(
                 error = f"znode {path!r} is missing"
             found.append(ReadPlacement(topic, number, placement, error))
     return found
+
+
+def _check_count(partitions: int) -> None:
+    check_whole("partitions", partitions)
+    if not 0 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidArgument(
+            f"partitions = {partitions} is outside [0, {limits.PARTITIONS_PER_TOPIC_MAX}], which a "
+            "topic may have"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,12 +318,15 @@ async def read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> l
 
     ZooKeeper is read as by ``read_placements``: a hundred thousand places take seconds. A node
     that cannot be read has its error in the result.
+
+    Raises:
+        InvalidArgument: A topic cannot have so many partitions.
     """
     found: list[GroupPlace] = []
     step: list[GroupTopic] = []
     size = 0
     for each in wanted:
-        check_whole("partitions", each.partitions)
+        _check_count(each.partitions)
         step.append(each)
         size += each.partitions
         if size >= _NODES_AT_ONCE:
