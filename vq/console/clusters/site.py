@@ -40,6 +40,8 @@ LAGS_S: Final = 15.0
 _TURN_PARTITIONS: Final = 2_000
 #: A look may take this share of the time at most: of a large cluster there are fewer looks.
 _SHARE_MAX: Final = 0.05
+#: While a broker is silent, a look waits for it, which costs nothing: the pause has this bound.
+_SILENT_PAUSE_S: Final = 10.0
 _REOPEN_S: Final = 3.0
 
 
@@ -157,6 +159,11 @@ class Site:
             raise CoordinationError(f"cluster {self.name} is not reached: {self.problem}")
         return self._factory.admin.cluster
 
+    def look_at_probe(self) -> None:
+        """Take what the probe has seen up to now; a look at a broker that hangs takes longer."""
+        if self._probe is not None:
+            self.facts.probes = {each.group: each for each in self._probe.results()}
+
     async def next_look(self) -> None:
         """Wait until something was looked at again."""
         await self._looked.wait()
@@ -209,10 +216,12 @@ class Site:
             setattr(self.facts, which, found)
             if which == "brokers_look":
                 self.problem = error
+            self.look_at_probe()
             self._wake()
             if self._on_look is not None and not error:
                 await self._on_look(self)
-            await asyncio.sleep(max(pause_s, took / _SHARE_MAX))
+            silent = any(each.error for each in self.facts.status.brokers)
+            await asyncio.sleep(pause_after(pause_s, took, silent=silent))
 
     def _wake(self) -> None:
         self._looked.set()
@@ -227,8 +236,6 @@ class Site:
         self.facts.loads = {
             node: found.load for node, found in zip(nodes, loads, strict=True) if found is not None
         }
-        if self._probe is not None:
-            self.facts.probes = {each.group: each for each in self._probe.results()}
 
     async def _look_at_names(self) -> None:
         topics, contracts = await asyncio.gather(
@@ -254,6 +261,18 @@ class Site:
         factory, self._factory = self._factory, None
         if factory is not None:
             await factory.shutdown()
+
+
+def pause_after(least_s: float, took_s: float, *, silent: bool) -> float:
+    """Return the pause after a look, in seconds.
+
+    Args:
+        least_s: Of this kind of look.
+        took_s: How long it took.
+        silent: A broker did not answer: waiting for it is part of what it took.
+    """
+    pause = took_s / _SHARE_MAX
+    return max(least_s, min(pause, _SILENT_PAUSE_S) if silent else pause)
 
 
 async def _load_of(cluster: ClusterClient, group: str, node: str) -> PublishedLoad | None:
