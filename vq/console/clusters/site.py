@@ -56,6 +56,8 @@ _SHARE_MAX: Final = 0.05
 _PAUSE_S_MAX: Final = 30.0
 #: Shortest pause between two looks at the broker groups of which something was heard.
 _HEARD_S: Final = 0.5
+#: While a broker is silent, a look waits for it, which costs nothing: the pause has this bound.
+_SILENT_PAUSE_S: Final = 10.0
 _REOPEN_S: Final = 3.0
 
 
@@ -191,6 +193,11 @@ class Site:
                 self._wanted.add(name)
                 self._want_heard.set()
 
+    def look_at_probe(self) -> None:
+        """Take what the probe has seen up to now; a look at a broker that hangs takes longer."""
+        if self._probe is not None:
+            self.facts.probes = {each.group: each for each in self._probe.results()}
+
     async def next_look(self) -> None:
         """Wait until something was looked at again."""
         await self._looked.wait()
@@ -252,10 +259,12 @@ class Site:
             setattr(self.facts, which, found)
             if which == "brokers_look":
                 self.problem = error
+            self.look_at_probe()
             self._wake()
             if self._on_look is not None and not error:
                 await self._on_look(self)
-            await asyncio.sleep(max(pause_s, min(took / share_max - took, _PAUSE_S_MAX)))
+            silent = any(each.error for each in self.facts.status.brokers)
+            await asyncio.sleep(pause_after(pause_s, took, share_max, silent=silent))
 
     def _wake(self) -> None:
         self._looked.set()
@@ -306,8 +315,6 @@ class Site:
         self.facts.loads = {
             node: found.load for node, found in zip(nodes, loads, strict=True) if found is not None
         }
-        if self._probe is not None:
-            self.facts.probes = {each.group: each for each in self._probe.results()}
         for groups, newer in self._newer:
             status = status.with_groups(groups, newer)
         self.facts.status = status
@@ -364,6 +371,18 @@ class Site:
         factory, self._factory = self._factory, None
         if factory is not None:
             await factory.shutdown()
+
+
+def pause_after(least_s: float, took_s: float, share: float, *, silent: bool) -> float:
+    """Return the pause after a look, in seconds.
+
+    Args:
+        least_s: Of this kind of look.
+        took_s: How long it took.
+        share: Of the time that such looks take at most.
+        silent: A broker did not answer: waiting for it is part of what it took.
+    """
+    return max(least_s, min(took_s / share - took_s, _SILENT_PAUSE_S if silent else _PAUSE_S_MAX))
 
 
 async def _load_of(cluster: ClusterClient, group: str, node: str) -> PublishedLoad | None:

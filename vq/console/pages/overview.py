@@ -25,6 +25,7 @@ _PROBES_SHOWN: Final = 10
 async def OVERVIEW(context: PageContext) -> Response:
     """Show the cluster at a glance."""
     facts = context.site.facts
+    context.site.look_at_probe()
     found = troubles(facts)
     groups = sorted({each.group.group for each in facts.status.brokers})
     verdicts = verdict_counts(facts)
