@@ -125,7 +125,10 @@ async def GROUPS(context: PageContext) -> Response:
         columns,
         rows,
         Asked.of(context.query),
-        empty=N_("There is no consumer group yet. One is made when its first consumer starts."),
+        empty=N_(
+            "There is no consumer group yet. One is made when its first consumer starts: "
+            "`vq consume TOPIC --group NAME`."
+        ),
         searched=lambda each: f"{each.contract.group} {' '.join(each.contract.topics)}",
     )
     return context.exported(found, "groups") or context.page(
