@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from vq.decoding.descriptors import MessageType
 from vq.errors import ProtocolError
 from vq.hessian import plain
+
+if TYPE_CHECKING:
+    from vq.decoding.descriptors import MessageType
 
 #: Bytes of a message that are shown; the rest is for a download.
 SHOWN_BYTES_MAX: Final = 64 * 1024
@@ -47,7 +49,11 @@ class Decoded:
 
 
 def decoded(
-    data: bytes, wanted: Format = Format.AUTO, message_type: MessageType | None = None
+    data: bytes,
+    wanted: Format = Format.AUTO,
+    message_type: "MessageType | None" = None,
+    *,
+    lines: bool = True,
 ) -> Decoded:
     """Return bytes as text; what cannot be read as it is asked for is shown as hex, with why.
 
@@ -55,45 +61,39 @@ def decoded(
         data: The content of a message.
         wanted: How to read it.
         message_type: Its type, if it is protobuf.
+        lines: Values are laid out in lines; False: in one.
     """
-    if wanted is Format.AUTO:
-        typed = None if message_type is None else _protobuf(data, message_type)
-        return typed or _json(data) or _text(data) or _hessian(data) or _hex(data)
+    indent = 2 if lines else None
     readers: Mapping[Format, Callable[[bytes], Decoded]] = {
-        Format.JSON: _json_or_raise,
+        Format.JSON: partial(_json_or_raise, indent=indent),
         Format.TEXT: _text_or_raise,
-        Format.HESSIAN: _hessian_or_raise,
-        Format.PROTOBUF: partial(_protobuf_or_raise, message_type=message_type),
-        Format.HEX: _hex,
+        Format.HESSIAN: partial(_hessian_or_raise, indent=indent),
+        Format.PROTOBUF: partial(_protobuf_or_raise, message_type=message_type, indent=indent),
+        Format.HEX: partial(_hex, indent=indent),
     }
-    try:
-        return readers[wanted](data)
-    except (ValueError, RecursionError, ProtocolError) as error:
-        shown = _hex(data)
-        return Decoded(Format.HEX, shown.text, shown.cut, str(error) or type(error).__name__)
+    tried = [wanted]
+    if wanted is Format.AUTO:
+        tried = [Format.PROTOBUF] * (message_type is not None)
+        # a lone number or word reads better as text
+        tried += [Format.JSON] * (data[:1].strip() in (b"{", b"[", b""))
+        tried += [Format.TEXT, Format.HESSIAN, Format.HEX]
+    problem = ""
+    for each in tried:
+        try:
+            return readers[each](data)
+        except (ValueError, RecursionError, ProtocolError) as error:
+            problem = str(error) or type(error).__name__
+    return replace(_hex(data, indent), problem=problem)
 
 
-def _json(data: bytes) -> Decoded | None:
-    if data[:1].strip() not in (b"{", b"[", b""):  # a lone number or word reads better as text
-        return None
-    try:
-        return _json_or_raise(data)
-    except (ValueError, RecursionError):
-        return None
+def _laid_out(value: Any, indent: int | None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
-def _json_or_raise(data: bytes) -> Decoded:
+def _json_or_raise(data: bytes, indent: int | None) -> Decoded:
     if len(data) > SHOWN_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes are too many to lay out; read them as text")
-    text = json.dumps(json.loads(data), indent=2, ensure_ascii=False)
-    return Decoded(Format.JSON, text)
-
-
-def _text(data: bytes) -> Decoded | None:
-    try:
-        return _text_or_raise(data)
-    except ValueError:
-        return None
+    return Decoded(Format.JSON, _laid_out(json.loads(data), indent))
 
 
 def _text_or_raise(data: bytes) -> Decoded:
@@ -109,32 +109,20 @@ def _text_or_raise(data: bytes) -> Decoded:
     return Decoded(Format.TEXT, text, cut)
 
 
-def _protobuf(data: bytes, message_type: MessageType) -> Decoded | None:
-    try:
-        return _protobuf_or_raise(data, message_type)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _protobuf_or_raise(data: bytes, message_type: MessageType | None) -> Decoded:
+def _protobuf_or_raise(
+    data: bytes, message_type: "MessageType | None", indent: int | None
+) -> Decoded:
     if message_type is None:
         raise ValueError("the type of the messages of this topic is not known")
     if len(data) > SHOWN_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes are too many to lay out; at most {SHOWN_BYTES_MAX}")
     value, cut = message_type.read(data)
-    return Decoded(Format.PROTOBUF, json.dumps(value, indent=2, ensure_ascii=False), cut)
+    return Decoded(Format.PROTOBUF, _laid_out(value, indent), cut)
 
 
-def _hessian(data: bytes) -> Decoded | None:
-    try:
-        return _hessian_or_raise(data)
-    except (ProtocolError, ValueError, RecursionError):
-        return None
-
-
-def _hessian_or_raise(data: bytes) -> Decoded:
+def _hessian_or_raise(data: bytes, indent: int | None) -> Decoded:
     value = plain.decode(data, bytes_max=SHOWN_BYTES_MAX)
-    return Decoded(Format.HESSIAN, json.dumps(_jsonable(value), indent=2, ensure_ascii=False))
+    return Decoded(Format.HESSIAN, _laid_out(_jsonable(value), indent))
 
 
 def _jsonable(value: Any) -> Any:
@@ -147,7 +135,9 @@ def _jsonable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _hex(data: bytes) -> Decoded:
+def _hex(data: bytes, indent: int | None) -> Decoded:
+    if indent is None:
+        return Decoded(Format.HEX, data[:_HEX_BYTES_MAX].hex(), len(data) > _HEX_BYTES_MAX)
     lines = []
     for begin in range(0, min(len(data), _HEX_BYTES_MAX), _HEX_COLUMNS):
         part = data[begin : begin + _HEX_COLUMNS]

@@ -51,7 +51,10 @@ async def test_messages_of_a_topic_are_read_by_the_type_that_was_chosen(console,
     assert "&#34;state&#34;: &#34;PAID&#34;" in shown
     assert "&lt;b&gt;" in shown
     await _give_up(factory)
-    assert "PAID" in (await browser.get("/c/test/dead-letters/desk")).text
+    letters = (await browser.get("/c/test/dead-letters/desk")).text
+    assert "PAID" in letters
+    assert "ValueError" in letters
+    assert "_vq." not in letters  # what these headers say is told in words
 
     assert (await _act(browser, "forget", topic="t")).status_code == 303
     assert "PAID" not in (await browser.get("/c/test/topics/t/messages")).text

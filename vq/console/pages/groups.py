@@ -126,7 +126,10 @@ async def GROUPS(context: PageContext) -> Response:
         columns,
         rows,
         Asked.of(context.query),
-        empty=N_("There is no consumer group yet. One is made when its first consumer starts."),
+        empty=N_(
+            "There is no consumer group yet. One is made when its first consumer starts: "
+            "`vq consume TOPIC --group NAME`."
+        ),
         searched=lambda each: f"{each.contract.group} {' '.join(each.contract.topics)}",
     )
     if not found.asked.export:

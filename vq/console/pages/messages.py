@@ -98,8 +98,17 @@ async def MESSAGES(context: PageContext) -> Response:
         why_of=lambda each: why(
             context, "message", topic=topic, message=f"{each.partition}:{each.offset}"
         ),
-        command=f"vq consume {topic} --max 10 …" if not finds else f"vq message find {topic} …",
+        command=_command(topic, kind, finds=finds),
     )
+
+
+def _command(topic: str, kind: MessageType | str | None, *, finds: bool) -> str:
+    of_type = ""
+    if isinstance(kind, MessageType):
+        of_type = f" --descriptors FILE --type {kind.name}"
+    if finds:
+        return f"vq message find {topic} …{of_type}"
+    return f"vq consume {topic} --last 50{of_type}"
 
 
 async def message_types_of(

@@ -42,7 +42,7 @@ async def OVERVIEW(context: PageContext) -> Response:
         facts=facts,
         troubles=[each for each in found if each.tone != "quiet"],
         remarks=[each for each in found if each.tone == "quiet"],
-        nodes=[each for each in facts.status.brokers if each.name],
+        nodes=facts.status.brokers,  # a group of which none has registered is one that is silent
         up=[each for each in facts.status.brokers if each.name and not each.error],
         groups=groups,
         topics=[each for each in facts.topics if not is_reserved(each.topic)],

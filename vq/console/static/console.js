@@ -74,8 +74,8 @@ const FORMATS = {
   rate: (value) => scaled(value, 1024, "B/s"),
   percent: (value) => `${Math.round(value * 100)} %`,
   duration: (value) => (value < 1 ? `${+(value * 1000).toPrecision(2)} ms` : value < 120 ? `${+value.toPrecision(3)} s` : `${Math.round(value / 60)} min`),
-  count: (value) => value.toLocaleString("en"),
-  per_s: (value) => `${value.toLocaleString("en")}/s`,
+  count: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }),
+  per_s: (value) => `${value.toLocaleString("en", { maximumFractionDigits: 1 })}/s`,
 };
 
 function scaled(value, base, unit) {
