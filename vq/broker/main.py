@@ -18,7 +18,7 @@ from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.log_lines import get_logger
-from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext
+from vq.remoting.ports import check_plaintext
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import TlsContexts
 from vq.store.disk.real_disk import RealDisk
@@ -61,7 +61,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
 
 
 def _look_at_plaintext(config: BrokerConfig) -> None:
-    """Refuse plain text beyond this machine that nobody asked for, and warn of the other.
+    """Refuse plain text beyond this machine that nobody asked for.
 
     Raises:
         InvalidArgument: Nobody did.
@@ -69,14 +69,12 @@ def _look_at_plaintext(config: BrokerConfig) -> None:
     listens = {"host": config.host}
     if config.metrics_port != 0:
         listens["metrics_host"] = config.metrics_host
-    hosts = check_plaintext(
+    check_plaintext(
         listens,
         encrypted=config.tls is not None,
         plaintext=config.plaintext,
         settings="tls",
     )
-    if hosts:
-        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
 
 
 def _contexts(config: BrokerConfig) -> tuple[TlsContexts | None, TlsContexts | None]:

@@ -157,7 +157,13 @@ class Front:
         self.flushes = tuple(
             FlushMeter(each, clock, self.server, times) for each in outside.flushers
         )
-        self.certificate = OwnCertificate(outside.contexts, clock, outside.runner, self.jobs)
+        self.certificate = OwnCertificate(
+            outside.contexts,
+            clock,
+            outside.runner,
+            self.jobs,
+            host=config.host if config.advertised is None else config.advertised.host,
+        )
         self.disks = DataDisks(
             config,
             outside.disk,

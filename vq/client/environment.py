@@ -1,13 +1,13 @@
 """The variables that say where the cluster is, for applications and for commands alike.
 
-The only place below the entry points that reads the environment
+The only place below the entry points that reads the environment, or changes it
 (docs/decisions/0054-clients-read-the-environment.md).
 """
 
 import os
 from pathlib import Path
 
-from vq.security.tls import Tls
+from vq.security.tls import SYSTEM_CAS, Tls
 
 
 def zookeeper() -> str:
@@ -43,6 +43,23 @@ def tls() -> Tls | None:
 def zookeeper_tls() -> Tls | None:
     """Return those of TLS to ZooKeeper; None: plain TCP."""
     return _tls("VQ_ZOOKEEPER_TLS")
+
+
+def export_tls(tls: Tls | None, zookeeper_tls: Tls | None) -> None:
+    """Have processes that this one starts take the same files; None: have them use no TLS.
+
+    What a command line says is known to its own process alone.
+    """
+    for prefix, given in (("VQ_TLS", tls), ("VQ_ZOOKEEPER_TLS", zookeeper_tls)):
+        for name in ("ca", "certificate", "key"):
+            variable = f"{prefix}_{name.upper()}"
+            file = None if given is None else getattr(given, name)
+            if given is not None and name == "ca" and file is None:
+                file = SYSTEM_CAS
+            if file is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = str(file)
 
 
 def _tls(prefix: str) -> Tls | None:

@@ -18,7 +18,7 @@ from vq.gateway.quiet_server import QuietServer
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
-from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext, port_error
+from vq.remoting.ports import check_plaintext, port_error
 from vq.security.tls import TlsContexts
 
 logger = get_logger(__name__)
@@ -61,14 +61,12 @@ async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
         InvalidArgument: A file of TLS cannot be used, or there is none and other machines would be
             served.
     """
-    hosts = check_plaintext(
+    check_plaintext(
         {"host": config.host},
         encrypted=config.https is not None,
         plaintext=config.plaintext,
         settings="https",
     )
-    if hosts:
-        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
     asked = config.https_client_certificates
     https = None
     if config.https is not None:

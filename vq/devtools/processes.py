@@ -30,6 +30,7 @@ from vq.store.disk.real_disk import FILE_MODE, RealDisk
 
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
+_TLS = ("VQ_TLS_", "VQ_ZOOKEEPER_TLS_")
 _LOG_LINES = 15
 _PR_SET_PDEATHSIG = 1
 
@@ -251,7 +252,7 @@ class ConsoleChild(ChildProcess):
 
 def _plain_environment() -> dict[str, str]:
     """Return the environment of a child: files of TLS in it are for clients of other clusters."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("VQ_TLS_")}
+    return {name: value for name, value in os.environ.items() if not name.startswith(_TLS)}
 
 
 def open_log(path: Path) -> BinaryIO:

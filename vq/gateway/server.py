@@ -20,7 +20,7 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
-from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext
+from vq.remoting.ports import check_plaintext
 from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import TcpNetwork
 from vq.security.tls import TlsContexts
@@ -197,14 +197,12 @@ def _look_at_plaintext(config: GatewayConfig) -> None:
     listens = {"host": config.host}
     if config.metrics_port:
         listens["metrics_host"] = config.metrics_host
-    hosts = check_plaintext(
+    check_plaintext(
         listens,
         encrypted=config.https is not None,
         plaintext=config.plaintext,
         settings="https",
     )
-    if hosts:
-        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
 
 
 def _contexts(config: GatewayConfig) -> tuple[TlsContexts | None, TlsContexts | None]:

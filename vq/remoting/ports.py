@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from vq.errors import InvalidArgument
+from vq.log_lines import get_logger
 from vq.model import Address
 
+logger = get_logger(__name__)
 #: What listens here is reached from this machine alone.
 LOOPBACK: Final = "127.0.0.1"
-#: What a process logs that serves other machines without TLS.
-PLAINTEXT_SERVED: Final = "other machines are served without TLS, as plaintext says"
 _LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 
 
@@ -22,8 +22,8 @@ def is_loopback(host: str) -> bool:
 
 def check_plaintext(
     listens: Mapping[str, str], *, encrypted: bool, plaintext: bool, settings: str
-) -> list[str]:
-    """Refuse to serve other machines without TLS unless that was said. Pure.
+) -> None:
+    """Refuse to serve other machines without TLS unless that was said; then warn of it.
 
     Args:
         listens: Each setting with a host that is listened on, and the host.
@@ -31,25 +31,22 @@ def check_plaintext(
         plaintext: Somebody said that they need none.
         settings: What the names of the settings for TLS begin with.
 
-    Returns:
-        The hosts at which other machines are served without TLS, which the caller warns of.
-
     Raises:
         InvalidArgument: There are some, and nobody said so.
     """
     open_to_others = (
         {} if encrypted else {name: host for name, host in listens.items() if not is_loopback(host)}
     )
-    if plaintext:
-        return list(open_to_others.values())
     for name, host in open_to_others.items():
+        if plaintext:
+            logger.warning("other machines are served without TLS", setting=name, host=host)
+            continue
         raise InvalidArgument(
             f"{name} = {host!r} can be reached from other machines, and without TLS whoever is on "
             f"the way reads and changes what is sent: give {settings}_certificate and "
             f"{settings}_key (docs/howto/use-tls.md); or say plaintext = true (--plaintext, "
             "VQ_PLAINTEXT) if the network is yours alone; or listen on 127.0.0.1"
         )
-    return []
 
 
 def free_port(host: str = LOOPBACK) -> int:

@@ -40,6 +40,8 @@ DESCRIPTORS_KEPT_MAX: Final = 512
 #: Connections that the kernel holds for a listener until they are accepted; the kernel lowers this
 #: to ``net.core.somaxconn``. If the backlog is full, the client's kernel tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
+#: Connections that are not accepted, such as failed handshakes, are logged at most so often.
+ENDED_TOLD_S: Final = 1.0
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 #: A TLS handshake must be over in this time, and so must the exchange that ends a connection.
 TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
@@ -406,6 +408,8 @@ class TcpListener:
         self._starting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._trouble = ""
+        self._untold = 0  # connections that ended before they were accepted
+        self._tell_at = 0.0
         host, port = sockets[0].getsockname()[:2]
         self._address = Address(host, port)
         self._watch()
@@ -476,9 +480,7 @@ class TcpListener:
                     ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
                 )
         except OSError as error:  # the peer closed the connection, or its TLS handshake failed
-            logger.info(
-                "connection ended before it was accepted", address=self._address, error=error
-            )
+            self._tell_ended(error)
             sock.close()
             if announced:
                 protocol.connection_lost(error)
@@ -487,6 +489,20 @@ class TcpListener:
             if announced:
                 protocol.connection_lost(None)
             raise
+
+    def _tell_ended(self, error: OSError) -> None:
+        """Log the end of connections that were not accepted: strangers do not fill the log."""
+        self._untold += 1
+        now = self._loop.time()
+        if now < self._tell_at:
+            return
+        logger.info(
+            "connections ended before they were accepted",
+            address=self._address,
+            connections=self._untold,
+            last_error=error,
+        )
+        self._untold, self._tell_at = 0, now + ENDED_TOLD_S
 
     def _announce(self, protocol: asyncio.Protocol, sock: socket.socket) -> bool:
         """Tell the protocol of a connection whose TLS handshake begins; whether it was told."""

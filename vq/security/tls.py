@@ -11,6 +11,7 @@ Not in here: sockets (``remoting.transport``), who a certificate names.
 """
 
 import base64
+import contextlib
 import enum
 import ssl
 import stat
@@ -43,6 +44,8 @@ SYSTEM_CAS: Final = "system"
 LOOK_S: Final = 1.0
 #: Files that change while they are read are read again so often, at the start.
 _READS_MAX: Final = 3
+#: More turns than a handshake takes.
+_FLIGHTS: Final = 4
 _PEM_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = b"-----END CERTIFICATE-----"
 
@@ -194,6 +197,25 @@ class TlsContexts:
         """
         assert self._made.server is not None
         return self._made.server
+
+    def why_not_for(self, host: str) -> str:
+        """Return why clients with the same files refuse this server at ``host``; "": they do not.
+
+        It shakes hands with itself, in memory.
+        """
+        made = self._made
+        assert made.server is not None
+        up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = made.client.wrap_bio(down, up, server_hostname=host)
+        server = made.server.wrap_bio(up, down, server_side=True)
+        try:
+            for _ in range(_FLIGHTS):
+                for end in (client, server):
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        end.do_handshake()
+        except ssl.SSLError as error:
+            return why_no_tls(error)
+        return ""
 
     def look(self) -> bool:
         """Use the files from now on if they have changed; return whether they are in use.

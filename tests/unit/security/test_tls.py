@@ -198,6 +198,21 @@ def test_an_expired_certificate_is_used_and_told(
     assert "certificate has expired" in caplog.text
 
 
+def test_a_server_knows_whether_its_certificate_holds_at_its_address(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    """As those see it that have the same files; also where it asks for a certificate."""
+    required = ClientCertificates.REQUIRED
+    tls = write_tls(tmp_path / "good", ca, "b1.example", "10.0.0.11")
+    good = TlsContexts(tls, serves=True, client_certificates=required)
+    assert [good.why_not_for("b1.example"), good.why_not_for("10.0.0.11")] == ["", ""]
+    assert "another name" in good.why_not_for("b2.example")
+    other = TlsContexts(write_tls(tmp_path / "1", ca, trusts=trustme.CA()), serves=True)
+    assert "not signed by" in other.why_not_for("localhost")
+    old = TlsContexts(write_tls(tmp_path / "2", ca, expires=LONG_AGO), serves=True)
+    assert "expired" in old.why_not_for("localhost")
+
+
 # Texts ----------------------------------------------------------------------------------------
 def test_the_expiry_of_damaged_certificates_is_an_error(tmp_path: Path, ca: trustme.CA) -> None:
     good = Path(str(write_ca(tmp_path, ca).ca)).read_bytes()

@@ -127,6 +127,7 @@ def console(
     _needs_packages()
     if die_with is not None:
         processes.die_with(die_with)
+    from vq.client.environment import export_tls
     from vq.console.server import serve
 
     config = _settings(
@@ -153,6 +154,8 @@ def console(
             invocation.output.line(f"console  {address}")
         sys.stdout.flush()
 
+    own = invocation.client_config()
+    export_tls(own.tls, own.zookeeper_tls)  # for the processes that make reports
     asyncio.run(serve(config, started))
 
 

@@ -32,7 +32,7 @@ from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
-from vq.remoting.ports import PLAINTEXT_SERVED, check_plaintext
+from vq.remoting.ports import check_plaintext
 from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import Network, TcpNetwork
 from vq.security.tls import ClientCertificates, Tls, TlsContexts, check_asked
@@ -207,14 +207,12 @@ def lag_exporter(
     if serving.https is not None:
         contexts = TlsContexts(serving.https, client_certificates=asked, serves=True)
     check_asked("https_client_certificates", asked, serving.https)
-    hosts = check_plaintext(
+    check_plaintext(
         {"host": host},
         encrypted=contexts is not None,
         plaintext=serving.plaintext,
         settings="https",
     )
-    if hosts:
-        logger.warning(PLAINTEXT_SERVED, hosts=",".join(hosts))
 
     async def work() -> None:
         stop = asyncio.Event()

@@ -9,6 +9,7 @@ import pytest
 from vq.broker.base.config import BrokerConfig
 from vq.cli.base.settings import Sources, build, read_sources
 from vq.client.config import MessageFactoryConfig, ProducerConfig
+from vq.client.environment import export_tls
 from vq.errors import InvalidArgument
 from vq.model import Address, FlushMode
 from vq.security.tls import ClientCertificates, Tls
@@ -306,3 +307,17 @@ def test_lost_directories_are_named_with_commas() -> None:
     names = {"group": "b1", "node": "n1", "data": Path("/d1")}
     sources = Sources(flags=names, environ={"VQ_BROKER_WITHOUT_DATA": "8f0c,31d9"})
     assert build(BrokerConfig, "broker", sources).without_data == ("8f0c", "31d9")
+
+
+def test_processes_of_a_command_take_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the command says that there is no TLS although its environment does."""
+    for name in ("VQ_TLS_CA", "VQ_TLS_CERTIFICATE", "VQ_TLS_KEY", "VQ_ZOOKEEPER_TLS_CA"):
+        monkeypatch.setenv(name, "before.pem")
+    for tls, zookeeper_tls in (
+        (Tls(ca="ca.pem", certificate="c.pem", key="c.key"), Tls(ca="zk.pem")),
+        (Tls(ca="system"), None),
+        (None, None),
+    ):
+        export_tls(tls, zookeeper_tls)
+        made = MessageFactoryConfig()
+        assert (made.tls, made.zookeeper_tls) == (tls, zookeeper_tls)
