@@ -24,6 +24,7 @@ from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED, LAG_BYTES, L
 from vq.console.database.database import Database
 from vq.coordination.groups.groups import UnknownGroup
 from vq.model import Message
+from vq.operations.messages.settling import LetterState
 
 #: The account that pictures are taken with.
 NAME = "anna"
@@ -152,7 +153,11 @@ async def filled_console(
         async with reading(factory, "shipping", "orders"):
             await shared_out(factory, "shipping", 1)
         await _send(factory)
-        await _give_up(factory)
+        async with await factory.create_producer() as producer:
+            for number in range(2):
+                content = json.dumps({"charge": number, "account": "unknown"}).encode()
+                await producer.send(Message("payments", content, key=f"charge-{number}"))
+        await give_up(factory, "desk", "payments", 2)
         async with await factory.create_producer() as producer:
             await producer.send(Message("payments", _payment(), key=8))
         console = await stack.enter_async_context(running(cluster, database))
@@ -224,24 +229,23 @@ async def shared_out(factory: aio.MessageFactory, group: str, members: int) -> N
             await asyncio.sleep(0.02)
 
 
-async def _give_up(factory: aio.MessageFactory) -> None:
-    """Leave two dead letters of the group ``desk``."""
-    async with await factory.create_producer() as producer:
-        for number in range(2):
-            content = json.dumps({"charge": number, "account": "unknown"}).encode()
-            await producer.send(Message("payments", content, key=f"charge-{number}"))
-    tried = 0
+async def give_up(factory: aio.MessageFactory, group: str, topic: str, count: int) -> None:
+    """Have a group read a topic until it has given up so many messages."""
 
     async def handle(message: Message) -> None:
-        nonlocal tried
-        tried += 1
         raise ValueError("no such account")
 
-    config = ConsumerConfig(group="desk", max_attempts=1, on_failure="dead-letter", max_wait_s=0.2)
+    async def open_letters() -> int:
+        found = await factory.admin.list_dead_letters()
+        return sum(each.letters.get(LetterState.OPEN, 0) for each in found)
+
+    config = ConsumerConfig(group=group, max_attempts=1, on_failure="dead-letter", max_wait_s=0.2)
     async with await factory.create_consumer(config) as consumer:
-        consumer.subscribe("payments", 64 * 1024, handle)
+        consumer.subscribe(topic, 64 * 1024, handle)
         await consumer.start()
-        await until(lambda: tried >= 2)
+        async with asyncio.timeout(WAIT_S):
+            while await open_letters() < count:
+                await asyncio.sleep(0.02)
 
 
 def _history(connection: Any) -> None:

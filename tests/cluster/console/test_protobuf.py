@@ -1,16 +1,13 @@
 """Contents of messages as protobuf: by a set that somebody uploads, and a type for each topic."""
 
-import asyncio
 from typing import Any
 
 import pytest
 import sqlalchemy
 from support.console import Browser, RunningConsole, running
+from support.filled_console import give_up
 from support.protobuf import SHOP, order_class, packed, shop, well_known
-from support.waiting import WAIT_S
 
-from vq import aio
-from vq.client.config import ConsumerConfig
 from vq.console.accounts.accounts import AccountRole
 from vq.console.acts import descriptors as kept
 from vq.console.database.schema import audit
@@ -50,7 +47,7 @@ async def test_messages_of_a_topic_are_read_by_the_type_that_was_chosen(console,
     shown = (await browser.get("/c/test/topics/t/messages")).text
     assert "&#34;state&#34;: &#34;PAID&#34;" in shown
     assert "&lt;b&gt;" in shown
-    await _give_up(factory)
+    await give_up(factory, "desk", "t", 1)
     letters = (await browser.get("/c/test/dead-letters/desk")).text
     assert "PAID" in letters
     assert "ValueError" in letters
@@ -68,19 +65,6 @@ async def test_messages_of_a_topic_are_read_by_the_type_that_was_chosen(console,
     ]
     names = ("keep_descriptors", "set_topic_type", "forget_topic_type", "set_topic_type")
     assert acts == [(each, "done") for each in (*names, "delete_descriptors")]
-
-
-async def _give_up(factory: aio.MessageFactory) -> None:
-    async def handle(message: Message) -> None:
-        raise ValueError("no")
-
-    config = ConsumerConfig(group="desk", max_attempts=1, on_failure="dead-letter", max_wait_s=0.1)
-    async with await factory.create_consumer(config) as consumer:
-        consumer.subscribe("t", 64 * 1024, handle)
-        await consumer.start()
-        async with asyncio.timeout(WAIT_S):
-            while not await factory.admin.list_dead_letters():
-                await asyncio.sleep(0.02)
 
 
 async def test_a_set_that_lost_the_type_is_told_and_contents_stay_readable(
