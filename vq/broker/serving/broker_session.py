@@ -368,6 +368,11 @@ class BrokerSession(asyncio.Protocol):
         return self.connection.principal
 
     @property
+    def encrypted(self) -> bool:
+        """Whether it is under TLS."""
+        return self._outgoing.encrypted
+
+    @property
     def congested(self) -> bool:
         """See ``session.Session``."""
         return self._outgoing.congested
