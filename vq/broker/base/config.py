@@ -241,6 +241,8 @@ class BrokerConfig:
             check_name("super_users", user)
         mode = choice_of(AuthenticationMode, "authentication", self.authentication)
         object.__setattr__(self, "authentication", mode)
+        obeyed = choice_of(Authorization, "authorization", self.authorization)
+        object.__setattr__(self, "authorization", obeyed)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:
