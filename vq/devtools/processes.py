@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from vq.client.config import MessageFactoryConfig
 from vq.devtools.errors import ChildFailed
-from vq.errors import CoordinationError, VqError
+from vq.errors import CoordinationError, NotAuthenticated, VqError
 from vq.model import Address
+from vq.operations.base.connect import cluster_client
 from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
 from vq.remoting.transport import TcpNetwork
@@ -179,7 +181,11 @@ class BrokerChild(ChildProcess):
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            status = asyncio.run(ask_status(self.spec.address, cluster=self.spec.cluster))
+            status = asyncio.run(
+                ask_status(
+                    self.spec.address, cluster=self.spec.cluster, zookeeper=self.spec.zookeeper
+                )
+            )
             stands = status is not None and (status.master or status.follows)
             if status is not None and stands and status.group == self.spec.group:
                 return status
@@ -242,9 +248,13 @@ def open_log(path: Path) -> BinaryIO:
 
 
 async def ask_status(
-    address: Address, *, cluster: str = "", timeout_s: float = 2.0
+    address: Address, *, cluster: str = "", timeout_s: float = 2.0, zookeeper: str = ""
 ) -> StatusResponse | None:
-    """Ask whoever listens at ``address`` for its status; None when no broker answers."""
+    """Ask whoever listens at ``address`` for its status; None when no broker answers.
+
+    A broker that takes no anonymous clients is asked as by an operator, who reads the cluster's
+    secret, if ``zookeeper`` says where that is.
+    """
     try:
         connection = await connect(
             TcpNetwork(),
@@ -254,6 +264,8 @@ async def ask_status(
             timeout=timeout_s,
             on_close=lambda _: None,
         )
+    except NotAuthenticated:
+        return await _ask_as_operator(address, cluster, zookeeper) if zookeeper else None
     except VqError:
         return None
     try:
@@ -262,6 +274,17 @@ async def ask_status(
         return None
     finally:
         connection.close()
+    assert isinstance(response, StatusResponse)
+    return response
+
+
+async def _ask_as_operator(address: Address, cluster: str, zookeeper: str) -> StatusResponse | None:
+    config = MessageFactoryConfig(zookeeper=zookeeper, cluster=cluster, user="", password="")
+    try:
+        async with cluster_client(config, must_exist=False) as client:
+            response, _ = await client.request(address, Command.STATUS, StatusRequest())
+    except VqError:
+        return None
     assert isinstance(response, StatusResponse)
     return response
 
