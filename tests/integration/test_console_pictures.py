@@ -86,6 +86,9 @@ ADDRESSES: Mapping[str, Mapping[str, str]] = {
         "archive": f"{C}/archive",
         "archive-of-a-topic": f"{C}/archive?topic=orders",
     },
+    "/c/{cluster}/archive/restore": {"archive-restore": f"{C}/archive/restore?topic=orders"},
+    "/c/{cluster}/definitions": {"definitions": f"{C}/definitions"},
+    "/c/{cluster}/definitions/plans/{number}": {"definitions-plan": f"{C}/definitions/plans/1"},
     "/c/{cluster}/explain": {
         "explain": f"{C}/explain",
         "explained": f"{C}/explain?question=partition&topic=orders&partition=0&group=billing",
@@ -105,6 +108,7 @@ ADDRESSES: Mapping[str, Mapping[str, str]] = {
 }
 #: Addresses that answer with no page of their own, and what with.
 NO_PAGE = {
+    "/c/{cluster}/definitions/file": "a file",
     "/": "leads to the first cluster",
     "/login/oidc": "leads to the provider",
     "/login/oidc/callback": "leads back to a page",

@@ -285,6 +285,9 @@ async def _act(console: RunningConsole) -> None:
     await browser.post("/c/test/allocation/plan", {"how": "advise"})
     await browser.post("/c/test/dead-letters/desk/resend", {"rate": "100"})
     await browser.post("/c/test/archive/act", {"act": "run"})
+    document = (await browser.get("/c/test/definitions/file")).text
+    changed = document.replace('"retention_hours": 72', '"retention_hours": 168')
+    await browser.post("/c/test/definitions", {"document": changed})
     acts = "/c/test/descriptors/act"
     upload = {"csrf": browser.csrf, "act": "upload", "name": "payments"}
     await browser.http.post(acts, data=upload, files={"file": ("payments.desc", SHOP)})
