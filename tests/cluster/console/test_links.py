@@ -13,7 +13,7 @@ from support.filled_console import NAME, filled_console
 from vq.console.database.database import Database
 
 #: Pages after which one that leads to ever more pages is seen.
-PAGES_MAX = 300
+PAGES_MAX = 400
 
 
 @pytest.fixture
