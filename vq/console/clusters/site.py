@@ -1,8 +1,9 @@
 """One cluster as the console has it: a client, and what the last looks at it have found."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.aio.factory import MessageFactory
@@ -35,6 +36,8 @@ _TURN_PARTITIONS: Final = 2_000
 #: A look may take this share of the time at most: of a large cluster there are fewer looks.
 _SHARE_MAX: Final = 0.05
 _REOPEN_S: Final = 3.0
+#: A page that shows what somebody has just changed waits so long for a look at topics and groups.
+_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class Site:
         self._looked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._last_group = ""
+        self._naming = asyncio.Lock()
+        self._calm_s: dict[str, float] = {}
 
     def start(self) -> None:
         """Begin to look."""
@@ -152,6 +157,20 @@ class Site:
     async def next_look(self) -> None:
         """Wait until something was looked at again."""
         await self._looked.wait()
+
+    async def look_again(self) -> None:
+        """Look at topics and groups now: somebody has changed something, and is to see it.
+
+        Of a large cluster, where a look takes long, the next one shows it.
+        """
+        if self.facts.names_look.took_s > _AGAIN_S:
+            return
+        with contextlib.suppress(VqError, TimeoutError):
+            async with asyncio.timeout(_AGAIN_S):
+                await self._look_at_names()
+            now_ms = self.cluster.clock.wall_ms()
+            self.facts.names_look = replace(self.facts.names_look, time_ms=now_ms)
+            self._wake()
 
     async def _run(self) -> None:
         while True:
@@ -204,7 +223,19 @@ class Site:
             self._wake()
             if self._on_look is not None and not error:
                 await self._on_look(self)
-            await asyncio.sleep(max(pause_s, took / _SHARE_MAX))
+            await asyncio.sleep(max(pause_s, self._cost_s(which, took, error) / _SHARE_MAX))
+
+    def _cost_s(self, which: str, took_s: float, error: str) -> float:
+        """Return what a look costs the cluster. To wait for one who is silent costs nothing.
+
+        Or an outage of seconds would be shown for minutes.
+        """
+        if error:
+            return min(took_s, self._calm_s.get(which, 0.0))
+        if which != "names_look" and self.facts.status.silent:
+            return min(took_s, self._calm_s.get(which, took_s))
+        self._calm_s[which] = took_s
+        return took_s
 
     def _wake(self) -> None:
         self._looked.set()
@@ -223,12 +254,13 @@ class Site:
             self.facts.probes = {each.group: each for each in self._probe.results()}
 
     async def _look_at_names(self) -> None:
-        topics, contracts = await asyncio.gather(
-            read_topic_states(self.cluster), read_contracts(self.cluster)
-        )
-        facts = self.facts
-        facts.topics, facts.contracts = topics, contracts
-        facts.readers = readers_of(contracts, facts.lags)
+        async with self._naming:  # the newest look is the last one that counts
+            topics, contracts = await asyncio.gather(
+                read_topic_states(self.cluster), read_contracts(self.cluster)
+            )
+            facts = self.facts
+            facts.topics, facts.contracts = topics, contracts
+            facts.readers = readers_of(contracts, facts.lags)
 
     async def _look_at_lags(self) -> None:
         found = await look_at_groups(

@@ -20,6 +20,7 @@ from vq.console.web.rendering import render
 from vq.console.web.security import PageVisitor
 from vq.console.web.tables import TablePage, as_csv, as_json
 from vq.errors import InvalidArgument
+from vq.operations.operation import Effect
 from vq.shown import shown
 
 if TYPE_CHECKING:
@@ -129,10 +130,13 @@ class PageContext:
         return int(text)
 
     async def run(self, name: str, /, *arguments: Any, before: Any = None, **named: Any) -> Any:
-        """Run an operation for the visitor; see ``Door.run``."""
-        return await self.console.door.run(
+        """Run an operation for the visitor; see ``Door.run``. The next page shows what it did."""
+        found = await self.console.door.run(
             self.visitor.person, self.site, name, *arguments, before=before, **named
         )
+        if OPERATIONS[name].effect is Effect.ACT:
+            await self.site.look_again()
+        return found
 
     async def start(self, name: str, /, *arguments: Any, **named: Any) -> LongAct:
         """Begin a long act for the visitor; see ``Door.start``."""
