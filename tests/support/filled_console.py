@@ -151,7 +151,7 @@ async def filled_console(
         async with _reading(factory, "shipping", "orders"):
             await _shared_out(factory, "shipping", 1)
         await _send(factory)
-        await _give_up(factory)
+        await give_up(factory)
         console = await stack.enter_async_context(running(cluster, database))
         await database.run(_history)
         for number, (kind, report) in enumerate(REPORTS.items(), 1):
@@ -213,8 +213,8 @@ async def _shared_out(factory: aio.MessageFactory, group: str, members: int) -> 
             await asyncio.sleep(0.02)
 
 
-async def _give_up(factory: aio.MessageFactory) -> None:
-    """Leave two dead letters of the group ``desk``."""
+async def give_up(factory: aio.MessageFactory) -> None:
+    """Leave two more dead letters of the group ``desk``."""
     async with await factory.create_producer() as producer:
         for number in range(2):
             content = json.dumps({"charge": number, "account": "unknown"}).encode()

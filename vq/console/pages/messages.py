@@ -1,5 +1,7 @@
 """Messages of a topic: browsed, found, decoded; one is sent."""
 
+import shlex
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,6 +27,8 @@ _STARTS: Final = (
     (Start.OFFSET.value, N_("from an offset on")),
     (Start.NUMBER.value, N_("from a message number on")),
 )
+#: What a search is for; without any of them messages are browsed.
+_FINDS_BY: Final = ("id", "key", "tag", "where", "since", "until")
 _FORMATS: Final = tuple((each.value, each.value) for each in Format)
 
 
@@ -47,10 +51,10 @@ def moment_of(text: str) -> int:
 async def MESSAGES(context: PageContext) -> Response:
     """Browse messages, or find some by id, key, tag and time."""
     topic, query = context.param("topic"), context.query
-    finds = any(query.get(each, "").strip() for each in ("id", "key", "tag", "where"))
+    finds = any(query.get(each, "").strip() for each in _FINDS_BY)
     as_format = query.get("as", "auto")
     if as_format not in list(Format):
-        raise InvalidArgument(f"{shown(as_format)} is no format; take one of {list(Format)}")
+        raise InvalidArgument(f"{shown(as_format)} is no format; take one of {', '.join(Format)}")
     problem = ""
     messages: list[Message] = []
     following: dict[int, int] = {}
@@ -88,15 +92,45 @@ async def MESSAGES(context: PageContext) -> Response:
         why_of=lambda each: why(
             context, "message", topic=topic, message=f"{each.partition}:{each.offset}"
         ),
-        command=f"vq consume {topic} --max 10 …" if not finds else f"vq message find {topic} …",
+        command=_find_command(topic, query) if finds else _browse_command(topic, query),
     )
+
+
+def _browse_command(topic: str, query: Mapping[str, str]) -> str:
+    start, at = query.get("start", Start.NEWEST), query.get("at", "").strip()
+    partition, limit = query.get("partition", "").strip(), query.get("limit", "").strip() or "50"
+    if start == Start.NUMBER:
+        return shlex.join(
+            ["vq", "message", "number", topic, partition or "0", "--number", at or "0"]
+        )
+    words = ["vq", "consume", topic]
+    if start == Start.NEWEST:
+        words += ["--last", limit]
+    else:
+        words += ["--max", limit]
+    if start == Start.TIME and at:
+        words += ["--since", at]
+    if start == Start.OFFSET:
+        words += ["--offset", at or "0"]
+        partition = partition or "0"
+    return shlex.join(words + (["--partition", partition] if partition else []))
+
+
+def _find_command(topic: str, query: Mapping[str, str]) -> str:
+    words = ["vq", "message", "find", topic]
+    for name in _FINDS_BY:
+        if query.get(name, "").strip():
+            words += [f"--{name}", query[name].strip()]
+    if query.get("key") and query.get("key_is", "text") != "text":
+        words += ["--key-type", "int" if query["key_is"] == "number" else "hex"]
+    return shlex.join(words)
 
 
 async def _browse(context: PageContext, topic: str) -> BrowsedMessages:
     query = context.query
     start = query.get("start", Start.NEWEST.value)
     if start not in list(Start):
-        raise InvalidArgument(f"{shown(start)} is no start; take one of {list(Start)}")
+        raise InvalidArgument(f"{shown(start)} is no start; take one of {', '.join(Start)}")
     at = query.get("at", "").strip()
     where = 0
     if start == Start.TIME:
@@ -212,6 +246,9 @@ async def SEND(context: PageContext) -> Response:
                 size=len(content.encode()),
             )
         else:
+            if number_of(context.form, "delay_s"):
+                context.say(N_("Sent: message %(id)s waits for its time"), id=sent.id)
+                return context.go("delayed")
             context.say(
                 N_("Sent: partition %(partition)s, offset %(offset)s, id %(id)s"),
                 partition=sent.partition,
