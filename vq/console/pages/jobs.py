@@ -1,6 +1,7 @@
 """Acts that go on: how far they are, and what came of them."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -59,10 +60,31 @@ async def JOB(context: PageContext) -> Response:
         "job.html",
         job=job,
         state=_state(job),
+        share=_share(job.progress),
         progress=_told(job.progress),
         result=_told(job.result),
+        place=_place(context, job),
         live=True,
     )
+
+
+#: Pages of what long acts act on, below the cluster; ``{}``: the name of it.
+_PLACES: Final[Mapping[str, Sequence[str]]] = {
+    "apply_allocation": ("allocation",),
+    "resume_allocation": ("allocation",),
+    "resend_dead_letters": ("dead-letters", "{}"),
+    "drain_topic": ("topics", "{}"),
+}
+
+
+def _place(context: PageContext, job: LongAct) -> str:
+    parts = _PLACES.get(job.act, ())
+    return context.path(*(each.format(job.subject) for each in parts)) if parts else ""
+
+
+def _share(progress: Any) -> tuple[int, int] | None:
+    done, total = getattr(progress, "done", None), getattr(progress, "total", None)
+    return (done, total) if isinstance(done, int) and isinstance(total, int) else None
 
 
 def _told(value: Any) -> str:
