@@ -1,16 +1,22 @@
 """What the page after an act says: what was done, and what is there now."""
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import AsyncIterator
 
 import pytest
+from starlette.requests import Request
 from support.console import RunningConsole, running
 from support.waiting import until
 
 from vq import aio
 from vq.console.accounts.accounts import AccountRole, list_accounts
+from vq.console.acts.door import OPERATIONS, Person
 from vq.console.clusters import site
+from vq.console.web import context
+from vq.console.web.context import PageContext
+from vq.console.web.security import PageVisitor
 from vq.errors import CoordinationError
 from vq.model import Message
 
@@ -50,14 +56,13 @@ async def test_the_list_after_an_act_shows_what_it_did(rare: RunningConsole) -> 
     assert await state() == "deleted"
 
 
-@pytest.mark.parametrize("which", ["cluster_status", "read_topic_states", "look_at_groups"])
+@pytest.mark.parametrize("which", ["gather_all", "read_topic_states"])
 async def test_a_look_that_failed_slowly_is_made_again_soon(
     cluster, database, monkeypatch, which
 ) -> None:
     """To wait for ZooKeeper costs it nothing, and what is shown is out of date meanwhile."""
     monkeypatch.setattr(site, "BROKERS_S", 0.01)
     monkeypatch.setattr(site, "NAMES_S", 0.01)
-    monkeypatch.setattr(site, "LAGS_S", 0.01)
     real, failures = getattr(site, which), []
 
     async def away(*arguments, **named):
@@ -71,11 +76,7 @@ async def test_a_look_that_failed_slowly_is_made_again_soon(
     async with running(cluster, database, open=True) as made:
         failures.append(1)
         facts = made.site.facts
-        looks = {
-            "cluster_status": "brokers_look",
-            "read_topic_states": "names_look",
-            "look_at_groups": "lags_look",
-        }
+        looks = {"gather_all": "brokers_look", "read_topic_states": "names_look"}
         await until(lambda: getattr(facts, looks[which]).error)
         await until(lambda: not getattr(facts, looks[which]).error, timeout_s=4.0)
         assert len(failures) == 3
@@ -163,3 +164,45 @@ async def test_an_address_without_a_page_is_answered_with_one(console, path, sta
     assert "/c/test" not in answer.text.replace(f'value="{path}"', "")
     plain = await console.browser().get(path, headers={"accept": "*/*"})
     assert plain.text.startswith(f"{status} ")
+
+
+async def test_a_page_does_not_wait_long_for_a_cluster_that_is_known_to_be_away(
+    console: RunningConsole, monkeypatch
+) -> None:
+    """The client itself waits 15 s for ZooKeeper, at each page anew."""
+
+    async def hangs(cluster, topic: str) -> None:
+        await asyncio.Event().wait()
+
+    async def away(*_arguments, **_named) -> None:
+        raise CoordinationError("no connection to ZooKeeper")
+
+    monkeypatch.setattr(site, "gather_all", away)
+    await until(lambda: console.site.problem)
+    for name in ("describe_topic", "create_topic"):
+        row = dataclasses.replace(OPERATIONS[name], function=hangs)
+        monkeypatch.setitem(OPERATIONS, name, row)
+    monkeypatch.setattr(context, "_AWAY_S", 0.1)
+    answer = await console.browser().get("/c/test/topics/t")
+    assert answer.status_code == 503
+    assert "no connection to ZooKeeper" in answer.text
+    with pytest.raises(TimeoutError):  # what is begun is not given up: nobody would know of it
+        async with asyncio.timeout(0.5):
+            await PageContext.run(_asks(console), "create_topic", "made")
+
+
+def _asks(console: RunningConsole) -> PageContext:
+    visitor = PageVisitor(Person("anna", AccountRole.ADMIN, "::1"), "", logged_in=True)
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []})
+    return PageContext(request, console.app.console, visitor, "en", "", site_or_none=console.site)
+
+
+async def test_a_mask_of_no_topic_says_so(console: RunningConsole) -> None:
+    """Or a name that is mistyped hides nothing, without a word."""
+    browser = console.browser()
+    for topic, there in (("t", True), ("tt", False)):
+        await browser.get("/c/test/topics/t")
+        await browser.post("/c/test/settings/mask", {"topic": topic, "act": "mask"})
+        said = _said((await browser.get("/c/test/settings")).text)
+        assert f"Masked: {topic}" in said
+        assert ("no topic of this name" not in said) is there
