@@ -171,10 +171,12 @@ def cluster(
     samples: Path | None = None,
     nodes: int = 1,
     groups: int = 1,
+    tls: vq.Tls | None = None,
 ) -> Iterator[Cluster]:
     """Start ZooKeeper and brokers in a fresh directory under ``parent``; stop and remove all.
 
-    ``nodes`` are those of the first group, ``groups`` all groups.
+    ``nodes`` are those of the first group, ``groups`` all groups. With ``tls`` clients need
+    ``VQ_TLS_CA`` in their environment.
     """
     with (
         tempfile.TemporaryDirectory(dir=parent, prefix="vq-bench-") as scratch,
@@ -192,6 +194,7 @@ def cluster(
                 "address": vq.Address("127.0.0.1", free_port()),
                 "zookeeper": zookeeper.hosts,
                 "cluster": CLUSTER,
+                "tls": tls,
                 "metrics_port": free_port(),  # what is measured for them is part of the figures
             }
             spec = (

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import vq
 from bench.cluster import Cluster, cluster
 from bench.figures import Figure
 
@@ -42,9 +43,13 @@ class Context:
         return quick if self.quick else full
 
     @contextlib.contextmanager
-    def cluster(self, nodes: int = 1, groups: int = 1) -> Iterator[Cluster]:
+    def cluster(
+        self, nodes: int = 1, groups: int = 1, *, tls: vq.Tls | None = None
+    ) -> Iterator[Cluster]:
         """Start a fresh cluster; ``nodes`` are those of its first broker group."""
-        with cluster(self.directory, samples=self.samples, nodes=nodes, groups=groups) as started:
+        with cluster(
+            self.directory, samples=self.samples, nodes=nodes, groups=groups, tls=tls
+        ) as started:
             yield started
 
 

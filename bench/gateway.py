@@ -4,25 +4,19 @@ Its client here is a few lines over a socket: one that parses more would be meas
 """
 
 import asyncio
-import contextlib
 import itertools
 import json
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import vq
-from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure
 from bench.processor import processor_s
+from bench.served import served
 from vq import aio
 from vq.cli.bench.workload import Ready, WorkFailed
-from vq.remoting.ports import free_port
 
 SIZE: Final = 128
 TOGETHER: Final = 100
@@ -30,7 +24,7 @@ TOGETHER: Final = 100
 AT_ONCE: Final = 16
 #: Messages of one answer, and of one ``get_many``.
 PULLED: Final = 500
-START_S: Final = 60.0
+GATEWAY: Final = ("gateway", "--metrics-port", "0")
 SENDS: Final = {
     "send, one message a request": 1,
     f"send, {TOGETHER} messages a request": TOGETHER,
@@ -41,7 +35,7 @@ RECEIVES: Final = f"receive and commit, up to {PULLED} messages an answer"
 def gateway(context: Context) -> Rounds:
     """Send and receive over HTTP and with ``vq.aio``."""
     for _ in range(context.rounds):
-        with context.cluster() as cluster, _served(cluster) as (url, pid):
+        with context.cluster() as cluster, served(cluster, GATEWAY, "/openapi.json") as (url, pid):
             figures = []
             for name, together in SENDS.items():
                 topic = cluster.topic()
@@ -49,7 +43,7 @@ def gateway(context: Context) -> Rounds:
                 found = cluster.run(
                     "send_over_http",
                     topic=topic,
-                    url=url,
+                    url=url.removeprefix("http://"),
                     requests=requests,
                     together=together,
                     pid=pid,
@@ -59,7 +53,7 @@ def gateway(context: Context) -> Rounds:
                     received = cluster.run(
                         "receive_over_http",
                         topic=topic,
-                        url=url,
+                        url=url.removeprefix("http://"),
                         count=2 * requests * together,
                         pid=pid,
                     )
@@ -73,39 +67,6 @@ def _figures(name: str, found: dict[str, Any]) -> list[Figure]:
         Figure(name, found["http"], "msg/s", found["aio"]),
         Figure(f"{name}: gateway's processor", found["processor_us"], "µs/msg"),
     ]
-
-
-@contextlib.contextmanager
-def _served(cluster: Cluster) -> Iterator[tuple[str, int]]:
-    """Run a gateway of a cluster; return where, and its process."""
-    port = free_port()
-    client = cluster.client
-    command = [sys.executable, "-m", "vq.cli.main", "gateway", "--port", str(port)]
-    command += ["--metrics-port", "0", "--zookeeper", client["zookeeper"]]
-    log = Path(cluster.directory) / "gateway.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*command, "--cluster", client["cluster"]], stdout=out, stderr=subprocess.STDOUT
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + START_S
-        while not _answers(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise WorkFailed(f"the gateway does not start: {log.read_text()[-2000:]}")
-            time.sleep(0.05)
-        yield f"127.0.0.1:{port}", process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/openapi.json") as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 # In the client's process -------------------------------------------------------------------------

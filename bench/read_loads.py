@@ -34,6 +34,7 @@ from vq.remoting.format import (
 from vq.remoting.frames import encode_frame
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, HelloRequest
+from vq.security.tls import TlsContexts
 from vq.store.records.record import decode_into
 
 _READ_BYTES: Final = 1 << 20
@@ -59,6 +60,9 @@ class RawReader:
         self._depth = depth
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if (files := vq.MessageFactoryConfig().tls) is not None:
+            context = TlsContexts(files).client()
+            self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
         hello = HelloRequest(
             version_min=VERSION_MIN, version_max=VERSION_MAX, client_id="bench", cluster=cluster
         )

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import baseline
+from bench.access import access
 from bench.cluster import Cluster
+from bench.console import TARGETS as CONSOLE_TARGETS
+from bench.console import console
 from bench.context import Context, Rounds
 from bench.delays import delays
 from bench.features import features
@@ -28,6 +31,8 @@ from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
 from bench.sends import sends
+from bench.tls import TARGETS as TLS_TARGETS
+from bench.tls import tls
 from bench.transactions import TRANSFORMED, transactions
 from vq.cli.bench.worker import on_schedule
 from vq.client.producer.intake import appender
@@ -504,6 +509,10 @@ SCENARIOS: Final = (
         },
     ),
     Scenario("gateway", "over HTTP, beside the client on asyncio", gateway),
+    Scenario("tls", "TLS, beside the same loads without it", tls, TLS_TARGETS),
+    Scenario(
+        "console", "the web console: pages, memory, cost for a broker", console, CONSOLE_TARGETS
+    ),
     Scenario(
         "transactions",
         "a transaction, beside a plain send of its messages",
@@ -532,6 +541,7 @@ SCENARIOS: Final = (
         },
     ),
     Scenario("filters", "filters on the broker, by processor time", filters),
+    Scenario("access", "rules of access at the door of a broker, by processor time", access),
     Scenario("groups", "groups whose members change", groups, GROUP_TARGETS),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),

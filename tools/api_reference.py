@@ -21,6 +21,7 @@ from vq import errors as vq_errors
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
 from vq.coordination.leases import slots
+from vq.coordination.security import users as stored_users
 from vq.coordination.topics import topics
 from vq.coordination.tree import coordinator
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
@@ -29,6 +30,7 @@ from vq.operations.base import changes, connect
 from vq.operations.brokers import draining
 from vq.operations.cluster import settings
 from vq.operations.operation import Awaited, rows_of
+from vq.operations.security import access, users
 from vq.operations.table import Operations
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -276,8 +278,8 @@ def api() -> str:
 
 #: Modules with errors of their own that reach an application.
 OTHER_ERRORS = (
-    *(archive_runs, changes, draining, settings, connect),
-    *(coordinator, groups, registry, slots, topics),
+    *(archive_runs, changes, draining, settings, access, users, connect),
+    *(coordinator, groups, registry, slots, stored_users, topics),
 )
 OTHER_ERRORS_PREFACE = """
 These are about ZooKeeper, or about a change by an operator. They come from `publish`, `commit`,

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from vq.offset_stores.sql import SqlOffsetStore
     from vq.offset_stores.table import OffsetTable
     from vq.reserved import DeliveryFailure, MessageOrigin
+    from vq.security.tls import Tls
 
 
 _HOMES = {
@@ -198,6 +199,7 @@ _HOMES = {
     "vq.offset_stores.sql": ("SqlOffsetStore",),
     "vq.offset_stores.table": ("OffsetTable",),
     "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
+    "vq.security.tls": ("Tls",),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "serializers"})
@@ -268,6 +270,7 @@ __all__ = [
     "SqlOffsetStore",
     "StartPosition",
     "StatusResult",
+    "Tls",
     "TopicMetrics",
     "TopicPartition",
     "TopicPartitions",

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vq.coordination.groups.groups import UnknownGroup
+    from vq.coordination.security.users import UnknownUser, UserExists
     from vq.coordination.topics.topics import TopicExists
+    from vq.coordination.tree.acls import identity_of
+    from vq.coordination.tree.coordinator import Grant, NodeRights
     from vq.coordination.tree.reading import TopicView
     from vq.coordination.tree.values.allocations import FailedMove
     from vq.coordination.tree.values.audit import UncleanElection
     from vq.coordination.tree.values.cluster import ClusterSettings
     from vq.coordination.tree.values.consumers import CommittedOffset
+    from vq.coordination.tree.values.identities import Identities
     from vq.model import GroupView, NodeInfo, TopicDeletion, TopicOrigin
     from vq.operations.allocation.advisor import judge, propose
     from vq.operations.allocation.applying import (
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
         ArchiveRunUnknown,
         ArchiveTopicRun,
     )
-    from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+    from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
     from vq.operations.base.changes import ChangeUnknown, ResetUnknown, TreeUnknown
     from vq.operations.brokers.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.operations.brokers.brokers import BadPartition, Damage
@@ -137,6 +141,8 @@ if TYPE_CHECKING:
     from vq.operations.messages.writes import WriteAttempt, WrittenRange
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
+    from vq.operations.security.access import AccessUnknown
+    from vq.operations.security.users import UserChangeUnknown, UserEntry
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
     from vq.operations.topics.emptying import GroupDrain, TopicDrain
@@ -151,7 +157,9 @@ if TYPE_CHECKING:
     from vq.operations.tree.checking import CheckedTree, RepairedNode
     from vq.operations.tree.copying import ImportAction, ImportStep, PlannedImport
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
+    from vq.operations.tree.securing import SecuredTree, WrongAcl
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
+    from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
 
 _HOMES = {
@@ -187,7 +195,7 @@ _HOMES = {
         "ArchiveRunUnknown",
         "ArchiveTopicRun",
     ),
-    "vq.operations.archives.archives": ("ArchivedBlock", "VerifiedArchive"),
+    "vq.operations.archives.archives": ("ArchivedBlock", "RestoredArchive", "VerifiedArchive"),
     "vq.operations.brokers.blocks": ("HeldBlock", "HeldPartition", "SilentNode"),
     "vq.operations.brokers.brokers": ("BadPartition", "Damage"),
     "vq.operations.cluster.bulk": (
@@ -256,6 +264,7 @@ _HOMES = {
         "TreeExport",
         "read_tree",
     ),
+    "vq.operations.tree.securing": ("SecuredTree", "WrongAcl"),
     "vq.operations.tree.tree_rules": (
         "Severity",
         "TreeFinding",
@@ -317,16 +326,33 @@ _HOMES = {
     "vq.operations.topics.verification": ("Verified", "VerifyProgress"),
     "vq.operations.messages.writes": ("WriteAttempt", "WrittenRange"),
     "vq.coordination.groups.groups": ("UnknownGroup",),
+    "vq.coordination.tree.acls": ("identity_of",),
+    "vq.coordination.tree.coordinator": ("Grant", "NodeRights"),
+    "vq.coordination.security.users": ("UnknownUser", "UserExists"),
+    "vq.operations.security.users": ("UserChangeUnknown", "UserEntry"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
+    "vq.operations.security.access": ("AccessUnknown",),
+    "vq.security.rules": (
+        "AccessDecision",
+        "AccessRule",
+        "Need",
+        "Resource",
+        "Right",
+        "RuleEffect",
+    ),
     "vq.coordination.tree.values.consumers": ("CommittedOffset",),
+    "vq.coordination.tree.values.identities": ("Identities",),
     "vq.model": ("GroupView", "NodeInfo", "TopicDeletion", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessDecision",
+    "AccessRule",
+    "AccessUnknown",
     "AllocatedGroup",
     "AllocatedMove",
     "AllocatedTopic",
@@ -388,6 +414,7 @@ __all__ = [
     "GivenUp",
     "Goal",
     "GoalScore",
+    "Grant",
     "GroupContract",
     "GroupDeletion",
     "GroupDescription",
@@ -406,6 +433,7 @@ __all__ = [
     "HeldBack",
     "HeldBlock",
     "HeldPartition",
+    "Identities",
     "ImportAction",
     "ImportStep",
     "KeptLoad",
@@ -421,8 +449,10 @@ __all__ = [
     "Move",
     "Moved",
     "MovedMeanwhile",
+    "Need",
     "NodeInfo",
     "NodeJobs",
+    "NodeRights",
     "OpenedTopic",
     "OwnerChange",
     "PartOfTransaction",
@@ -444,9 +474,14 @@ __all__ = [
     "Resending",
     "Reset",
     "ResetUnknown",
+    "Resource",
+    "RestoredArchive",
+    "Right",
+    "RuleEffect",
     "RunMove",
     "SearchGap",
     "SearchedPartition",
+    "SecuredTree",
     "SettingsUnknown",
     "Settled",
     "Severity",
@@ -477,16 +512,22 @@ __all__ = [
     "Unclean",
     "UncleanElection",
     "UnknownGroup",
+    "UnknownUser",
     "Unsafe",
     "UnsafeKind",
+    "UserChangeUnknown",
+    "UserEntry",
+    "UserExists",
     "Verified",
     "VerifiedArchive",
     "VerifyProgress",
     "WaitingBranch",
     "WriteAttempt",
     "WrittenRange",
+    "WrongAcl",
     "definitions_from",
     "definitions_json",
+    "identity_of",
     "judge",
     "judge_lag",
     "plan_from_json",

@@ -249,6 +249,16 @@ class AuthenticationFailed(Refused):
     hint = "check the user and the secret"
 
 
+class NotAuthenticated(AuthenticationFailed):
+    """The broker does not know who the client is, or the client does not know the broker."""
+
+    status = 51
+    hint = (
+        "give a user and its password: `MessageFactoryConfig(user=, password=)`, `VQ_USER` and "
+        "`VQ_PASSWORD`, or `--user`; `vq user list` shows who there is"
+    )
+
+
 class InvalidRequest(Refused):
     status = 8
     hint = "the request is malformed or misses a field; see docs/protocol.md"
@@ -434,6 +444,16 @@ class PermissionRefused(Refused):
 class TopicClosed(PermissionRefused):
     status = 49
     hint = "the topic is closed for writes; `vq topic open NAME` opens it again"
+
+
+class NotAuthorized(PermissionRefused):
+    """The rules do not allow a user to do that; the details have user, right, resource, rule."""
+
+    status = 52
+    hint = (
+        "`vq acl test USER RIGHT RESOURCE` says which rule decides; whoever manages the cluster "
+        "allows it: `vq acl add SUBJECT RIGHTS RESOURCE`"
+    )
 
 
 class TransactionRefused(Refused):

@@ -19,7 +19,7 @@ from pyspark_vq.options import Connect
 from pyspark_vq.reports import growth, loads, outputs, retention
 from pyspark_vq.reports.allocation import MOVES_MAX, Group, Placed, Plan, plan
 from pyspark_vq.reports.disks import DISKS, Held, Key, disk_rows, points_of
-from pyspark_vq.reports.forecast import nearby
+from pyspark_vq.reports.forecast import Point, nearby
 from pyspark_vq.reports.holdings import Cluster, Disk, Home, read_blocks, read_cluster
 from pyspark_vq.reports.outputs import (
     read_snapshots,
@@ -27,6 +27,7 @@ from pyspark_vq.reports.outputs import (
     snapshot_seconds,
     write_snapshot,
 )
+from pyspark_vq.reports.past import NodeName, points_of_shares, together
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.reports.shuffles import fitting_shuffles
 from vq import TopicSettings
@@ -95,6 +96,8 @@ class Wanted:
         out: Where earlier snapshots are; None: nowhere.
         retention_hours: Settings to try; none: some below each topic's own.
         moves_max: A plan has at most so many moves.
+        shares: By group and node, which share of its disk was used at earlier moments, from
+            ``past.read_shares``.
     """
 
     connect: Connect
@@ -102,6 +105,7 @@ class Wanted:
     out: str | None = None
     retention_hours: Sequence[int] = ()
     moves_max: int = MOVES_MAX
+    shares: Mapping[NodeName, Sequence[Point]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +187,11 @@ def _measure(
             **dict.fromkeys(told_disks(cluster, silent_nodes), Held(0, 0.0, 0.0)),
             **held_on_disks(spark, held, own, cluster.homes, ends),
         }
-        history = _history(spark, wanted)
+        history = together(
+            _history(spark, wanted),
+            points_of_shares(cluster.disks, wanted.shares),
+            now_s=wanted.now_s,
+        )
         disks = disk_rows(cluster.disks, history, on_disks, now_s=wanted.now_s)
     groups, notes = groups_of(cluster, unknown)
     proposed = plan(groups, placed, moves_max=wanted.moves_max, notes=notes)

@@ -142,7 +142,7 @@ def forecast(points: Sequence[Point], limit: float | None) -> Forecast:
     if found is None:
         lacking = (
             f"{len(near)} of the {POINTS_MIN} snapshots that a forecast takes: run the report "
-            "again later with the same --out"
+            "again later with the same --out, or give it --history"
         )
         return _unknown(f"{lacking}; {left_out}" if left_out else lacking)
     left, horizon_s = limit - used, AHEAD * found.span_s

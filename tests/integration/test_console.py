@@ -1,7 +1,9 @@
 """The console in a real browser, over real brokers: what an operator does."""
 
+import json
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -134,6 +136,55 @@ def test_a_dead_letter_is_sent_again(browser, console, cluster) -> None:
         assert gone.wait(30)
 
 
+@pytest.mark.slow
+def test_a_refused_send_leads_to_why_and_to_the_page_that_mends_it(
+    browser, console, cluster
+) -> None:
+    """From the refusal to its cause, and from the command to the button that does the same."""
+    cluster.vq("topic", "create", "shut", "--partitions", "1")
+    cluster.vq("topic", "close", "shut")
+    with Tab(browser) as page:
+        page.goto(f"{console}/topics/shut/send")
+        page.get_by_label("Content").fill("x")
+        page.get_by_role("button", name="Send").click()
+        page.get_by_role("link", name="Why is it refused?").click()
+        answer = page.locator("section", has=page.get_by_text("topic shut is closed for writes"))
+        expect(answer).to_contain_text("vq topic open shut")
+        answer.get_by_role("link", name="Open the page").click()
+        page.get_by_role("button", name="Open for writes").click()
+        page.goto(f"{console}/explain")
+        page.get_by_role("link", name="Why is a message refused?").click()
+        page.get_by_label("Topic", exact=True).fill("shut")
+        page.get_by_role("button", name="Explain").click()
+        expect(page.locator("main")).to_contain_text("nothing refuses it")
+
+
+@pytest.mark.slow
+def test_definitions_are_downloaded_changed_and_imported(
+    browser, console, cluster, tmp_path
+) -> None:
+    """As a file both ways; the plan is seen before the name is typed."""
+    cluster.vq("topic", "create", "defined", "--partitions", "1", "--retention-hours", "72")
+    with Tab(browser) as page:
+        page.goto(f"{console}/definitions")
+        with page.expect_download() as begun:
+            page.get_by_role("button", name="Download the file").click()
+        document = json.loads(Path(begun.value.path()).read_text())
+        topics = [each for each in document["topics"] if each["topic"] == "defined"]
+        topics[0]["settings"]["retention_hours"] = 7
+        changed = tmp_path / "changed.json"
+        changed.write_text(json.dumps({**document, "topics": topics}))
+        page.get_by_label("File", exact=True).set_input_files(changed)
+        page.get_by_role("button", name="Show the plan").click()
+        expect(page.locator("table")).to_contain_text("retention_hours: 72 → 7")
+        page.get_by_label(f"Type {cluster.name} to confirm").fill(cluster.name)
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator("h1")).to_contain_text("done", timeout=WAIT_MS)  # it is live
+        page.goto(f"{console}/topics/defined")
+        kept = page.get_by_role("row", name="retention_hours")
+        expect(kept.locator("td")).to_have_text("7")
+
+
 def drag(page: Page, begin, end) -> None:
     """Drag with the mouse, in many small steps, as a hand does."""
     page.mouse.move(begin["x"] + begin["width"] / 2, begin["y"] + begin["height"] / 2)
@@ -211,4 +262,5 @@ def test_a_killed_broker_is_on_the_overview(browser, console, cluster) -> None:
         finally:
             cluster.brokers["b2"].wait(10)
             cluster.brokers["b2"].start()
-        expect(page.locator(".fact", has_text="Brokers that answer")).to_contain_text("2 / 2")
+        answer = page.locator(".fact", has_text="Brokers that answer")
+        expect(answer).to_contain_text("2 / 2", timeout=WAIT_MS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from support.accounts import at_the_same_time
 from support.databases import mariadb, postgresql
 
 from vq.console.accounts.accounts import (
@@ -20,10 +21,12 @@ from vq.console.accounts.accounts import (
     verified,
 )
 from vq.console.accounts.sessions import begin_session, find_session
+from vq.console.accounts.tokens import find_access_token, make_access_token
 from vq.console.acts.door import text_of
 from vq.console.clusters.history import read_series, store_minute
 from vq.console.database.database import Database
 from vq.console.database.schema import audit, masks, plans
+from vq.errors import InvalidArgument
 
 PASSWORD = "a long password"
 
@@ -83,6 +86,17 @@ def _accounts(database: Database) -> None:
     assert run(lambda each: find_session(each, token, 12)) is None
     run(lambda each: remove_account(each, "Anna"))
     assert [each.name for each in run(list_accounts)] == ["bert"]
+    made = run(lambda each: make_access_token(each, "bert", "ci", AccountRole.OPERATOR, 1))
+    assert run(lambda each: find_access_token(each, made)) is not None
+    run(lambda each: add_account(each, "carl", AccountRole.ADMIN, None))
+    first, second = at_the_same_time(
+        database,
+        lambda each: change_account(each, "bert", role=AccountRole.VIEWER),
+        lambda each: change_account(each, "carl", role=AccountRole.VIEWER),
+    )
+    assert first is None
+    assert isinstance(second, InvalidArgument), second
+    assert [each.role for each in run(list_accounts)] == [AccountRole.VIEWER, AccountRole.ADMIN]
 
 
 def _long_texts(database: Database) -> None:

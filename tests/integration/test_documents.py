@@ -147,7 +147,6 @@ def test_vq_is_installed_from_files_and_never_by_its_name() -> None:
 ABSENT = {
     "work queue": lambda: not hasattr(vq.MessageConsumer, "ack"),
     "console": lambda: "console" not in COMMANDS,
-    "TLS": lambda: not any("tls" in name for name in CONFIG),
     "authentication": lambda: not {"user", "password", "token"} & CONFIG,
     "compact": lambda: "compact" not in vq.TopicSettings.__dataclass_fields__,
     "index": lambda: (ROOT / "docs" / "howto" / "install.md").is_file(),

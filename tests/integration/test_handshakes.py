@@ -31,7 +31,7 @@ async def serving(**bounds: float) -> AsyncIterator[tuple[Server, Address]]:
         clock=SystemClock(),
         gate=Gate(ServerIdentity(cluster="c", group="b1", node="n1"), new_role()),
     )
-    network = TcpNetwork(server_ssl=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    network = TcpNetwork(server_ssl=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     listener = await network.listen(Address("127.0.0.1", 0), server.new_session)
     try:
         yield server, listener.address

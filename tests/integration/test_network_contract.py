@@ -1,4 +1,4 @@
-"""Every ``Network`` keeps the same promises: real TCP on both loops, and the twin in memory.
+"""Every ``Network`` keeps the same promises: real TCP on both loops, TLS, and the twin in memory.
 
 The twin also runs with a seeded generator that cuts writes at odd places and delays them.
 """
@@ -12,21 +12,32 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+import trustme
+from support.certificates import write_tls
 from support.waiting import WAIT_S
 
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.transport import Network, TcpNetwork, nobody_listens, tune
+from vq.security.tls import TlsContexts
 
 HERE = Address("127.0.0.1", 0)
 
 
-@pytest.fixture(params=["tcp", "memory", "memory-shaken"])
-def network(request: pytest.FixtureRequest) -> Network:
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> TlsContexts:
+    """Those of both ends."""
+    return TlsContexts(write_tls(tmp_path_factory.mktemp("tls"), trustme.CA()), serves=True)
+
+
+@pytest.fixture(params=["tcp", "tls", "memory", "memory-shaken"])
+def network(request: pytest.FixtureRequest, contexts: TlsContexts) -> Network:
     """One of the implementations."""
     if request.param == "tcp":
         return TcpNetwork()
+    if request.param == "tls":
+        return TcpNetwork(server_ssl=contexts.server, client_ssl=contexts.client)
     if request.param == "memory":
         return MemoryNetwork()
     return MemoryNetwork(latency_s=0.0005, jitter_s=0.002, rng=random.Random(1))

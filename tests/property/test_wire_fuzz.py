@@ -31,7 +31,8 @@ from vq.remoting.connection import (
 )
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.frames import FrameParser, encode_frame
-from vq.remoting.hello import ServerIdentity
+from vq.remoting.hello import KnownPeer, ServerIdentity, UserCheck, accept_anonymous
+from vq.security.scram import ServerFirst
 
 
 def _frame(command: Command, direction: str, flags: int) -> bytes:
@@ -42,6 +43,10 @@ def _frame(command: Command, direction: str, flags: int) -> bytes:
 
 FLAGS = (0, FLAG_HESSIAN)
 HELLO = _frame(Command.HELLO, "request", 0)
+_OF_USER = wire.HelloRequest(
+    version_min=1, version_max=1, mechanism="SCRAM-SHA-256", credentials=b"n,,n=anna,r=abc"
+)
+USERS_HELLO = encode_frame(Command.HELLO, 0, 1, 0, messages.encode_header(Command.HELLO, _OF_USER))
 REQUESTS = [_frame(c, "request", f) for c in Command for f in FLAGS if c is not Command.HELLO]
 RESPONSES = [_frame(c, "response", f) for c in Command for f in FLAGS if c is not Command.HELLO]
 HEADERS = [
@@ -123,11 +128,33 @@ def parse_frames(rng: random.Random, data: bytes) -> None:
             parser.feed(b"")
 
 
+class _Challenge:
+    """The broker's side of an exchange about a user that there is not."""
+
+    def __init__(self, hello: wire.HelloRequest) -> None:
+        self._step = ServerFirst(hello.credentials).challenge(None, b"s" * 32, "5" * 36)
+        self.challenge = self._step.message
+
+    def finish(self, data: bytes) -> tuple[KnownPeer, bytes]:
+        self._step.finish(data)
+        raise AssertionError("nobody knows a password of this user")
+
+
+def _challenge(hello: wire.HelloRequest) -> UserCheck:
+    return _Challenge(hello)
+
+
 def serve(rng: random.Random, data: bytes) -> None:
     """ServerConnection: never raises, says why it closes, and answers only what waits."""
     identity = ServerIdentity(cluster="main", group="b1", node="n1")
-    server = ServerConnection(identity, requests_max=rng.choice([1, 3, 1_024]))
-    for chunk in chunks(rng, data if rng.random() < 0.2 else HELLO + data):
+    asks = rng.random() < 0.3
+    server = ServerConnection(
+        identity,
+        authenticate=_challenge if asks else accept_anonymous,
+        requests_max=rng.choice([1, 3, 1_024]),
+    )
+    hello = USERS_HELLO if asks else HELLO
+    for chunk in chunks(rng, data if rng.random() < 0.2 else hello + data):
         events = server.receive_data(chunk)
         assert all(type(event) is not Closing for event in events[:-1])
         for event in events:
@@ -154,7 +181,8 @@ def consume(rng: random.Random, data: bytes) -> None:
     if rng.random() < 0.8:
         (event,) = client.receive_data(encode_frame(Command.HELLO, 0, 1, 0, header))
         assert isinstance(event, Opened)
-        commands = [command for command in Command if command is not Command.HELLO]
+        opening = {Command.HELLO, Command.AUTHENTICATE}
+        commands = [command for command in Command if command not in opening]
         waiting = {client.request(rng.choice(commands), b"", context=n)[0] for n in range(20)}
         assert CORRELATION_ID in waiting
     answered = []

@@ -247,10 +247,10 @@ class Client(asyncio.Protocol):
         self.hello: Any = None
 
     @classmethod
-    async def connect(cls, network: Network, address: Address) -> "Client":
+    async def connect(cls, network: Network, address: Address, client_id: str = "test") -> "Client":
         """Return a client that said HELLO."""
         _, client = await network.connect(address, cls)
-        client.transport.writelines(client.connection.hello(client_id="test"))
+        client.transport.writelines(client.connection.hello(client_id=client_id))
         async with asyncio.timeout(WAIT_S):
             await client.opened.wait()
         return client

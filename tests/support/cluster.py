@@ -25,6 +25,7 @@ from vq.store.disk.real_disk import RealDisk
 VQ = (sys.executable, "-m", "vq.cli.main")
 
 T = TypeVar("T")
+C = TypeVar("C", bound="ProcessCluster")
 
 
 class ForkedBroker(BrokerChild):
@@ -52,7 +53,13 @@ class ForkedBroker(BrokerChild):
 
 
 class ProcessCluster:
-    """Brokers as processes under one cluster name of its own. Use from the main thread."""
+    """Brokers as processes under one cluster name of its own. Use from the main thread.
+
+    Attributes:
+        zookeeper_auth: Who ``vq`` and new brokers are to ZooKeeper.
+    """
+
+    zookeeper_auth = ""
 
     def __init__(self, directory: Path, zookeeper: str) -> None:
         self.directory = directory
@@ -136,7 +143,12 @@ class ProcessCluster:
     def environ(self) -> dict[str, str]:
         """The environment that points the command at this cluster."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
-        return {**kept, "VQ_ZOOKEEPER": self.zookeeper, "VQ_CLUSTER": self.name}
+        return {
+            **kept,
+            "VQ_ZOOKEEPER": self.zookeeper,
+            "VQ_CLUSTER": self.name,
+            "VQ_ZOOKEEPER_AUTH": self.zookeeper_auth,
+        }
 
     def vq(
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = PROCESSES_WAIT_S
@@ -172,9 +184,13 @@ class ProcessCluster:
 
 
 @contextlib.contextmanager
-def process_cluster(directory: Path, zookeeper: str) -> Iterator[ProcessCluster]:
+def process_cluster(
+    directory: Path,
+    zookeeper: str,
+    kind: type[C] = ProcessCluster,  # type: ignore[assignment]
+) -> Iterator[C]:
     """Provide a cluster without brokers; stop what was added and delete its tree afterwards."""
-    cluster = ProcessCluster(directory, zookeeper)
+    cluster = kind(directory, zookeeper)
     try:
         yield cluster
     finally:

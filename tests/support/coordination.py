@@ -162,4 +162,4 @@ def disarm(client: MemoryCoordinator) -> bool:
 def deny_reading(client: Coordinator, path: str) -> None:
     """Give a node of an ensemble in memory an ACL that lets nobody read it."""
     assert isinstance(client, MemoryCoordinator)
-    client.ensemble.tree.denied.add(client.full_path(path))
+    client.ensemble.tree.set_acl(client.full_path(path), frozenset())

@@ -9,7 +9,7 @@ from typing import Any
 from support.waiting import WAIT_S, block_until
 from support.zookeeper import ZooKeeperRoot, admin, expire_session, let_read
 
-from vq.coordination.tree.coordinator import Coordinator, SessionState, Set, WatchEvent
+from vq.coordination.tree.coordinator import OPEN, Coordinator, SessionState, Set, WatchEvent
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 
@@ -104,8 +104,7 @@ class InMemory(Ensemble):
 
     async def let_read(self, client: Coordinator, path: str, *, allowed: bool) -> None:
         assert isinstance(client, MemoryCoordinator)
-        denied, full = self._ensemble.tree.denied, client.full_path(path)
-        (denied.discard if allowed else denied.add)(full)
+        self._ensemble.tree.set_acl(client.full_path(path), OPEN if allowed else frozenset())
 
 
 class Real(Ensemble):

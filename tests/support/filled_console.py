@@ -12,17 +12,19 @@ from typing import Any
 from support.broker import MemoryCluster
 from support.client import factory_of
 from support.console import PASSWORD, RunningConsole, running
+from support.protobuf import SHOP, order_class
 from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.client.config import ConsumerConfig
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.clusters.history import store_minute
-from vq.console.clusters.kept_reports import KeptReport
+from vq.console.clusters.kept import KeptReport
 from vq.console.clusters.measured import BUSY, BYTES_IN, DISK_USED, LAG_BYTES, LAG_S, MESSAGES_IN
 from vq.console.database.database import Database
 from vq.coordination.groups.groups import UnknownGroup
 from vq.model import Message
+from vq.operations.messages.settling import LetterState
 
 #: The account that pictures are taken with.
 NAME = "anna"
@@ -146,12 +148,18 @@ async def filled_console(
         await _send(factory)
         for count, seed in enumerate((6, 7), 1):  # two members, which stay
             other = await stack.enter_async_context(factory_of(cluster, seed=seed))
-            await stack.enter_async_context(_reading(other, "billing", "orders"))
-            await _shared_out(factory, "billing", count)
-        async with _reading(factory, "shipping", "orders"):
-            await _shared_out(factory, "shipping", 1)
+            await stack.enter_async_context(reading(other, "billing", "orders"))
+            await shared_out(factory, "billing", count)
+        async with reading(factory, "shipping", "orders"):
+            await shared_out(factory, "shipping", 1)
         await _send(factory)
-        await give_up(factory)
+        async with await factory.create_producer() as producer:
+            for number in range(2):
+                content = json.dumps({"charge": number, "account": "unknown"}).encode()
+                await producer.send(Message("payments", content, key=f"charge-{number}"))
+        await give_up(factory, "desk", "payments", 2)
+        async with await factory.create_producer() as producer:
+            await producer.send(Message("payments", _payment(), key=8))
         console = await stack.enter_async_context(running(cluster, database))
         await database.run(_history)
         for number, (kind, report) in enumerate(REPORTS.items(), 1):
@@ -178,12 +186,20 @@ async def _send(factory: aio.MessageFactory) -> None:
         await producer.send(Message("orders", b"later", key="customer-1", delay_s=3600.0))
         xid = producer.xid(1, f"order-{time.time_ns()}", "web")
         await producer.tpc_begin(xid)
-        await producer.send(Message("payments", b"\x08\x96\x01\x12\x03EUR", key=7))
+        await producer.send(Message("payments", _payment(), key=7))
         await producer.tpc_prepare()
 
 
+def _payment() -> bytes:
+    order = order_class()(number=7, state=1, notes={"by": "card"})
+    order.lines.add(article="book", count=2)
+    order.sent.GetCurrentTime()
+    newer = b"\xa2\x01\x05extra"  # a field that the descriptor set does not know
+    return bytes(order.SerializeToString()) + newer
+
+
 @asynccontextmanager
-async def _reading(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
+async def reading(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
     config = ConsumerConfig(group=group, max_wait_s=0.2)
     async with await factory.create_consumer(config) as consumer:
 
@@ -199,7 +215,7 @@ async def _reading(factory: aio.MessageFactory, group: str, topic: str) -> Async
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _shared_out(factory: aio.MessageFactory, group: str, members: int) -> None:
+async def shared_out(factory: aio.MessageFactory, group: str, members: int) -> None:
     """Return once so many members have all partitions between them."""
 
     async def owners() -> set[str | None]:
@@ -213,24 +229,23 @@ async def _shared_out(factory: aio.MessageFactory, group: str, members: int) -> 
             await asyncio.sleep(0.02)
 
 
-async def give_up(factory: aio.MessageFactory) -> None:
-    """Leave two more dead letters of the group ``desk``."""
-    async with await factory.create_producer() as producer:
-        for number in range(2):
-            content = json.dumps({"charge": number, "account": "unknown"}).encode()
-            await producer.send(Message("payments", content, key=f"charge-{number}"))
-    tried = 0
+async def give_up(factory: aio.MessageFactory, group: str, topic: str, count: int) -> None:
+    """Have a group read a topic until it has given up so many messages."""
 
     async def handle(message: Message) -> None:
-        nonlocal tried
-        tried += 1
         raise ValueError("no such account")
 
-    config = ConsumerConfig(group="desk", max_attempts=1, on_failure="dead-letter", max_wait_s=0.2)
+    async def open_letters() -> int:
+        found = await factory.admin.list_dead_letters()
+        return sum(each.letters.get(LetterState.OPEN, 0) for each in found)
+
+    config = ConsumerConfig(group=group, max_attempts=1, on_failure="dead-letter", max_wait_s=0.2)
     async with await factory.create_consumer(config) as consumer:
-        consumer.subscribe("payments", 64 * 1024, handle)
+        consumer.subscribe(topic, 64 * 1024, handle)
         await consumer.start()
-        await until(lambda: tried >= 2)
+        async with asyncio.timeout(WAIT_S):
+            while await open_letters() < count:
+                await asyncio.sleep(0.02)
 
 
 def _history(connection: Any) -> None:
@@ -270,3 +285,8 @@ async def _act(console: RunningConsole) -> None:
     await browser.post("/c/test/allocation/plan", {"how": "advise"})
     await browser.post("/c/test/dead-letters/desk/resend", {"rate": "100"})
     await browser.post("/c/test/archive/act", {"act": "run"})
+    acts = "/c/test/descriptors/act"
+    upload = {"csrf": browser.csrf, "act": "upload", "name": "payments"}
+    await browser.http.post(acts, data=upload, files={"file": ("payments.desc", SHOP)})
+    kind = {"topic": "payments", "descriptors": "payments", "type": "shop.Order"}
+    await browser.post(acts, {"act": "choose", **kind})

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,27 +22,30 @@ class GatewayHere:
         metrics: Where its metrics are, as a URL.
         process: It.
         log: What it has said.
+        tls: What it is reached with; None: plain HTTP.
     """
 
     port: int
     metrics: str
     process: "subprocess.Popen[bytes]"
     log: Path
+    tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
         """Where it serves, as a URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def client(self) -> httpx.Client:
         """Return a client of it."""
-        return httpx.Client(base_url=self.url, timeout=PROCESSES_WAIT_S)
+        return httpx.Client(base_url=self.url, timeout=PROCESSES_WAIT_S, verify=self.tls or True)
 
     def serves(self) -> bool:
         """Whether it answers."""
         assert self.process.poll() is None, self.log.read_text()
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/openapi.json").status_code == 200
+            url = f"{self.url}/openapi.json"
+            return httpx.get(url, verify=self.tls or True).status_code == 200
         return False
 
     def stop(self) -> int:
@@ -52,7 +56,11 @@ class GatewayHere:
 
 @contextlib.contextmanager
 def gateway_process(
-    cluster: ProcessCluster, directory: Path, *more: str, environ: dict[str, str] | None = None
+    cluster: ProcessCluster,
+    directory: Path,
+    *more: str,
+    environ: dict[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[GatewayHere]:
     """Run a gateway of a cluster; ``more`` are further flags."""
     port, metrics = cluster.hold_port(), cluster.hold_port()
@@ -67,7 +75,8 @@ def gateway_process(
             stderr=subprocess.STDOUT,
         )
     try:
-        made = GatewayHere(port, f"http://127.0.0.1:{metrics}", process, log)
+        scheme = "http" if tls is None else "https"
+        made = GatewayHere(port, f"{scheme}://127.0.0.1:{metrics}", process, log, tls)
         block_until(made.serves, log)
         yield made
     finally:

@@ -32,8 +32,8 @@ MODULES = ("test_wire_fuzz", "test_store_fuzz", "test_text_fuzz")
 COMPILED = ("vq._message", "vq.store.records._codec", "vq.store.records._columns")
 SEEDS = 64
 INPUT_BYTES_MAX = 64 << 10
-#: In here, where lines are counted, one input takes several times what it takes otherwise.
-INPUT_S_MAX = 2
+#: In here, where lines are counted, one input takes twenty times what it takes otherwise.
+INPUT_S_MAX = 10
 MEMORY_MB_MAX = 1_500
 
 

@@ -53,13 +53,15 @@ from vq.coordination.tree.values.consumers import (
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import NotMaster, VqError
+from vq.limits import ID_SEQUENCE_BITS, ID_SLOT_BITS
 from vq.message_filter import Filter
-from vq.model import Address, Span, TopicPartition, TopicSettings
+from vq.model import ID_EPOCH_MS, Address, Span, TopicPartition, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Closing, Request, ServerConnection
 from vq.remoting.format import COMMANDS
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.transport import Listener, Network
+from vq.store.records.format import RECORD_HEADER
 
 #: Most bytes of paths and values in one ``multi``; the coordinator's bound, some to spare.
 _STEP_BYTES: Final = NODE_BYTES_MAX * 3 // 4
@@ -286,11 +288,12 @@ def _consumer_nodes(made: LargeTree) -> Iterator[Create]:
 
 # Brokers that answer --------------------------------------------------------------------------
 class LargeBrokers:
-    """The brokers of a tree: they answer PING, STATUS and OFFSETS, and refuse all else.
+    """The brokers of a tree: they answer PING, STATUS, OFFSETS and GET, and refuse all else.
 
     Attributes:
         silent: Groups whose brokers give no answer; a test adds to it.
         answered: Requests by command.
+        epochs: Of the master of each group; a test may change them.
         rates: Bytes in a second by partition, as in the tree; a test may change them.
     """
 
@@ -298,10 +301,12 @@ class LargeBrokers:
         self.made = made
         self.clock = clock or SystemClock()
         self.silent: set[str] = set()
+        self.epochs = dict.fromkeys(made.groups, 1)
         self.answered: Counter[str] = Counter()
         self.rates = {key: each.bytes_per_s for key, each in made.partitions.items()}
-        self._begun_s = self.clock.monotonic()
-        self._listeners: list[Listener] = []
+        self._begun_s, self._begun_ms = self.clock.monotonic(), self.clock.wall_ms()
+        self._listeners: dict[Address, Listener] = {}
+        self.transports: dict[str, set[asyncio.WriteTransport]] = {}
         self.held: dict[str, list[TopicPartition]] = {group: [] for group in made.groups}
         for key, each in sorted(made.partitions.items()):
             self.held[each.group].append(key)
@@ -311,14 +316,23 @@ class LargeBrokers:
         for (group, node), address in self.made.addresses.items():
             of = network[address.host] if isinstance(network, Mapping) else network
             identity = ServerIdentity(cluster="test", group=group, node=node)
-            self._listeners.append(await of.listen(address, partial(_Answering, self, identity)))
+            serve = partial(_Answering, self, identity)
+            self._listeners[address] = await of.listen(address, serve)
 
     async def close(self) -> None:
         """Stop listening."""
-        for each in self._listeners:
+        for each in self._listeners.values():
             each.close()
-        for each in self._listeners:
+        for each in self._listeners.values():
             await each.wait_closed()
+
+    def kill(self, group: str) -> None:
+        """End the nodes of a group: connections are cut, and new ones refused."""
+        for (name, _), address in self.made.addresses.items():
+            if name == group:
+                self._listeners[address].close()
+        for each in self.transports.pop(group, set()):
+            each.abort()
 
     def status(self, group: str, node: str, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return what a node answers."""
@@ -327,7 +341,7 @@ class LargeBrokers:
             group=group,
             node=node,
             broker_version="0",
-            epoch=1,
+            epoch=self.epochs[group],
             master=node == "n1",
             partition_count=len(self.held[group]),
             uptime_ms=self._passed_ms(),
@@ -364,17 +378,25 @@ class LargeBrokers:
         return answer
 
     def offsets(self, request: wire.OffsetsRequest) -> wire.OffsetsResponse:
-        """Return the ends of a partition."""
+        """Return the ends of a partition, and the number of the message at an offset."""
         end = self.end_of(TopicPartition(request.topic, request.partition))
         return wire.OffsetsResponse(
             latest=end,
             log_end_offset=end,
             offset=end // 2,
-            count=(request.to_offset - request.from_offset) // _MESSAGE_BYTES,
+            count=request.to_offset // _MESSAGE_BYTES - request.from_offset // _MESSAGE_BYTES,
             count_exact=True,
             latest_number=end // _MESSAGE_BYTES,
             latest_number_known=True,
+            number=request.number_offset // _MESSAGE_BYTES,
+            number_known=request.number,
         )
+
+    def first_of(self, request: wire.GetRequest) -> bytes:
+        """Return the head of a message at an offset, sent an hour before there was anything."""
+        del request
+        message_id = (self._begun_ms - 3_600_000 - ID_EPOCH_MS) << (ID_SLOT_BITS + ID_SEQUENCE_BITS)
+        return RECORD_HEADER.pack(_MESSAGE_BYTES, bytes(4), message_id, 0)
 
     def end_of(self, key: TopicPartition) -> int:
         """Return where a partition ends now."""
@@ -406,6 +428,7 @@ class _Answering(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
+        self._brokers.transports.setdefault(self._identity.group, set()).add(transport)
 
     def data_received(self, data: bytes) -> None:
         for event in self._connection.receive_data(data):
@@ -418,6 +441,7 @@ class _Answering(asyncio.Protocol):
         self._send(self._connection.data_to_send())
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._brokers.transports.get(self._identity.group, set()).discard(self._transport)
         self._connection.ended()
 
     def _answer(self, request: Request) -> None:
@@ -426,7 +450,8 @@ class _Answering(asyncio.Protocol):
         brokers.answered[command] += 1
         if group in brokers.silent:
             return
-        answer: wire.PingResponse | wire.StatusResponse | wire.OffsetsResponse
+        answer: wire.PingResponse | wire.StatusResponse | wire.OffsetsResponse | wire.GetResponse
+        body = b""
         try:
             if isinstance(message, wire.PingRequest):
                 answer = wire.PingResponse(wall_ms=brokers.clock.wall_ms())
@@ -434,12 +459,14 @@ class _Answering(asyncio.Protocol):
                 answer = brokers.status(group, self._identity.node, message)
             elif isinstance(message, wire.OffsetsRequest):
                 answer = brokers.offsets(message)
+            elif isinstance(message, wire.GetRequest):
+                answer, body = wire.GetResponse(), brokers.first_of(message)
             else:
                 raise NotMaster(f"a broker of a large tree does not do {command}")
         except VqError as error:
             self._send(self._connection.reply_error(request.request_id, error))
             return
-        self._send(self._connection.reply(request.request_id, answer))
+        self._send(self._connection.reply(request.request_id, answer, body))
 
     def _send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
         if buffers:

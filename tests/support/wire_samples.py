@@ -64,6 +64,15 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.PROVE, "response"): Sample(
         wire.ProveResponse(nonce=bytes(range(32, 64)), proof=b"\x04\x05\x06")
     ),
+    (Command.AUTHENTICATE, "request"): Sample(  # RFC 7677, section 3
+        wire.AuthenticateRequest(
+            data=b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+            b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+        )
+    ),
+    (Command.AUTHENTICATE, "response"): Sample(
+        wire.AuthenticateResponse(data=b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+    ),
     (Command.PING, "request"): Sample(wire.PingRequest()),
     (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
     (Command.STATUS, "request"): Sample(
@@ -125,6 +134,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_read_bytes=4000,
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
+            tls_expires_ms=1795336800000,
             jobs=[
                 wire.JobStatus(
                     name="scrub",

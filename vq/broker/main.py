@@ -18,7 +18,9 @@ from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.log_lines import get_logger
+from vq.remoting.ports import check_plaintext
 from vq.remoting.transport import TcpNetwork
+from vq.security.tls import TlsContexts
 from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
@@ -34,22 +36,65 @@ _M_MMAP_THRESHOLD: Final = -3
 def build_node(config: BrokerConfig) -> BrokerNode:
     """Return a node with real disk, network, clock and ZooKeeper; not started."""
     clock = SystemClock()
+    _look_at_plaintext(config)
+    brokers, metrics = _contexts(config)
     coordinator = ZooKeeperCoordinator(
         config.zookeeper,
         config.cluster,
         session_timeout_s=config.session_timeout_s,
         root=config.zookeeper_root,
+        auth=config.zookeeper_auth,
+        tls=config.zookeeper_tls,
     )
     return BrokerNode(
         config,
         coordinator=coordinator,
-        network=TcpNetwork(),
+        network=_network(brokers),
+        metrics_network=_network(metrics),
+        contexts=[each for each in (brokers, metrics) if each is not None],
         disk=RealDisk(),
         clock=clock,
         rng=random.SystemRandom(),
         process=RealProcess(),
         alarm=ScheduledAlarm(clock),
     )
+
+
+def _look_at_plaintext(config: BrokerConfig) -> None:
+    """Refuse plain text beyond this machine that nobody asked for.
+
+    Raises:
+        InvalidArgument: Nobody did.
+    """
+    listens = {"host": config.host}
+    if config.metrics_port != 0:
+        listens["metrics_host"] = config.metrics_host
+    check_plaintext(
+        listens,
+        encrypted=config.tls is not None,
+        plaintext=config.plaintext,
+        settings="tls",
+    )
+
+
+def _contexts(config: BrokerConfig) -> tuple[TlsContexts | None, TlsContexts | None]:
+    """Return what clients, and what readers of metrics are served with; None: plain TCP.
+
+    Raises:
+        InvalidArgument: A file cannot be used.
+    """
+    tls = config.tls
+    if tls is None:
+        return None, None
+    asked = config.tls_client_certificates, config.metrics_client_certificates
+    brokers, metrics = (TlsContexts(tls, client_certificates=each, serves=True) for each in asked)
+    return brokers, metrics
+
+
+def _network(contexts: TlsContexts | None) -> TcpNetwork:
+    if contexts is None:
+        return TcpNetwork()
+    return TcpNetwork(server_ssl=contexts.server, client_ssl=contexts.client)
 
 
 async def serve(config: BrokerConfig) -> bool:
@@ -63,6 +108,7 @@ async def serve(config: BrokerConfig) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = build_node(config)
+    loop.add_signal_handler(signal.SIGHUP, node.look_at_certificate)
     # Without this line, a broker that waits for an unreachable ZooKeeper logs nothing for long.
     logger.info("connecting to ZooKeeper", servers=config.zookeeper)
     starting = asyncio.ensure_future(node.start())

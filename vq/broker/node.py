@@ -21,7 +21,7 @@ from typing import TypeVar
 from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm, LoopAlarm
-from vq.broker.base.config import BrokerConfig
+from vq.broker.base.config import AuthenticationMode, BrokerConfig
 from vq.broker.base.jobs import While
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner, ThreadRunner
@@ -42,6 +42,7 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.transport import Network
+from vq.security.tls import TlsContexts
 from vq.store.commit.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.disk.disk import Disk
@@ -67,6 +68,8 @@ class BrokerNode:
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
         process: Whose loop this is, for its load, its metrics and operators.
         alarm: Rings when a job is due; None: the timers of the loop do.
+        metrics_network: Where metrics and health are served; None: ``network``.
+        contexts: What these two serve TLS with, if they do.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -86,6 +89,8 @@ class BrokerNode:
         log_config: LogConfig | None = None,
         process: Process | None = None,
         alarm: Alarm | None = None,
+        metrics_network: Network | None = None,
+        contexts: Sequence[TlsContexts] = (),
     ) -> None:
         self.config = config
         self._process = process or Process()
@@ -101,6 +106,8 @@ class BrokerNode:
             log_config=log_config or LogConfig(block_bytes=config.block_bytes),
             process=self._process,
             alarm=alarm or LoopAlarm(),
+            metrics_network=metrics_network or network,
+            contexts=tuple(contexts),
         )
         self._tasks = Tasks()
         self._directory: DataDirectories | None = None
@@ -134,6 +141,11 @@ class BrokerNode:
     def epoch(self) -> int:
         """Epoch of its mastership, 0 while it has none."""
         return self.parts.context.role.epoch
+
+    def look_at_certificate(self) -> None:
+        """Look now whether the files of TLS have changed."""
+        if self._parts is not None:
+            self._parts.certificate.look_soon()
 
     async def families(self) -> Iterable[Metric]:
         """Return the families of metrics as they are now."""
@@ -169,12 +181,23 @@ class BrokerNode:
         parts.diverged.look_soon()
         parts.jobs.begin(While.STARTED)
         parts.disks.look_now()
-        await parts.monitor.start(outside.network, self._tasks)
+        await parts.monitor.start(outside.metrics_network, self._tasks)
         await coordinator.start(config.start_timeout_s)
         self._remove_listener = coordinator.add_listener(self._on_session)
         # A server that lags behind knows too few topics, or too many.
         await self._until_answered(coordinator.sync)
         await self._until_answered(parts.secret.start)
+        if parts.users is not None:
+            await self._until_answered(parts.users.start)
+            parts.users.follow()
+        if parts.authority.enabled:
+            if config.authentication is AuthenticationMode.OFF:
+                logger.warning(
+                    "all users are anonymous to the rules of access, authentication is off",
+                    authorization=config.authorization,
+                )
+            await self._until_answered(parts.rules.start)
+            parts.server.swept.listen(parts.authority.tell)
         await self._until_answered(parts.partitions.view.refresh)
         parts.partitions.logs.story.end()
         await self._until_answered(parts.partitions.leftovers.look_for_strangers)
@@ -320,9 +343,12 @@ class BrokerNode:
             await self._tasks.close()
             return
         parts.jobs.close()
+        if parts.users is not None:
+            await parts.users.stop()
         await asyncio.gather(
             self._tasks.close(),
             parts.upkeep.stop(),
+            parts.rules.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
         )

@@ -14,10 +14,11 @@ from functools import partial
 from operator import attrgetter
 
 from vq.broker.base.alarm import Alarm
-from vq.broker.base.config import BrokerConfig
+from vq.broker.base.config import AuthenticationMode, BrokerConfig
 from vq.broker.base.facts import table
 from vq.broker.base.histogram import Histogram
 from vq.broker.base.jobs import Jobs
+from vq.broker.base.own_certificate import OwnCertificate
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner
 from vq.broker.base.tasks import Tasks
@@ -48,6 +49,11 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
+from vq.broker.security.authentication import Authentication
+from vq.broker.security.authority import Authority
+from vq.broker.security.known_rules import KnownRules
+from vq.broker.security.request_access import RequestAccess
+from vq.broker.security.users import MirroredUsers
 from vq.broker.serving import reading
 from vq.broker.serving.archives import Archives
 from vq.broker.serving.dispatcher import Dispatcher, Route
@@ -57,6 +63,7 @@ from vq.broker.serving.getting import get
 from vq.broker.serving.held_blocks import HeldBlocks
 from vq.broker.serving.moving import Mover
 from vq.broker.serving.reasons import Reasons
+from vq.broker.serving.revoking import Revoker
 from vq.broker.serving.server import Server
 from vq.broker.serving.server_facts import server_facts
 from vq.broker.standing.gate import Gate
@@ -73,6 +80,8 @@ from vq.remoting.format import Command
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Principal
 from vq.remoting.transport import Network
+from vq.security.certificates import parse_certificate_rules
+from vq.security.tls import TlsContexts
 from vq.store.commit.flusher import Flusher
 from vq.store.directory.directories import DataDirectories
 from vq.store.directory.identity import check_there
@@ -98,6 +107,8 @@ class Outside:
     log_config: LogConfig
     process: Process
     alarm: Alarm
+    metrics_network: Network
+    contexts: tuple[TlsContexts, ...] = ()
 
 
 class Front:
@@ -109,9 +120,11 @@ class Front:
         role: What the node is in its group.
         gate: Why the node refuses requests.
         secret: The cluster's secret.
+        users: Who may connect; None: the node asks nobody.
         server: The connections.
         flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
+        certificate: What the node serves TLS with.
     """
 
     def __init__(self, config: BrokerConfig, outside: Outside, tasks: Tasks) -> None:
@@ -131,16 +144,25 @@ class Front:
         )
         asker = Principal(config.group, config.node)
         self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
+        self.users: MirroredUsers | None = None
         self.server = Server(
             config.connections,
             turn=self.turn,
             clock=clock,
             gate=self.gate,
             proving=self.secret.proving,
+            authentication=self._authentication(config, outside),
         )
         times = Histogram()
         self.flushes = tuple(
             FlushMeter(each, clock, self.server, times) for each in outside.flushers
+        )
+        self.certificate = OwnCertificate(
+            outside.contexts,
+            clock,
+            outside.runner,
+            self.jobs,
+            host=config.host if config.advertised is None else config.advertised.host,
         )
         self.disks = DataDisks(
             config,
@@ -153,6 +175,26 @@ class Front:
             gate=self.gate,
         )
 
+    def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
+        mode = config.authentication
+        if mode is AuthenticationMode.OFF:
+            return None
+        self.users = MirroredUsers(
+            outside.coordinator, outside.clock, outside.rng, on_change=self._user_changed
+        )
+        return Authentication(
+            anonymous=mode is AuthenticationMode.OPTIONAL,
+            users=self.users,
+            secret=self.secret.proving.secret,
+            random=outside.rng.randbytes,
+            clock=outside.clock,
+            certificates=parse_certificate_rules(config.certificate_users),
+        )
+
+    def _user_changed(self, name: str) -> None:
+        if self.server.authentication is not None:
+            self.server.authentication.revoke(name, self.server.sessions)
+
 
 class Parts:
     """All parts of a node, by name: for its start and stop, and for tests.
@@ -162,7 +204,7 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, secret, server, flushes, disks: See ``Front``.
+        jobs, gate, secret, users, server, flushes, disks, certificate: See ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -171,6 +213,8 @@ class Parts:
         doubt: Whether a loss of power took messages.
         hand_over: Hands the group over to another node.
         soundness: What follows from damage, and from full disks.
+        rules: The rules of access as the node knows them.
+        authority: Decides by these what users may do.
         follower: Copies from the master, while the node does not lead.
         insync: Which nodes are in sync with it, while it leads.
         lags: How far the nodes that copy from it are behind.
@@ -214,9 +258,11 @@ class Parts:
         self.jobs = jobs = front.jobs
         self.gate = gate = front.gate
         self.secret = secret = front.secret
+        self.users = front.users
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
+        self.certificate = front.certificate
 
         # What is stored, and the channels to it
         role = front.role
@@ -302,19 +348,25 @@ class Parts:
         self.lags = Lags(self.partitions.channels, clock, runner, jobs)
         main = config.directories[0]
         self.epoch_file = EpochFile(main, disk, partial(check_there, main, disk))
+        self.rules = KnownRules(coordinator, clock, runner, rng, age_max_s=config.rules_age_max_s)
+        self.authority = Authority(config.authorization, config.super_users, self.rules, clock)
         outbox = Outbox(
             coordinator,
             network,
             rng,
             cluster=config.cluster,
             client_id=f"journals.{config.group}.{config.node}",
+            prove=secret.prove,
         )
         self.outbox = outbox
-        self.timers = Timers(self.partitions, outbox, gate, clock=clock, runner=runner)
+        self.timers = Timers(
+            self.partitions, outbox, gate, self.authority, clock=clock, runner=runner
+        )
         self.journals = Journals(
             self.partitions,
             outbox,
             gate,
+            self.authority,
             coordinator=coordinator,
             clock=clock,
             runner=runner,
@@ -399,6 +451,7 @@ class Parts:
             self.presence,
             self.follower,
             (self.timers.readers, self.journals.readers),
+            self.certificate,
         )
         self.facts = table(
             self.vitals.facts(),
@@ -406,6 +459,7 @@ class Parts:
             role.facts(),
             self.context.facts(),
             server_facts(self.server),
+            self.certificate.facts(),
             survey.facts(),
             self.lags.facts(),
             self.diverged.facts(),
@@ -414,6 +468,7 @@ class Parts:
             self.repairer.facts(),
             self.timers.facts(),
             self.journals.facts(),
+            self.authority.facts(),
             jobs.facts(),
         )
         self.status = StatusReport(
@@ -443,7 +498,10 @@ class Parts:
             tasks=tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
-        self.fetches = ServedSessions(self.partitions, self.context, front.turn, config.connections)
+        self.fetches = ServedSessions(
+            self.partitions, self.context, front.turn, config.connections, self.authority
+        )
+        Revoker(self.server, self.rules, self.authority, self.context.call_later)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)
         archives = Archives(self.partitions.channels, self.partitions.logs)
         held = HeldBlocks(
@@ -455,60 +513,63 @@ class Parts:
             runner=runner,
         )
         why = Reasons(gate, self.context, self.partitions, self.mastership)
+        routes: dict[int, Route] = {
+            Command.PING: Route(self.status.ping),
+            Command.STATUS: Route(self.status.answer),
+            Command.PUT: Route(
+                puts.put,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+                appends=True,
+            ),
+            Command.GET: Route(partial(get, self.fetches), why.reads),
+            Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
+            Command.FETCH: Route(self.fetches.fetch, why.reads),
+            Command.VERIFY: Route(self.verifier.verify, of_partition=True),
+            Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
+            Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
+            Command.TRANSACT: Route(
+                self.journals.transact,
+                why.decides,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+                with_body=True,
+            ),
+            Command.FENCE: Route(
+                self.journals.fence,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.CHECK: Route(
+                self.journals.check,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
+            Command.BLOCKS: Route(held.answer),
+            Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
+            Command.ADOPT: Route(self.mover.adopt, why.adopts),
+            Command.REPLICATE: Route(self.fetches.replicate, why.copied),
+            Command.EPOCH_END: Route(
+                reading.epoch_end,
+                why.copied,
+                of_partition=True,
+                opens=attrgetter("rules.read"),
+            ),
+            Command.HAND_OVER: Route(self.hand_over.handle),
+            Command.DIVERGED: Route(self.diverged.answer),
+            Command.REPAIR: Route(self.repairer.give, of_partition=True),
+            Command.ARCHIVE: Route(archives.answer),
+        }
+        access = RequestAccess(self.authority, self.journals.concerned, routes)
         self.dispatcher = Dispatcher(
-            {
-                Command.PING: Route(self.status.ping),
-                Command.STATUS: Route(self.status.answer),
-                Command.PUT: Route(
-                    puts.put,
-                    why.appends,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                    appends=True,
-                ),
-                Command.GET: Route(partial(get, self.fetches), why.reads),
-                Command.OFFSETS: Route(reading.offsets, why.serves, of_partition=True),
-                Command.FETCH: Route(self.fetches.fetch, why.reads),
-                Command.VERIFY: Route(self.verifier.verify, of_partition=True),
-                Command.FIND: Route(self.finder.find, why.serves, of_partition=True),
-                Command.CANCEL: Route(self.timers.cancel, why.appends, of_partition=True),
-                Command.TRANSACT: Route(
-                    self.journals.transact,
-                    why.decides,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                    with_body=True,
-                ),
-                Command.FENCE: Route(
-                    self.journals.fence,
-                    why.appends,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                ),
-                Command.CHECK: Route(
-                    self.journals.check,
-                    why.appends,
-                    of_partition=True,
-                    opens=attrgetter("takes_puts"),
-                ),
-                Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
-                Command.BLOCKS: Route(held.answer),
-                Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
-                Command.ADOPT: Route(self.mover.adopt, why.adopts),
-                Command.REPLICATE: Route(self.fetches.replicate, why.copied),
-                Command.EPOCH_END: Route(
-                    reading.epoch_end,
-                    why.copied,
-                    of_partition=True,
-                    opens=attrgetter("rules.read"),
-                ),
-                Command.HAND_OVER: Route(self.hand_over.handle),
-                Command.DIVERGED: Route(self.diverged.answer),
-                Command.REPAIR: Route(self.repairer.give, of_partition=True),
-                Command.ARCHIVE: Route(archives.answer),
-            },
+            routes,
             self.partitions,
             self.context,
             gate=gate,
             tasks=tasks,
+            access=access if access.enabled else None,
         )

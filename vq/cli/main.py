@@ -81,15 +81,25 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings; definitions.",
     ),
+    "user": Entry(
+        "vq.cli.security.user",
+        "user",
+        "Add, list, show, rotate and remove the users that may connect to brokers.",
+    ),
     "gateway": Entry(
         "vq.cli.messages.gateway",
         "gateway",
         "Serve the cluster over HTTP, for programs without a client of vq.",
     ),
+    "acl": Entry(
+        "vq.cli.security.acl",
+        "acl",
+        "Add, remove, list and test the rules that say who may do what at the brokers.",
+    ),
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",
-        "Check, repair, export and import the cluster's tree in ZooKeeper.",
+        "Check, repair, secure, export and import the cluster's tree in ZooKeeper.",
     ),
     "explain": Entry(
         "vq.cli.explain.explain",
@@ -109,7 +119,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "console": Entry(
         "vq.cli.console.console",
         "console",
-        "Serve the web console; make and change its accounts.",
+        "Serve the web console; make and change its accounts and tokens.",
     ),
     "report": Entry(
         "vq.cli.reports.reports",

@@ -8,22 +8,25 @@ import asyncio
 import contextvars
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from vq.backoff import Backoff
 from vq.client.config import MessageFactoryConfig
 from vq.client.future import report
-from vq.errors import ConnectionCut
+from vq.errors import ConnectionCut, NotAuthenticated
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.login import Login
 from vq.remoting.transport import Network
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
+#: After a refusal: it stays until somebody changes the user, and brokers count such attempts.
+_REFUSED = Backoff(first_s=1.0, most_s=60.0, jitter=0.5)
 
 
 class ConnectFailures(NamedTuple):
@@ -31,6 +34,7 @@ class ConnectFailures(NamedTuple):
 
     attempts: int
     cause: str
+    refusal: NotAuthenticated | None = None  # the broker does not take this client at all
 
 
 class BrokerConnections:
@@ -47,6 +51,8 @@ class BrokerConnections:
         network: Network,
         rng: random.Random,
         *,
+        login: Login,
+        prove: Callable[[BrokerConnection], Awaitable[None]],
         on_change: Callable[[], None],
         context: contextvars.Context | None = None,
     ) -> None:
@@ -54,6 +60,8 @@ class BrokerConnections:
         self._config = config
         self._network = network
         self._rng = rng
+        self._login = login
+        self._prove = prove  # that this is a member of the cluster
         self._on_change = on_change  # an attempt or a connection has ended
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
@@ -92,9 +100,10 @@ class BrokerConnections:
     async def _connect(self, address: Address) -> BrokerConnection:
         failures = self.unreachable.get(address)
         if failures is not None:
+            backoff = _RECONNECT if failures.refusal is None else _REFUSED
             pause = self._pauses[address] = asyncio.Event()
             try:
-                async with asyncio.timeout(_RECONNECT.pause_s(failures.attempts, self._rng)):
+                async with asyncio.timeout(backoff.pause_s(failures.attempts, self._rng)):
                     await pause.wait()
             except TimeoutError:
                 pass
@@ -107,10 +116,20 @@ class BrokerConnections:
         return connection
 
     async def open(
-        self, address: Address, on_close: Callable[[BrokerConnection], None] = lambda _: None
+        self,
+        address: Address,
+        on_close: Callable[[BrokerConnection], None] = lambda _: None,
+        *,
+        login: Login | None = None,
     ) -> BrokerConnection:
-        """Return a connection that belongs to the caller alone, who closes it."""
-        return await connections.connect(
+        """Return a connection that belongs to the caller alone, who closes it.
+
+        Args:
+            address: Of the broker.
+            on_close: Called at its end.
+            login: Who this is; None: the same as for all other connections.
+        """
+        connection = await connections.connect(
             self._network,
             address,
             client_id=self._config.client_id,
@@ -118,7 +137,20 @@ class BrokerConnections:
             timeout=self._config.connect_timeout_s,
             on_close=on_close,
             report=report,
+            login=login or self._login,
         )
+        if connection.must_prove:
+            try:
+                await self._prove(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def refusal(self, address: Address) -> NotAuthenticated | None:
+        """Return why a broker did not take this client at the last attempt; None: it did."""
+        failures = self.unreachable.get(address)
+        return None if failures is None else failures.refusal
 
     def _ended(self, address: Address, task: asyncio.Task[BrokerConnection]) -> None:
         self._connecting.pop(address, None)
@@ -129,8 +161,9 @@ class BrokerConnections:
             if self.unreachable.pop(address, None) is not None:
                 logger.warning("reconnected to a broker", broker=address)
         else:
-            attempts, cause = self.unreachable.get(address, ConnectFailures(0, ""))
-            self.unreachable[address] = ConnectFailures(attempts + 1, str(error))
+            attempts, cause, _ = self.unreachable.get(address, ConnectFailures(0, ""))
+            refusal = error if isinstance(error, NotAuthenticated) else None
+            self.unreachable[address] = ConnectFailures(attempts + 1, str(error), refusal)
             logger.log(
                 logging.DEBUG if cause == str(error) else logging.WARNING,  # once for each cause
                 "cannot connect to a broker, trying again",

@@ -38,6 +38,7 @@ from vq.errors import (
     CoordinationError,
     InvalidArgument,
     InvalidState,
+    NotAuthorized,
     NotMaster,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -58,8 +59,10 @@ from vq.model import (
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import COMMANDS, Access
 from vq.remoting.frames import Buffer
+from vq.remoting.login import MEMBER_LOGIN, Login
 from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
+from vq.security.tls import TlsContexts
 from vq.tasks import begin_task
 
 if TYPE_CHECKING:
@@ -71,7 +74,13 @@ logger = get_logger(__name__)
 class ClusterClient(IdMaker):
     """A client's view of a cluster, and its connections to brokers and ZooKeeper.
 
+    Args:
+        operator: It is of an operator's command, which shows brokers that it knows the cluster's
+            secret where they take no anonymous clients, or refuse one a right, if the configuration
+            names no user.
+
     Attributes:
+        login: Who this is to brokers.
         unreachable: Brokers to which the last attempt to connect failed. A cut connection is no
             failed attempt. Any thread may read it.
         loop: The loop that called ``start``; None before.
@@ -89,8 +98,10 @@ class ClusterClient(IdMaker):
         network: Network,
         clock: Clock,
         rng: random.Random,
+        operator: bool = False,
     ) -> None:
         self.config = config
+        self.login = MEMBER_LOGIN if operator and not config.user else config.login()
         self.coordinator = coordinator
         self.offsets = ZooKeeperOffsets(coordinator)
         self.clock = clock
@@ -119,7 +130,13 @@ class ClusterClient(IdMaker):
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
         self.connections = BrokerConnections(
-            config, network, rng, on_change=self.changed, context=self.context
+            config,
+            network,
+            rng,
+            login=self.login,
+            prove=self._prove,
+            on_change=self.changed,
+            context=self.context,
         )
         self.unreachable: Mapping[Address, ConnectFailures] = self.connections.unreachable
         self._masters: Mapping[str, Master] = {}  # of the last snapshot
@@ -488,6 +505,7 @@ class ClusterClient(IdMaker):
 
         Raises:
             InvalidState: This client is closed.
+            NotAuthenticated: The broker did not take this client a moment ago.
             ConnectionCut, TimedOut, VqError: See ``connection.connect``.
         """
         if self._closed:
@@ -495,10 +513,20 @@ class ClusterClient(IdMaker):
         connection = self.connections.live(address)
         if connection is not None:
             return connection
-        return await shared(self.connections.begin(address))
+        attempt = self.connections.begin(address)
+        refusal = self.connections.refusal(address)
+        if refusal is not None:
+            raise refusal  # the next attempt comes after a pause, and hardly ends better
+        return await shared(attempt)
 
-    async def new_connection(self, address: Address) -> BrokerConnection:
+    async def new_connection(
+        self, address: Address, login: Login | None = None
+    ) -> BrokerConnection:
         """Return a connection for the caller alone; the caller closes it.
+
+        Args:
+            address: Of the broker.
+            login: Who this is there; None: the same as elsewhere.
 
         Raises:
             InvalidState: This client is closed.
@@ -506,7 +534,7 @@ class ClusterClient(IdMaker):
         """
         if self._closed:
             raise InvalidState(SHUT_DOWN)
-        return await self.connections.open(address)
+        return await self.connections.open(address, login=login)
 
     async def request(
         self,
@@ -529,15 +557,29 @@ class ClusterClient(IdMaker):
         bound = self.config.request_timeout_s if timeout is None else timeout
         begin = self.clock.monotonic()
         connection: BrokerConnection | None = None
+        proves = COMMANDS[command].access is not Access.ANYONE
+        # A connection is of a user or of a member of the cluster, never of both.
+        login = MEMBER_LOGIN if proves and self.login.user else None
+        anew = anew or login is not None
         try:
             try:
                 async with asyncio.timeout(bound):
-                    get_connection = self.new_connection if anew else self.connection
-                    connection = await get_connection(address)
-                    if COMMANDS[command].access is not Access.ANYONE and not connection.proved:
+                    if anew:
+                        connection = await self.new_connection(address, login)
+                    else:
+                        connection = await self.connection(address)
+                    if proves and not connection.proved:
                         await self._calls.share(self._prove, connection)
             except TimeoutError:
                 raise Unreachable(f"no connection to {address} within {bound:g} s") from None
+            left = bound - (self.clock.monotonic() - begin)
+            try:
+                return await connection.request(command, message, body, timeout=max(0.0, left))
+            except NotAuthorized:
+                if self.login is not MEMBER_LOGIN or connection.proved:
+                    raise
+            # Rules are about users. This one knows the cluster's secret, and has not shown it yet.
+            await self._calls.share(self._prove, connection)
             left = bound - (self.clock.monotonic() - begin)
             return await connection.request(command, message, body, timeout=max(0.0, left))
         finally:
@@ -555,20 +597,34 @@ class ClusterClient(IdMaker):
             raise Unreachable(f"{connection.address} answered no proof: {error}") from error
 
 
-async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
+def _network(config: MessageFactoryConfig) -> TcpNetwork:
+    if config.tls is None:
+        return TcpNetwork()
+    return TcpNetwork(client_ssl=TlsContexts(config.tls).client)
+
+
+async def open_cluster(config: MessageFactoryConfig, *, operator: bool = False) -> ClusterClient:
     """Return a started client of a real cluster, on the running loop.
+
+    ``operator``: see ``ClusterClient``.
 
     Raises:
         CoordinationError: ZooKeeper gives no answer in time; nothing is left open.
+        InvalidArgument: A file of ``config.tls`` or ``config.zookeeper_tls`` cannot be used.
     """
     cluster = ClusterClient(
         config,
         coordinator=ZooKeeperCoordinator(
-            config.zookeeper, config.cluster, session_timeout_s=config.session_timeout_s
+            config.zookeeper,
+            config.cluster,
+            session_timeout_s=config.session_timeout_s,
+            auth=config.zookeeper_auth,
+            tls=config.zookeeper_tls,
         ),
-        network=TcpNetwork(),
+        network=_network(config),
         clock=SystemClock(),
         rng=random.Random(),  # nosec B311
+        operator=operator,
     )
     try:
         await cluster.start()

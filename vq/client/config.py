@@ -19,6 +19,7 @@ from vq.client.producer.interceptors import ProducerInterceptor, checked_interce
 from vq.client.producer.spread.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.client.producer.transaction_listener import TransactionListener
 from vq.coordination.groups.rebalance import GroupStrategy, group_strategy_of
+from vq.coordination.tree.acls import checked_auth
 from vq.coordination.tree.servers import checked_servers
 from vq.coordination.tree.values.group_terms import (
     MAX_ATTEMPTS_MAX,
@@ -45,6 +46,8 @@ from vq.model import (
     choice_of,
 )
 from vq.offset_stores.table import OffsetTable
+from vq.remoting.login import Login
+from vq.security.tls import Tls
 from vq.serializers import Serializer
 from vq.shown import shown
 
@@ -112,7 +115,14 @@ class MessageFactoryConfig:
             it the variable ``VQ_ZOOKEEPER`` counts, without that ``127.0.0.1:2181``.
         cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``. Without it the variable
             ``VQ_CLUSTER`` counts, without that ``default``.
+        user: Who this is to brokers, as ``vq user add`` has it. Without it the variable ``VQ_USER``
+            counts, without that the client is anonymous.
+        password: Of the user; it is proved and never sent. Without it the variable ``VQ_PASSWORD``
+            counts, without that the client's TLS certificate must name the user.
         client_id: Shown by brokers and in group listings.
+        zookeeper_auth: ``name:password`` by which ZooKeeper knows this client, where the tree is
+            secured; "": it is nobody. Without it the variable ``VQ_ZOOKEEPER_AUTH`` counts. It is
+            in no text of this object.
         session_timeout_s: If this client has no contact with ZooKeeper for so long, its members
             leave their groups and other members take their partitions. 10 s tolerates a garbage
             collection pause and a change of ZooKeeper's leader.
@@ -122,23 +132,41 @@ class MessageFactoryConfig:
         archive_places: URLs at and below which this process reads archives by itself, if it is told
             to (``read_columns(archives_directly=True)``); brokers read all others. A scheme with
             ``://``, such as ``s3://``, allows all of that kind.
+        tls: The files of TLS to brokers, see ``vq.Tls``; the certificate of each broker must have
+            the name or address at which this client connects to it. Without it the variables
+            ``VQ_TLS_CA``, ``VQ_TLS_CERTIFICATE`` and ``VQ_TLS_KEY`` count, without these brokers
+            are reached without TLS.
+        zookeeper_tls: The same for ZooKeeper. Without it the variables ``VQ_ZOOKEEPER_TLS_CA``,
+            ``VQ_ZOOKEEPER_TLS_CERTIFICATE`` and ``VQ_ZOOKEEPER_TLS_KEY`` count.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)
     cluster: str = field(default_factory=environment.cluster)
+    user: str = field(default_factory=environment.user)
+    password: str = field(default_factory=environment.password, repr=False)
     client_id: str = "vq-python"
+    zookeeper_auth: str = field(default_factory=environment.zookeeper_auth, repr=False)
     session_timeout_s: float = 10.0
     start_timeout_s: float = 10.0
     connect_timeout_s: float = 3.0
     request_timeout_s: float = 5.0
     archive_places: tuple[str, ...] = ARCHIVE_PLACES
+    tls: Tls | None = field(default_factory=environment.tls)
+    zookeeper_tls: Tls | None = field(default_factory=environment.zookeeper_tls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
+        _check_tls("tls", self.tls)
+        _check_tls("zookeeper_tls", self.zookeeper_tls)
         check_text("zookeeper", self.zookeeper)
         checked_servers(self.zookeeper)
+        checked_auth(self.zookeeper_auth)
         check_name("cluster", self.cluster)
         check_name("client", self.client_id)
+        check_text("user", self.user)
+        if not isinstance(self.password, str):
+            raise InvalidArgument("password is not a text")  # its value is not shown
+        self.login()
         for name in (
             "session_timeout_s",
             "start_timeout_s",
@@ -146,6 +174,15 @@ class MessageFactoryConfig:
             "request_timeout_s",
         ):
             check_positive(name, getattr(self, name))
+
+    def login(self) -> Login:
+        """Return who this is, for connections to brokers. For vq only."""
+        return Login(self.user, self.password)
+
+
+def _check_tls(name: str, tls: object) -> None:
+    if tls is not None and not isinstance(tls, Tls):
+        raise InvalidArgument(f"{name} = {shown(tls)} is not a vq.Tls(ca=..., ...), nor None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import find_session
 from vq.console.accounts.tokens import find_access_token
 from vq.console.acts.door import Door, NotPermitted, Person
+from vq.console.clusters.console_metrics import console_families
 from vq.console.clusters.history import MinuteMeter, store_minute
 from vq.console.clusters.measured import measured
 from vq.console.clusters.site import Open, Site
@@ -55,6 +56,7 @@ from vq.errors import InvalidArgument, VqError
 from vq.gateway.bearer import sent_token
 from vq.gateway.bodies import Bodies, check_json
 from vq.log_lines import get_logger
+from vq.remoting.exposition import metrics_page
 from vq.shown import shown, shown_raised
 
 logger = get_logger(__name__)
@@ -96,18 +98,21 @@ class ConsoleApp:
             from vq.console.accounts.oidc import OidcProvider
 
             oidc = OidcProvider(config.oidc, config.public_url)
-        self.console = Console(config, database, Door(database), sites, Flashes(), MENU, oidc)
+        meters = {name: MinuteMeter(config.history_series) for name in sites}
+        self.console = Console(
+            config, database, Door(database), sites, Flashes(), MENU, oidc, meters
+        )
         self.attempts = Attempts(time.monotonic)
         self._gate = ConsoleGate(config)
         self._bodies = Bodies(BODY_BYTES_MAX, _BODIES_MAX, _BODY_TIMEOUT_S)
         # of their own: strangers that send slowly leave room for those who are known
         self._strangers = Bodies(_STRANGERS_BODY_MAX, _STRANGERS_BODIES_MAX, _BODY_TIMEOUT_S)
-        self._meters = {name: MinuteMeter() for name in sites}
 
     def asgi(self) -> Starlette:
         """Return the application."""
         routes: list[BaseRoute] = [
             Route("/health", self._health),
+            Route("/metrics", self._metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
             Mount("/api", _ApiDoor(self._json_api, self._asks, self._bodies, self._gate)),
             *(self._route(each) for each in PAGES),
@@ -133,7 +138,7 @@ class ConsoleApp:
 
     async def _measure(self, site: Site) -> None:
         """Keep what a look has measured; a database that fails costs the history only."""
-        minute, values = self._meters[site.name].add(measured(site.facts), time.time())
+        minute, values = self.console.meters[site.name].add(measured(site.facts), time.time())
         if not values:
             return
         try:
@@ -149,6 +154,10 @@ class ConsoleApp:
         """Say that the console lives. Anybody may ask: no name of a cluster, and no error."""
         away = sum(bool(site.problem) for site in self.console.sites.values())
         return JSONResponse({"status": "ok", "clusters": len(self.console.sites), "away": away})
+
+    async def _metrics(self, _request: Request) -> Response:
+        page = await metrics_page(console_families(self.console.sites, self.console.meters))
+        return Response(page.body, page.status, media_type=page.content_type)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -191,8 +200,14 @@ class ConsoleApp:
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
-                known = self._strangers if visitor is None else self._bodies
-                context.form = await _form(request, known)
+                if visitor is None:
+                    context.form, context.files = await _form(
+                        request, self._strangers, _STRANGERS_BODY_MAX
+                    )
+                else:
+                    context.form, context.files = await _form(
+                        request, self._bodies, page.body_bytes_max
+                    )
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
                 forged = (
@@ -359,20 +374,22 @@ def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def _form(request: Request, bodies: Bodies) -> Mapping[str, str]:
-    """Return what a form has sent.
+async def _form(
+    request: Request, bodies: Bodies, bytes_max: int
+) -> tuple[Mapping[str, str], Mapping[str, bytes]]:
+    """Return what a form has sent, files as text among it, and its files as they are.
 
     Raises:
         VqError: It is too large, too slow, or no form.
     """
-    async with bodies.of(request) as body:
+    async with bodies.of(request, bytes_max) as body:
         kind = request.headers.get("content-type", "").partition(";")[0]
         if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-            return {}
+            return {}, {}
         read = Request(request.scope, _once(body, request.receive))
         try:
             async with read.form(
-                max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=BODY_BYTES_MAX
+                max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=bytes_max
             ) as form:
                 return await _fields(form.multi_items())
         except (HTTPException, MultiPartException) as error:
@@ -380,17 +397,20 @@ async def _form(request: Request, bodies: Bodies) -> Mapping[str, str]:
             raise InvalidArgument(f"the form cannot be read: {why}") from error
 
 
-async def _fields(items: Iterable[tuple[str, UploadFile | str]]) -> dict[str, str]:
+async def _fields(
+    items: Iterable[tuple[str, UploadFile | str]],
+) -> tuple[dict[str, str], dict[str, bytes]]:
     found: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     for name, value in items:
         if isinstance(value, UploadFile):
-            data = await value.read()
-            found[name] = data.decode("utf-8", "replace")
+            files[name] = await value.read()
+            found[name] = files[name].decode("utf-8", "replace")
         elif name in found:
             found[name] += f"\n{value}"
         else:
             found[name] = value
-    return found
+    return found, files
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:

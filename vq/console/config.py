@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 from vq.client.config import MessageFactoryConfig
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
+from vq.model import choice_of
 from vq.remoting.ports import is_loopback
+from vq.security.tls import ClientCertificates, Tls, check_asked
 from vq.shown import shown
 
 PORT: Final = 8120
@@ -18,6 +20,8 @@ DATABASE_FILE: Final = "vq-console.db"
 #: Proxies that are believed if there is a public URL and none is named.
 _LOOPBACK_PROXIES: Final = ("127.0.0.0/8", "::1")
 ProxyNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+#: Series of measurements that are kept of a cluster.
+HISTORY_SERIES: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,12 @@ class ConsoleConfig:
         clusters: How to reach each cluster that is shown, by the name it has in the console.
         host, port: Where to listen; port 0 takes a free one.
         database: URL for SQLAlchemy of what the console remembers.
+        plaintext: Serve other machines although there is no TLS: without it, such a console does
+            not start.
+        https: Files of TLS (``https_certificate``, ``https_key``); None: plain HTTP. Its ``ca`` is
+            for certificates of browsers.
+        https_client_certificates: ``none``, ``optional`` or ``required``: whether browsers must
+            show a certificate that an authority of ``https_ca`` has signed.
         public_url: What browsers call the console if a proxy is between; "": what they ask for.
         trusted_proxies: Addresses and networks of proxies that are believed when they say for whom
             they ask, and over what (``X-Forwarded-For``, ``X-Forwarded-Proto``). Empty: with a
@@ -72,12 +82,17 @@ class ConsoleConfig:
             trends rest; "": there is none.
         probe: Send a message a second through each broker group, and show what becomes of it.
         oidc: A provider of identities; None: passwords only.
+        history_series: Series of measurements that are kept of each cluster; of consumer groups,
+            those that read most. After 400 days, a thousand take 700 MB.
     """
 
     clusters: Mapping[str, MessageFactoryConfig]
     host: str = "127.0.0.1"
     port: int = PORT
     database: str = f"sqlite:///{DATABASE_FILE}"
+    plaintext: bool = False
+    https: Tls | None = None
+    https_client_certificates: ClientCertificates = ClientCertificates.NONE
     public_url: str = ""
     trusted_proxies: tuple[str, ...] = ()
     open: bool = False
@@ -85,8 +100,18 @@ class ConsoleConfig:
     reports: str = ""
     probe: bool = False
     oidc: OidcConfig | None = None
+    history_series: int = HISTORY_SERIES
+
+    @property
+    def secure(self) -> bool:
+        """Whether browsers reach the console over TLS only."""
+        return self.https is not None or self.public_url.lower().startswith("https:")
 
     def __post_init__(self) -> None:
+        name = "https_client_certificates"
+        asked = choice_of(ClientCertificates, name, self.https_client_certificates)
+        object.__setattr__(self, name, asked)
+        check_asked(name, asked, self.https)
         for name in self.clusters:
             if not is_valid_name(name):
                 raise InvalidArgument(
@@ -118,6 +143,8 @@ class ConsoleConfig:
             raise InvalidArgument(
                 "--open lets everybody act, and [console.oidc] says who may: take one of them"
             )
+        if not 100 <= self.history_series <= 20_000:
+            raise InvalidArgument(f"history_series = {self.history_series} is outside [100, 20000]")
         if not 1 <= self.session_hours <= 720:
             raise InvalidArgument(f"session_hours = {self.session_hours} is outside [1, 720]")
 

@@ -4,11 +4,12 @@ The body has the arguments by their names. The same gate and the same door as fo
 send the token of an account instead of a cookie.
 """
 
+import contextlib
 import inspect
 import json
 import types
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -23,8 +24,11 @@ from vq.console.clusters.site import Site
 from vq.console.web.security import COOKIE, CSRF_HEADER
 from vq.console.web.statuses import status_of
 from vq.errors import InvalidArgument, VqError
-from vq.shown import shown
+from vq.log_lines import get_logger
+from vq.shown import shown, shown_raised
 from vq.version import __version__
+
+logger = get_logger(__name__)
 
 #: Results of an operation that yields them, in one answer.
 YIELDED_MAX: Final = 1_000
@@ -34,6 +38,7 @@ DEPTH_MAX: Final = 32
 
 SiteOf = Callable[[str], Site]
 Run = Callable[..., Awaitable[Any]]
+Each = Callable[..., AsyncGenerator[Any, None]]
 
 
 class Problem(BaseModel):
@@ -44,7 +49,7 @@ class Problem(BaseModel):
     what_to_do: str = ""
 
 
-def json_api(site_of: SiteOf, run: Run, each: Callable[..., AsyncIterator[Any]]) -> FastAPI:
+def json_api(site_of: SiteOf, run: Run, each: Each) -> FastAPI:
     """Return the application. What is before it has put who asks into the state of the request.
 
     Args:
@@ -66,7 +71,7 @@ def json_api(site_of: SiteOf, run: Run, each: Callable[..., AsyncIterator[Any]])
     for name, row in OPERATIONS.items():
         if name not in NOT_OVER_HTTP:
             _add(app, row, site_of, run, each)
-    _secure(app)
+    _describe(app)
 
     @app.exception_handler(VqError)
     async def failed(_request: Request, error: Exception) -> Response:
@@ -88,6 +93,13 @@ def json_api(site_of: SiteOf, run: Run, each: Callable[..., AsyncIterator[Any]])
         return JSONResponse(problem.model_dump(), error.status_code, error.headers)
 
     return app
+
+
+def failed_answer(error: Exception) -> Response:
+    """Return the answer that tells a defect of the console; its log has the trace."""
+    logger.error("operation failed", exc_info=error)
+    problem = Problem(error="ConsoleFailed", detail=shown_raised(error))
+    return Response(problem.model_dump_json(), 500, media_type="application/json")
 
 
 def problem_answer(error: VqError) -> Response:
@@ -135,12 +147,19 @@ def _too_deep() -> InvalidArgument:
     )
 
 
-def _secure(app: FastAPI) -> None:
-    """Have the description say how a request proves who sends it."""
+def _describe(app: FastAPI) -> None:
+    """Have the description say how a request proves who sends it, and nothing that is not so."""
     made = app.openapi
 
     def described() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
         found = made()
+        for path in found["paths"].values():
+            del path["post"]["responses"]["422"]  # arguments that do not fit are a 400
+        for name in ("HTTPValidationError", "ValidationError"):
+            del found["components"]["schemas"][name]
+        _name_keys(found)
         found.setdefault("components", {})["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
@@ -152,11 +171,29 @@ def _secure(app: FastAPI) -> None:
     app.openapi = described  # type: ignore[method-assign]
 
 
-def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Callable[..., Any]) -> None:
+def _name_keys(schema: Any) -> None:
+    """Say of objects by partition that their names are texts, such as ``orders,3``."""
+    for each in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(each, dict | list):
+            _name_keys(each)
+    if isinstance(schema, dict) and "$ref" in schema.get("propertyNames", ()):
+        schema["propertyNames"] = {"type": "string"}
+
+
+def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Each) -> None:
     model, keeps = arguments_of(row)
     hints = typing.get_type_hints(row.function)
     yields = inspect.isasyncgenfunction(row.function)
     result = list[typing.get_args(hints["return"])[0]] if yields else hints["return"]  # type: ignore[misc]
+
+    async def all_of(*asked: Any, **named: Any) -> list[Any]:
+        found: list[Any] = []
+        async with contextlib.aclosing(each(*asked, **named)) as results:
+            async for one in results:
+                found.append(one)
+                if len(found) == YIELDED_MAX:
+                    break
+        return found
 
     async def endpoint(cluster: str, arguments: Any, request: Request) -> Response:
         person, site = request.state.person, site_of(cluster)
@@ -166,15 +203,13 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Callable[..., 
             for name in changes.keys() & {*model.model_fields, "before"}:  # that is the door's
                 raise InvalidArgument(f"{keeps} has {shown(name)}, which is none of them")
             named |= changes
-        if yields:
-            found: Any = []
-            async for one in each(person, site, row.name, **named):
-                found.append(one)
-                if len(found) == YIELDED_MAX:
-                    break
-        else:
-            found = await run(person, site, row.name, **named)
-        return Response(as_json(found), media_type="application/json")
+        try:
+            found = await (all_of if yields else run)(person, site, row.name, **named)
+            return Response(as_json(found), media_type="application/json")
+        except VqError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outer edge of a request
+            return failed_answer(error)
 
     endpoint.__annotations__ = {
         "cluster": str,
@@ -193,7 +228,7 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Callable[..., 
         response_model=result,
         responses={
             status: {"model": Problem}
-            for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 503)
+            for status in (400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503)
         },
     )(endpoint)
 
@@ -217,7 +252,7 @@ def arguments_of(row: Row) -> tuple[type[BaseModel], str]:
 def _plain(hint: Any) -> Any:
     """Return a type that JSON has for one that only Python has."""
     origin, arguments = typing.get_origin(hint), tuple(map(_plain, typing.get_args(hint)))
-    if origin is Collection:
+    if origin in (Collection, Iterable):  # the audit reads arguments before the operation does
         return list[arguments]  # type: ignore[valid-type]
     if origin in (types.UnionType, typing.Union):
         return typing.Union[arguments]  # noqa: UP007 - made of a tuple

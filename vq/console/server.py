@@ -18,7 +18,8 @@ from vq.gateway.quiet_server import QuietServer
 from vq.gateway.unread import Unread
 from vq.log_lines import get_logger
 from vq.model import Address
-from vq.remoting.ports import port_error
+from vq.remoting.ports import check_plaintext, port_error
+from vq.security.tls import TlsContexts
 
 logger = get_logger(__name__)
 #: Streams of news go on until they are cut: nothing is lost with them.
@@ -33,8 +34,10 @@ _UNREAD_MAX: Final = 64 * limits.MIB
 class ConsoleServer(QuietServer):
     """Says when it listens."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[str], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[str], None], https: TlsContexts | None
+    ) -> None:
+        super().__init__(config, https)
         self._told = started
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
@@ -42,7 +45,7 @@ class ConsoleServer(QuietServer):
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._told(f"http://{Address(host, port)}/")
+            self._told(f"{self.scheme}://{Address(host, port)}/")
 
 
 async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
@@ -55,7 +58,19 @@ async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
     Raises:
         DatabaseFailed: The database cannot be opened.
         AddressUnavailable: The port is taken, or the address is not of this machine.
+        InvalidArgument: A file of TLS cannot be used, or there is none and other machines would be
+            served.
     """
+    check_plaintext(
+        {"host": config.host},
+        encrypted=config.https is not None,
+        plaintext=config.plaintext,
+        settings="https",
+    )
+    asked = config.https_client_certificates
+    https = None
+    if config.https is not None:
+        https = TlsContexts(config.https, client_certificates=asked, serves=True)
     why = port_error(Address(config.host, config.port))
     if why is not None:
         raise AddressUnavailable(
@@ -83,6 +98,7 @@ async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
                 lifespan="on",
             ),
             started,
+            https,
         )
 
         def stop() -> None:
@@ -90,6 +106,8 @@ async def serve(config: ConsoleConfig, started: Callable[[str], None]) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop)
+        if https is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.look_at_files)
         await server.serve()
     finally:
         database.close()

@@ -22,12 +22,15 @@ from vq.errors import CoordinationError, VqError
 from vq.model import Address
 from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
+from vq.remoting.ports import is_loopback
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
+from vq.security.tls import Tls, TlsContexts
 from vq.store.disk.real_disk import FILE_MODE, RealDisk
 
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
+_TLS = ("VQ_TLS_", "VQ_ZOOKEEPER_TLS_")
 _LOG_LINES = 15
 _PR_SET_PDEATHSIG = 1
 
@@ -44,7 +47,8 @@ class ChildEnded(ChildFailed):
 class BrokerSpec:
     """What one broker child is told; ``data`` also names its log, ``<data>.log``.
 
-    ``metrics_port`` is 0 for none; metrics are served where the broker listens.
+    ``metrics_port`` is 0 for none; metrics are served where the broker listens. ``tls`` None is
+    plain TCP.
     """
 
     data: Path
@@ -55,6 +59,7 @@ class BrokerSpec:
     cluster: str
     metrics_port: int = 0
     more: Sequence[str] = ()
+    tls: Tls | None = None
 
     @property
     def name(self) -> str:
@@ -73,7 +78,7 @@ class BrokerSpec:
 
     def command(self) -> list[str]:
         """Return the child's command line."""
-        values = {
+        values: dict[str, object] = {
             "data": self.data,
             "group": self.group,
             "node": self.node,
@@ -85,7 +90,17 @@ class BrokerSpec:
             "cluster": self.cluster,
             "die-with": os.getpid(),
         }
-        flags = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+        if self.tls is not None:
+            for name in ("ca", "certificate", "key"):
+                values[f"tls-{name}"] = getattr(self.tls, name)
+        flags = [
+            part
+            for name, value in values.items()
+            if value is not None
+            for part in (f"--{name}", str(value))
+        ]
+        if self.tls is None and not is_loopback(self.address.host):
+            flags.append("--plaintext")  # whoever names such an address has said so
         return [sys.executable, "-m", "vq.cli.main", "broker", *flags, *self.more]
 
 
@@ -126,6 +141,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=_plain_environment(),
                 start_new_session=True,  # ctrl-C reaches the parent only, which stops us in order
             )
 
@@ -179,7 +195,8 @@ class BrokerChild(ChildProcess):
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            status = asyncio.run(ask_status(self.spec.address, cluster=self.spec.cluster))
+            spec = self.spec
+            status = asyncio.run(ask_status(spec.address, cluster=spec.cluster, tls=spec.tls))
             stands = status is not None and (status.master or status.follows)
             if status is not None and stands and status.group == self.spec.group:
                 return status
@@ -234,6 +251,11 @@ class ConsoleChild(ChildProcess):
         return False
 
 
+def _plain_environment() -> dict[str, str]:
+    """Return the environment of a child: files of TLS in it are for clients of other clusters."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_TLS)}
+
+
 def open_log(path: Path) -> BinaryIO:
     """Open a child's log to append to; a new one gets the mode of the data beside it."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -243,12 +265,17 @@ def open_log(path: Path) -> BinaryIO:
 
 
 async def ask_status(
-    address: Address, *, cluster: str = "", timeout_s: float = 2.0
+    address: Address, *, cluster: str = "", timeout_s: float = 2.0, tls: Tls | None = None
 ) -> StatusResponse | None:
-    """Ask whoever listens at ``address`` for its status; None when no broker answers."""
+    """Ask whoever listens at ``address`` for its status; None when no broker answers.
+
+    Raises:
+        InvalidArgument: A file of ``tls`` cannot be used.
+    """
+    contexts = None if tls is None else TlsContexts(tls)
     try:
         connection = await connect(
-            TcpNetwork(),
+            TcpNetwork(client_ssl=None if contexts is None else contexts.client),
             address,
             client_id="vq-cli",
             cluster=cluster,

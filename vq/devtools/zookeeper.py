@@ -31,6 +31,7 @@ from vq.extras import install_command
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.ports import LOOPBACK, free_port, port_error
+from vq.security.tls import ClientCertificates, Tls
 
 logger = get_logger(__name__)
 
@@ -41,6 +42,12 @@ JAR_PATTERNS: Final = (
     "slf4j-api-[0-9]*.jar",
     "metrics-core-[0-9]*.jar",
     "snappy-java-[0-9]*.jar",
+)
+#: Jars of Netty with compiled code, which TLS of Java does not need.
+_NATIVE: Final = (
+    "netty-tcnative-boringssl",
+    "netty-transport-native-epoll",
+    "netty-transport-native-kqueue",
 )
 JAVA_VERSION_MIN: Final = 17
 SERVERS_MAX: Final = 7
@@ -171,6 +178,9 @@ class EmbeddedZooKeeper:
         jars: The server's jars; found by ``find_jars`` if None.
         purge: Delete old logs at each start and once an hour; else all changes stay readable.
         memory_mb: Of each server, for all nodes; 96 MB hold some ten thousand.
+        tls: Files of TLS for a second port (``secure_hosts``); the key is in PKCS 8, as openssl
+            writes it. None: there is none. It needs the jars of Netty, which pyspark has, too.
+        client_certificates: Whether clients of that port must show certificates.
     """
 
     def __init__(
@@ -185,6 +195,8 @@ class EmbeddedZooKeeper:
         jars: Sequence[Path] | None = None,
         purge: bool = True,
         memory_mb: int = MEMORY_MB,
+        tls: Tls | None = None,
+        client_certificates: ClientCertificates = ClientCertificates.NONE,
     ) -> None:
         if not 1 <= servers <= SERVERS_MAX:
             raise InvalidArgument(f"servers = {servers} is outside [1, {SERVERS_MAX}]")
@@ -202,6 +214,7 @@ class EmbeddedZooKeeper:
             java, jars = find_parts()
         self._java = java or find_java()
         self._jars = tuple(jars) if jars is not None else find_jars()
+        self._secure = None if tls is None else _Secure(tls, client_certificates, self._jars[0])
         self._servers = [_Server(directory / f"server-{n}", n, host) for n in range(1, servers + 1)]
         self._served = False
 
@@ -209,6 +222,11 @@ class EmbeddedZooKeeper:
     def hosts(self) -> str:
         """The connection string, ``host:port[,…]``. Valid once started."""
         return ",".join(str(server.address) for server in self._servers)
+
+    @property
+    def secure_hosts(self) -> str:
+        """The connection string for TLS. Valid once started with ``tls``."""
+        return ",".join(f"{server.host}:{server.secure_port}" for server in self._servers)
 
     @property
     def port(self) -> int:
@@ -342,9 +360,10 @@ class EmbeddedZooKeeper:
                 kept = 0 if fresh_ports else server.configured_port()
                 server.port = fixed or kept or free_port(server.host)
                 server.quorum_port, server.election_port = free_port(), free_port()
+                server.secure_port = free_port(server.host) if self._secure is not None else 0
         ensemble = self._servers if len(self._servers) > 1 else []
         for server in self._servers:
-            server.write_config(self._tick_ms, ensemble, purge=self._purge)
+            server.write_config(self._tick_ms, ensemble, purge=self._purge, secure=self._secure)
 
     def _command(self, server: "_Server") -> list[str]:
         return [
@@ -357,7 +376,7 @@ class EmbeddedZooKeeper:
             "-Dzookeeper.admin.enableServer=false",
             "-Dzookeeper.preAllocSize=1024",
             "-cp",
-            ":".join(str(jar) for jar in self._jars),
+            ":".join(map(str, [*self._jars, *(self._secure.jars if self._secure else ())])),
             _MAIN_CLASS,
             "./zoo.cfg",
         ]
@@ -380,6 +399,45 @@ class EmbeddedZooKeeper:
                 )
 
 
+class _Secure:
+    """The port for TLS of each server of an ensemble.
+
+    Raises:
+        MissingPart: The jars of Netty are not beside that of ZooKeeper.
+    """
+
+    def __init__(self, tls: Tls, asked: ClientCertificates, jar: Path) -> None:
+        if tls.certificate is None or tls.own_cas is None:
+            raise InvalidArgument("ZooKeeper with TLS needs ca, certificate and key")
+        self._tls = tls
+        self._asked = {"none": "none", "optional": "want", "required": "need"}[asked]
+        self.jars = [
+            each
+            for each in sorted(jar.parent.glob("netty-*.jar"))
+            if not any(each.name.startswith(name) for name in _NATIVE)
+        ]
+        if not self.jars:
+            raise MissingPart(f"the jars of Netty, which TLS needs, are not in {jar.parent}")
+
+    def lines(self, directory: Path, host: str, port: int) -> list[str]:
+        """Write the file with key and certificate; return the lines of the settings."""
+        key = self._tls.key_file
+        assert key is not None
+        store = directory / "tls.pem"
+        store.touch(mode=0o600)
+        parts = [key] if self._tls.key is None else [key, Path(str(self._tls.certificate))]
+        store.write_bytes(b"".join(part.read_bytes() for part in parts))
+        shutil.copy(str(self._tls.own_cas), directory / "tls-ca.pem")
+        return [
+            f"secureClientPort={port}",
+            f"secureClientPortAddress={host}",
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location=./tls.pem",
+            "ssl.trustStore.location=./tls-ca.pem",
+            f"ssl.clientAuth={self._asked}",
+        ]
+
+
 class _Server:
     """One server process and its directory."""
 
@@ -390,6 +448,7 @@ class _Server:
         self.port = 0
         self.quorum_port = 0
         self.election_port = 0
+        self.secure_port = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
 
@@ -412,7 +471,14 @@ class _Server:
         port = int(match[1]) if match else 0
         return port if port_error(Address(self.host, port)) is None else 0
 
-    def write_config(self, tick_ms: int, ensemble: "Iterable[_Server]", *, purge: bool) -> None:
+    def write_config(
+        self,
+        tick_ms: int,
+        ensemble: "Iterable[_Server]",
+        *,
+        purge: bool,
+        secure: "_Secure | None" = None,
+    ) -> None:
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{self.number}\n")
@@ -435,6 +501,8 @@ class _Server:
         lines += [
             f"server.{s.number}={LOOPBACK}:{s.quorum_port}:{s.election_port}" for s in ensemble
         ]
+        if secure is not None:
+            lines += secure.lines(self.directory, self.host, self.secure_port)
         (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
 
     def launch(self, command: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ class Bodies:
             BodyRefused: The client went away in the middle, or its length is no number.
             AtLimit: There is no room for it now.
         """
-        most = min(most or self._each_max, self._each_max)
+        most = most or self._each_max
         held = 0
         try:
             _check_encoding(request)

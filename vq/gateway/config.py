@@ -7,7 +7,8 @@ from typing import Final
 
 from vq import limits
 from vq.errors import InvalidArgument
-from vq.model import check_host
+from vq.model import check_host, choice_of
+from vq.security.tls import ClientCertificates, Tls, check_asked
 from vq.shown import shown
 
 PORT: Final = 8125
@@ -44,6 +45,13 @@ class GatewayConfig:
             ``*`` for any. Empty: none may.
         metrics_host: The address that metrics and health are read at.
         metrics_port: Their port; 0: they are not served.
+        plaintext: Serve other machines although there is no TLS: without it, such a gateway does
+            not start.
+        https: Files of TLS for both (``https_certificate``, ``https_key``); None: plain HTTP. Its
+            ``ca`` is for certificates of clients.
+        https_client_certificates: ``none``, ``optional`` or ``required``: whether clients must show
+            a certificate that an authority of ``https_ca`` has signed.
+        metrics_client_certificates: The same for those that read metrics and health.
         body_bytes_max: Bytes of the body of one request. It must hold a message of 1 MiB in Base64.
         bodies_bytes_max: Bytes of all bodies that are being read or sent; at the bound a request is
             answered with 429.
@@ -72,6 +80,10 @@ class GatewayConfig:
     origins: tuple[str, ...] = ()
     metrics_host: str = "127.0.0.1"
     metrics_port: int = METRICS_PORT
+    plaintext: bool = False
+    https: Tls | None = None
+    https_client_certificates: ClientCertificates = ClientCertificates.NONE
+    metrics_client_certificates: ClientCertificates = ClientCertificates.NONE
     body_bytes_max: int = 8 * limits.MIB
     bodies_bytes_max: int = 64 * limits.MIB
     unread_bytes_max: int = 64 * limits.MIB
@@ -90,6 +102,10 @@ class GatewayConfig:
     stop_timeout_s: float = 20.0
 
     def __post_init__(self) -> None:
+        for name in ("https_client_certificates", "metrics_client_certificates"):
+            asked = choice_of(ClientCertificates, name, getattr(self, name))
+            object.__setattr__(self, name, asked)
+            check_asked(name, asked, self.https)
         for name in ("host", "metrics_host"):
             check_host(getattr(self, name))
         for name in ("port", "metrics_port"):

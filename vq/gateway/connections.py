@@ -1,6 +1,7 @@
 """Connections of a server of HTTP, with bounds for what a peer may do to it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,21 +34,35 @@ class BoundedProtocol(H11Protocol):
 
     bounds: ConnectionBounds  # these are set by ``protocol_for``
     unread: Unread
+    handshakes: "set[BoundedProtocol]"
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self._end_handshake: Callable[[], object] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See ``asyncio.Protocol``."""
+        self.handshakes.discard(self)
+        self._end_handshake = None
         super().connection_made(transport)
         if len(self.connections) > self.bounds.connections_max:
             transport.abort()
         self._await_headers()
 
+    def announced(self, _peername: object, abort: Callable[[], object]) -> None:
+        """See ``transport.Announced``: handshakes count as connections."""
+        self._end_handshake = abort
+        self.handshakes.add(self)
+        if len(self.handshakes) + len(self.connections) > self.bounds.connections_max:
+            abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See ``asyncio.Protocol``."""
+        if self._end_handshake is not None:
+            self.handshakes.discard(self)
+            return
         for timer in (self._deadline, self._write_deadline):
             if timer is not None:
                 timer.cancel()
@@ -99,4 +114,5 @@ class BoundedProtocol(H11Protocol):
 
 def protocol_for(bounds: ConnectionBounds, unread: Unread) -> type[BoundedProtocol]:
     """Return the protocol of the connections of one server."""
-    return type("BoundedConnection", (BoundedProtocol,), {"bounds": bounds, "unread": unread})
+    attributes = {"bounds": bounds, "unread": unread, "handshakes": set[BoundedProtocol]()}
+    return type("BoundedConnection", (BoundedProtocol,), attributes)

@@ -25,7 +25,7 @@ _TYPE: Final = "urn:vq:problem:"
 _DETAIL_CHARS_MAX: Final = 2_000
 
 
-class NotAuthenticated(VqError):
+class TokenRequired(VqError):
     """A request has no token, or one that the gateway does not know."""
 
     hint = "send the header `Authorization: Bearer TOKEN`; `vq gateway token` makes a token"
@@ -114,7 +114,7 @@ class MethodRefused(VqError):
 STATUSES: Final[Mapping[type[VqError], int]] = {
     VqError: 500,
     # What the gateway itself says
-    NotAuthenticated: 401,
+    TokenRequired: 401,
     RightRequired: 403,
     ConsumerGone: 410,
     ReceiveTakenOver: 409,
@@ -230,7 +230,7 @@ def problem_headers(error: VqError) -> dict[str, str]:
     after_s = retry_after_s(error)
     if after_s is not None:
         found["Retry-After"] = str(after_s)
-    if isinstance(error, NotAuthenticated):
+    if isinstance(error, TokenRequired):
         found["WWW-Authenticate"] = "Bearer"
     return found
 

@@ -20,7 +20,11 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.ports import check_plaintext
+from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import TcpNetwork
+from vq.security.tls import TlsContexts
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -46,6 +50,9 @@ class GatewayProcess:
             {"/metrics": self._metrics, "/healthz": self._health, "/readyz": self._readiness}
         )
         self._socket: socket.socket | None = None
+        self._https: TlsContexts | None = None
+        self._files: TlsFiles | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> Address:
@@ -53,6 +60,17 @@ class GatewayProcess:
         assert self._socket is not None
         host, port = self._socket.getsockname()[:2]
         return Address(host, port)
+
+    @property
+    def scheme(self) -> str:
+        """Of its URLs."""
+        return "http" if self._https is None else "https"
+
+    def look_at_files(self) -> None:
+        """Look now whether the files of TLS have changed."""
+        if self._server is not None and self._files is not None:
+            self._server.look_at_files()
+            self._files.look_soon()
 
     @property
     def metrics_address(self) -> Address | None:
@@ -64,13 +82,18 @@ class GatewayProcess:
 
         Raises:
             AddressUnavailable: It cannot listen at one of its addresses.
+            InvalidArgument: A file of TLS cannot be used, or there is none and other machines
+                would be served.
         """
         config = self._config
+        _look_at_plaintext(config)
+        self._https, metrics = _contexts(config)
         self._socket = _listening(config.host, config.port)
         if config.metrics_port:
             address = Address(config.metrics_host, config.metrics_port)
             try:
-                await self._monitor.listen(TcpNetwork(), address)
+                server_ssl = None if metrics is None else metrics.server
+                await self._monitor.listen(TcpNetwork(server_ssl=server_ssl), address)
             except AddressUnavailable as error:
                 self._socket.close()
                 raise AddressUnavailable(
@@ -93,8 +116,12 @@ class GatewayProcess:
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, round(config.stop_timeout_s)),
                 backlog=_BACKLOG,
-            )
+            ),
+            self._https,
         )
+        if metrics is not None:
+            self._files = TlsFiles(metrics)
+            self._looking = begin_task(self._files.run())
         self._serving = asyncio.ensure_future(self._server.serve([self._socket]))
 
     async def failed(self) -> None:
@@ -109,6 +136,8 @@ class GatewayProcess:
     async def stop(self) -> None:
         """Answer what waits, have members leave, and end the connections."""
         await self.gateway.stop()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
@@ -143,13 +172,16 @@ async def run_gateway(
     async with MessageFactory(client) as factory:
         process = GatewayProcess(config, factory)
         await process.start()
+        if config.https is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, process.look_at_files)
         logger.info(
             "gateway serves",
-            url=f"http://{process.address}",
+            url=f"{process.scheme}://{process.address}",
             metrics=process.metrics_address,
             tokens=config.tokens,
         )
-        remark(f"serving http://{process.address}/v1, described at /openapi.json")
+        url = f"{process.scheme}://{process.address}"
+        remark(f"serving {url}/v1, described at /openapi.json")
         failing = asyncio.ensure_future(process.failed())
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -159,6 +191,28 @@ async def run_gateway(
             await process.stop()
         await failing
     logger.info("gateway has stopped")
+
+
+def _look_at_plaintext(config: GatewayConfig) -> None:
+    listens = {"host": config.host}
+    if config.metrics_port:
+        listens["metrics_host"] = config.metrics_host
+    check_plaintext(
+        listens,
+        encrypted=config.https is not None,
+        plaintext=config.plaintext,
+        settings="https",
+    )
+
+
+def _contexts(config: GatewayConfig) -> tuple[TlsContexts | None, TlsContexts | None]:
+    """Return what clients, and what readers of metrics are served with; None: plain HTTP."""
+    tls = config.https
+    if tls is None:
+        return None, None
+    asked = config.https_client_certificates, config.metrics_client_certificates
+    clients, metrics = (TlsContexts(tls, client_certificates=each, serves=True) for each in asked)
+    return clients, metrics
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -32,7 +32,7 @@ from typing import Any, Final
 from vq import limits
 from vq.errors import InvalidArgument
 from vq.gateway.bearer import TOKEN_CHARS_MAX, digest_of, sent_token
-from vq.gateway.problems import NotAuthenticated, RightRequired
+from vq.gateway.problems import RightRequired, TokenRequired
 from vq.log_lines import get_logger
 from vq.model import check_name
 from vq.reserved import is_reserved
@@ -266,12 +266,12 @@ class TokenFile:
         """Return whose token a header ``Authorization`` has.
 
         Raises:
-            NotAuthenticated: There is none, or it is no token of the file.
+            TokenRequired: There is none, or it is no token of the file.
         """
         self._follow()
         token = sent_token(header)
         if not token:
-            raise NotAuthenticated(
+            raise TokenRequired(
                 "the request has no header `Authorization: Bearer TOKEN` with a token of at most "
                 f"{TOKEN_CHARS_MAX} characters"
             )
@@ -281,7 +281,7 @@ class TokenFile:
             if hmac.compare_digest(each.digest, digest):
                 found = each.caller
         if found is None:
-            raise NotAuthenticated("the gateway does not know this token")
+            raise TokenRequired("the gateway does not know this token")
         return found
 
     def _look(self) -> tuple[int, ...]:

@@ -35,8 +35,9 @@ from vq.operations.messages import (
 from vq.operations.operation import Effect, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
+from vq.operations.security import access, users
 from vq.operations.topics import closing, deletion, emptying, topics, verification
-from vq.operations.tree import checking, copying
+from vq.operations.tree import checking, copying, securing
 from vq.security.rules import Resource, Right
 
 ASK, PLAN, ACT = Effect
@@ -166,6 +167,15 @@ class Operations:
     explain_disk = row(disks.explain_disk, ASK, DESCRIBE, CLUSTER, "explain disk")
     explain_send = row(sends.explain_send, ASK, DESCRIBE, TOPIC, "explain send")
 
+    # Who may do what
+    list_users = row(users.list_users, ASK, DESCRIBE, CLUSTER, "user list")
+    get_user = row(users.get_user, ASK, DESCRIBE, CLUSTER, "user show")
+    add_user = row(users.add_user, ACT, MANAGE, CLUSTER, "user add")
+    rotate_user = row(users.rotate_user, ACT, MANAGE, CLUSTER, "user rotate")
+    finish_rotation = row(users.finish_rotation, ACT, MANAGE, CLUSTER, "user rotate")
+    change_user_roles = row(users.change_user_roles, ACT, MANAGE, CLUSTER, "user roles")
+    remove_user = row(users.remove_user, ACT, MANAGE, CLUSTER, "user remove")
+
     # The archive
     start_archive_run = row(
         archive_runs.start_archive_run, ACT, MANAGE, CLUSTER, "archive run", of="topic"
@@ -179,6 +189,9 @@ class Operations:
     )
     restore_archive = row(
         archives.restore_archive, ACT, MANAGE, TOPIC, "archive restore", of="block"
+    )
+    restore_archives = row(
+        archives.restore_archives, ACT, MANAGE, TOPIC, "archive restore", of="blocks"
     )
     archive_history = row(archive_runs.archive_history, ASK, DESCRIBE, CLUSTER, "archive history")
 
@@ -212,9 +225,15 @@ class Operations:
         definitions.plan_import_definitions, PLAN, DESCRIBE, CLUSTER, "cluster import"
     )
     import_definitions = row(definitions.import_definitions, ACT, MANAGE, CLUSTER, "cluster import")
+    list_access_rules = row(access.list_access_rules, ASK, DESCRIBE, CLUSTER, "acl list")
+    add_access_rules = row(access.add_access_rules, ACT, MANAGE, CLUSTER, "acl add")
+    remove_access_rules = row(access.remove_access_rules, ACT, MANAGE, CLUSTER, "acl remove")
+    decide_access = row(access.decide_access, ASK, DESCRIBE, CLUSTER, "acl test")
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
     repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")
+    plan_secure_tree = row(securing.plan_secure_tree, PLAN, MANAGE, CLUSTER, "zk secure")
+    secure_tree = row(securing.secure_tree, ACT, MANAGE, CLUSTER, "zk secure")
     export_tree = yielding_row(copying.export_tree, ASK, MANAGE, CLUSTER, "zk export")
     plan_import_tree = row(copying.plan_import_tree, PLAN, DESCRIBE, CLUSTER, "zk import")
     import_tree = row(copying.import_tree, ACT, MANAGE, CLUSTER, "zk import")

@@ -1,13 +1,23 @@
 """A blocking connection to one broker, for threads that wait for their answer."""
 
+import ssl
 import time
 
 from vq.errors import Unreachable, VqError
 from vq.model import Address
 from vq.remoting.broker_connection import LIBRARY
-from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
+from vq.remoting.connection import (
+    Challenged,
+    ClientConnection,
+    Closing,
+    ConnectionState,
+    Opened,
+    Reply,
+)
 from vq.remoting.frames import Buffer, Frame
+from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.transport import BlockingStream, Network
+from vq.security.tls import closed_early, why_no_tls
 
 
 class BlockingConnection:
@@ -18,19 +28,28 @@ class BlockingConnection:
         address: Address of the broker.
         client_id: Sent in HELLO.
         cluster: Sent in HELLO; a broker of another cluster refuses.
-        timeout: Bound of one attempt to connect, HELLO included, in seconds.
+        timeout: Bound of one attempt to connect, HELLO and its proofs included, in seconds.
+        login: Who the client is.
     """
 
     def __init__(
-        self, network: Network, address: Address, *, client_id: str, cluster: str, timeout: float
+        self,
+        network: Network,
+        address: Address,
+        *,
+        client_id: str,
+        cluster: str,
+        timeout: float,
+        login: Login = ANONYMOUS_LOGIN,
     ) -> None:
         self._network = network
         self._address = address
         self._client_id = client_id
         self._cluster = cluster
         self._timeout = timeout
+        self._login = login
         self._stream: BlockingStream | None = None
-        self._state = ClientConnection()
+        self._state = ClientConnection(login)
 
     def exchange(self, command: int, header: bytes, body: Buffer, timeout: float) -> Frame:
         """Send one request and return its reply, within ``timeout`` seconds, connecting included.
@@ -63,29 +82,39 @@ class BlockingConnection:
         stream: BlockingStream | None = None
         try:
             stream = self._network.open_stream(self._address, deadline)
-            self._state = ClientConnection()
+            self._state = ClientConnection(self._login)
             hello = self._state.hello(
                 client_id=self._client_id, library=LIBRARY, cluster=self._cluster
             )
             stream.send(b"".join(hello), deadline)
-            while not any(isinstance(event, Opened) for event in self._receive(stream, deadline)):
-                pass
+            while self._state.state is not ConnectionState.OPEN:
+                for event in self._receive(stream, deadline):
+                    if isinstance(event, Challenged):
+                        keys = self._login.keys(event.salt, event.iterations)
+                        stream.send(b"".join(self._state.authenticate(keys)), deadline)
         except BaseException as error:
             if stream is not None:
                 stream.close()
             if isinstance(error, Unreachable):
                 raise  # it names the address already
             if isinstance(error, OSError | VqError):
-                raise Unreachable(f"cannot connect to {self._address}: {error}") from error
+                why = why_no_tls(error) if isinstance(error, ssl.SSLError) else str(error)
+                raise Unreachable(f"cannot connect to {self._address}: {why}") from error
             raise
         return stream
 
-    def _receive(self, stream: BlockingStream, deadline: float) -> list[Opened | Reply]:
+    def _receive(
+        self, stream: BlockingStream, deadline: float
+    ) -> list[Opened | Challenged | Reply]:
         """Wait for the next bytes and return their events."""
         data = stream.receive(deadline)
         if not data:
-            raise ConnectionResetError(f"{self._address} closed the connection")
-        events: list[Opened | Reply] = []
+            raise ConnectionResetError(
+                f"{self._address} closed the connection"
+                if self._state.state is ConnectionState.OPEN
+                else closed_early(encrypted=stream.encrypted)
+            )
+        events: list[Opened | Challenged | Reply] = []
         for event in self._state.receive_data(data):
             if isinstance(event, Closing):
                 raise event.error

@@ -8,7 +8,9 @@ encodes the next one.
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from vq.errors import AuthenticationFailed, ConnectionCut, TimedOut, Unreachable, VqError
@@ -16,11 +18,21 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
+from vq.remoting.connection import (
+    Challenged,
+    ClientConnection,
+    Closing,
+    ConnectionState,
+    Opened,
+    Reply,
+)
 from vq.remoting.format import COMMANDS, Command, Header
 from vq.remoting.frames import Buffer, Frame
+from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
 from vq.remoting.transport import Network, tune
+from vq.security.scram import ScramKeys
+from vq.security.tls import closed_early, why_no_tls
 from vq.version import __version__
 
 logger = get_logger(__name__)
@@ -42,7 +54,7 @@ def log_raised(what: str, error: BaseException) -> None:
 
 
 class BrokerConnection(asyncio.Protocol):
-    """A connection after HELLO. Loop-bound; ``connect`` makes it.
+    """A connection after HELLO and what follows it. Loop-bound; ``connect`` makes it.
 
     Attributes:
         proved: Both ends have shown that they know the cluster's secret.
@@ -56,6 +68,7 @@ class BrokerConnection(asyncio.Protocol):
         cluster: str,
         on_close: "Callable[[BrokerConnection], None]",
         report: Report,
+        login: Login = ANONYMOUS_LOGIN,
     ) -> None:
         self.address = address
         self._report = report
@@ -66,7 +79,8 @@ class BrokerConnection(asyncio.Protocol):
         self._client_id = client_id
         self._cluster = cluster
         self._on_close = on_close
-        self._state = ClientConnection()
+        self._login = login
+        self._state = ClientConnection(login)
         self._out: list[Buffer] = []
         self._transport: asyncio.Transport | None = None
 
@@ -87,9 +101,30 @@ class BrokerConnection(asyncio.Protocol):
                     self._call_back(event.context, event.frame)
             elif isinstance(event, Opened):
                 self._open(event.hello)
+            elif isinstance(event, Challenged):
+                self._challenged(event)
             elif isinstance(event, Closing):
                 self._open(event.error)
                 self.close()
+
+    def _challenged(self, event: Challenged) -> None:
+        """Prove the password; its keys are derived on a thread, once for each salt."""
+        keys = self._login.known_keys(event.salt, event.iterations)
+        if keys is not None:
+            self._authenticate(keys)
+            return
+        pool = ThreadPoolExecutor(1, "vq-keys")
+        derived = self._loop.run_in_executor(pool, self._login.keys, event.salt, event.iterations)
+        derived.add_done_callback(self._derived)
+        pool.shutdown(wait=False)  # the thread ends with its work
+
+    def _derived(self, done: asyncio.Future[ScramKeys]) -> None:
+        if not done.cancelled():
+            self._authenticate(done.result())
+
+    def _authenticate(self, keys: ScramKeys) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.writelines(self._state.authenticate(keys))
 
     def _call_back(self, on_reply: OnReply, frame: Frame | None) -> None:
         """Call the callback of one request, and report any exception of it.
@@ -115,9 +150,8 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Call the callbacks of all open requests with None."""
         self.closed = True
-        self._open(
-            ConnectionCut(f"{self.address} closed the connection: {exc or 'no reason given'}")
-        )
+        if not self.opened.done():
+            self._open(ConnectionCut(f"{self.address}: {self._why_closed(exc)}"))
         contexts = self._state.abandon()
         try:
             self._on_close(self)
@@ -125,6 +159,16 @@ class BrokerConnection(asyncio.Protocol):
             for on_reply in contexts:
                 if on_reply is not None:
                     self._call_back(on_reply, None)
+
+    def _why_closed(self, exc: Exception | None) -> str:
+        """Return why the connection ended before HELLO was answered."""
+        if isinstance(exc, ssl.SSLError):
+            return why_no_tls(exc)
+        if exc is not None:
+            return f"it closed the connection: {exc}"
+        transport = self._transport
+        encrypted = transport is not None and transport.get_extra_info("sslcontext") is not None
+        return closed_early(encrypted=encrypted)
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
@@ -209,7 +253,13 @@ class BrokerConnection(asyncio.Protocol):
         if not is_proof(answer.proof, secret, Side.BROKER, exchange):
             self.close()
             raise AuthenticationFailed(f"{self.address} does not know the cluster's secret")
+        self._state.proved()
         self.proved = True
+
+    @property
+    def must_prove(self) -> bool:
+        """The broker takes no anonymous clients, so it carries out nothing before ``prove``."""
+        return self._state.state is ConnectionState.AUTHENTICATING
 
     def close(self) -> None:
         """Close the connection; the callbacks of open requests are called soon."""
@@ -227,14 +277,16 @@ async def connect(
     timeout: float,
     on_close: Callable[[BrokerConnection], None],
     report: Report = log_raised,
+    login: Login = ANONYMOUS_LOGIN,
 ) -> BrokerConnection:
-    """Connect and exchange HELLO within ``timeout`` seconds.
+    """Connect, exchange HELLO and prove who this is within ``timeout`` seconds.
 
     ``report`` is called with each exception that the callback of a request raises.
 
     Raises:
         Unreachable: No process listens there, or there is no reply in time.
         ConnectionCut: The connection ended.
+        NotAuthenticated: The broker does not take this client, or it is no broker of the cluster.
         VqError: The broker refused.
     """
     connection: BrokerConnection | None = None
@@ -248,6 +300,7 @@ async def connect(
                     cluster=cluster,
                     on_close=on_close,
                     report=report,
+                    login=login,
                 ),
             )
             await connection.opened

@@ -11,13 +11,20 @@ the broker and requests of the client are returned as lists of buffers, for one 
 
     state            event           next state
     AWAITING_HELLO   HELLO_ACCEPTED  OPEN
+    AWAITING_HELLO   CHALLENGED      AUTHENTICATING
     AWAITING_HELLO   REFUSED         CLOSED
+    AUTHENTICATING   AUTHENTICATED   OPEN
+    AUTHENTICATING   REFUSED         CLOSED
     OPEN             REFUSED         CLOSED
     any              ENDED           CLOSED
+
+Until a connection is OPEN, frames are small, and nothing is carried out. While it is AUTHENTICATING
+the only requests are the steps of one exchange: AUTHENTICATE after a challenge; PROVE where the
+broker takes no anonymous clients.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from vq import limits
@@ -28,6 +35,7 @@ from vq.errors import (
     HelloRequired,
     InvalidRequest,
     InvalidState,
+    NotAuthenticated,
     ProtocolError,
     UnsupportedVersion,
     VqError,
@@ -43,7 +51,16 @@ from vq.remoting.format import (
     Header,
 )
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
-from vq.remoting.hello import ServerIdentity, accept_anonymous, negotiate
+from vq.remoting.hello import (
+    ANONYMOUS,
+    Authenticate,
+    KnownPeer,
+    ServerIdentity,
+    UserCheck,
+    accept_anonymous,
+    negotiate,
+)
+from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import ANYONE, Principal, ProofCheck, Proving
 from vq.remoting.messages import (
     decode_error,
@@ -52,6 +69,7 @@ from vq.remoting.messages import (
     encode_error,
     encode_header,
 )
+from vq.security.scram import ClientChallenged, ClientFinal, ClientFirst, ScramKeys
 from vq.shown import shown
 
 
@@ -59,6 +77,7 @@ class ConnectionState(enum.Enum):
     """The state of a connection, the same at both ends."""
 
     AWAITING_HELLO = "awaiting hello"
+    AUTHENTICATING = "authenticating"
     OPEN = "open"
     CLOSED = "closed"
 
@@ -67,6 +86,8 @@ class Step(enum.Enum):
     """An event that changes the state of a connection."""
 
     HELLO_ACCEPTED = "hello accepted"
+    CHALLENGED = "challenged"
+    AUTHENTICATED = "authenticated"
     REFUSED = "refused"
     ENDED = "ended"
 
@@ -75,6 +96,12 @@ class Step(enum.Enum):
 TRANSITIONS: Final[dict[ConnectionState, dict[Step, ConnectionState]]] = {
     ConnectionState.AWAITING_HELLO: {
         Step.HELLO_ACCEPTED: ConnectionState.OPEN,
+        Step.CHALLENGED: ConnectionState.AUTHENTICATING,
+        Step.REFUSED: ConnectionState.CLOSED,
+        Step.ENDED: ConnectionState.CLOSED,
+    },
+    ConnectionState.AUTHENTICATING: {
+        Step.AUTHENTICATED: ConnectionState.OPEN,
         Step.REFUSED: ConnectionState.CLOSED,
         Step.ENDED: ConnectionState.CLOSED,
     },
@@ -109,10 +136,21 @@ class Request(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """Event: HELLO succeeded. ``hello``: the request at the broker, the response at the client."""
+    """Event: the connection is open. ``hello``: the request at the broker, the response at the
+    client.
+
+    A client that was told that it ``proves`` gets it before it has done so.
+    """
 
     version: int
     hello: Header
+
+
+class Challenged(NamedTuple):
+    """Event at the client: call ``authenticate`` with the keys that the password has with these."""
+
+    salt: bytes
+    iterations: int
 
 
 class Reply(NamedTuple):
@@ -130,7 +168,9 @@ class Closing(NamedTuple):
 
 _HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for each request
 #: Commands that a connection of a broker answers itself.
-_OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE)})
+_OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE), int(Command.AUTHENTICATE)})
+_OPENING: Final = _OWN - {int(Command.PROVE)}
+_UNOPENED: Final = frozenset({ConnectionState.AWAITING_HELLO, ConnectionState.AUTHENTICATING})
 
 
 class _Connection:
@@ -170,17 +210,28 @@ class _Connection:
 
 
 class ServerConnection(_Connection):
-    """The broker's end. It answers HELLO and PROVE itself; the caller answers all other requests.
+    """The broker's end. It answers HELLO, AUTHENTICATE and PROVE; the caller answers all others.
 
     At most ``requests_max`` requests wait for an answer; further ones are refused as ``Busy``. So
     the caller's memory is bounded, whatever a peer sends. No payload is kept.
+
+    Args:
+        identity: In the answer to HELLO.
+        authenticate: Says who a client is.
+        mechanisms: In the answer to HELLO; none: the empty one alone.
+        proving: To check the proofs of members.
+
+    Attributes:
+        known: Who the peer has proved to be. It does not change any more once the connection is
+            open, but for an anonymous peer that turns out to be a member.
     """
 
     def __init__(
         self,
         identity: ServerIdentity,
         *,
-        authenticate: Callable[[wire.HelloRequest], None] = accept_anonymous,
+        authenticate: Authenticate = accept_anonymous,
+        mechanisms: Sequence[str] = (),
         proving: Proving | None = None,
         frame_bytes_max: int = limits.FRAME_BYTES_MAX,
         frame_bytes_max_before_hello: int = limits.FRAME_BYTES_MAX_BEFORE_HELLO,
@@ -189,6 +240,10 @@ class ServerConnection(_Connection):
         super().__init__(frame_bytes_max_before_hello)
         self._identity = identity
         self._authenticate = authenticate
+        self._mechanisms = mechanisms
+        self._hello: Opened | None = None
+        self._check: UserCheck | None = None
+        self.known = KnownPeer(ANYONE)
         self._proving = proving
         self._proof: ProofCheck | None = None
         self._frame_bytes_max = frame_bytes_max
@@ -199,7 +254,7 @@ class ServerConnection(_Connection):
     @property
     def principal(self) -> Principal:
         """Who the peer has proved to be."""
-        return ANYONE if self._proof is None else self._proof.principal
+        return self.known.principal
 
     @property
     def requests_in_flight(self) -> int:
@@ -212,8 +267,9 @@ class ServerConnection(_Connection):
         Invalid bytes do not raise: they become an error reply and ``Closing``.
         """
         events: list[Opened | Request | Closing] = []
-        while data and self._state is ConnectionState.AWAITING_HELLO:
-            # Frame by frame, so that the larger bound holds for the frame right after HELLO.
+        while data and self._state in _UNOPENED:
+            # Frame by frame, so that the larger bound holds for the frame right after the last of
+            # HELLO and what proves who the client is.
             missing = self._parser.missing_bytes
             piece, data = data[:missing], data[missing:]
             self._take(piece, events)
@@ -306,10 +362,15 @@ class ServerConnection(_Connection):
         try:
             if self._state is ConnectionState.AWAITING_HELLO:
                 return self._receive_hello(request_id, frame)
+            if self._state is ConnectionState.AUTHENTICATING and command not in _OWN:
+                raise NotAuthenticated(
+                    "this broker takes no anonymous clients"
+                    if self._check is None
+                    else "the client has not shown yet that it knows the password"
+                )
             message = decode_request(command, header, flags)
             if status != STATUS_OK or command in _OWN:
-                self._receive_own(request_id, status, message)
-                return None
+                return self._receive_own(request_id, status, message)
             if correlation_id in waiting:
                 raise InvalidRequest(
                     f"correlation id {correlation_id} belongs to a request without an answer yet"
@@ -326,22 +387,42 @@ class ServerConnection(_Connection):
         self._reads += is_read
         return new(Request, (request_id, message, body))
 
-    def _receive_own(self, request_id: RequestId, status: int, message: Header) -> None:
-        """Answer PROVE.
+    def _receive_own(self, request_id: RequestId, status: int, message: Header) -> Opened | None:
+        """Answer PROVE and AUTHENTICATE; return the event if that opens the connection.
 
         Raises:
             InvalidRequest: It is something else, which no peer may send now.
             AuthenticationFailed: It is no proof.
         """
         command, correlation_id, flags, _ = request_id
-        if status != STATUS_OK or command != Command.PROVE:
+        if status == STATUS_OK and command == Command.PROVE:
+            assert isinstance(message, wire.ProveRequest)
+            answer: Header = self._prove(message)
+        elif status == STATUS_OK and command == Command.AUTHENTICATE and self._check is not None:
+            assert isinstance(message, wire.AuthenticateRequest)
+            check, self._check = self._check, None
+            self.known, data = check.finish(message.data)
+            answer = wire.AuthenticateResponse(data=data)
+        else:
             raise InvalidRequest(
-                f"command {command} with status {status}: a request has status 0, "
-                "and HELLO comes once"
+                f"command {command} with status {status}: a request has status 0, HELLO comes "
+                "once, and AUTHENTICATE once after a HELLO that was answered with a challenge"
             )
-        assert isinstance(message, wire.ProveRequest)
+        header = encode_header(command, answer, flags)
+        self._outgoing.append(encode_frame(command, STATUS_OK, correlation_id, flags, header))
+        if self._state is not ConnectionState.AUTHENTICATING or self.known.principal == ANYONE:
+            return None
+        self._step(Step.AUTHENTICATED)
+        self._parser.max_bytes = self._frame_bytes_max
+        return self._hello
+
+    def _prove(self, message: wire.ProveRequest) -> wire.ProveResponse:
         if self._proving is None:
             raise AuthenticationFailed("this broker takes no proofs")
+        if self._check is not None or self.known.principal.user:
+            raise AuthenticationFailed(
+                "a member of the cluster proves that on a connection without a user"
+            )
         if self._proof is None:
             identity = self._identity
             self._proof = ProofCheck(
@@ -349,10 +430,11 @@ class ServerConnection(_Connection):
                 cluster=identity.cluster,
                 broker=Principal(identity.group, identity.node),
             )
-        header = encode_header(command, self._proof.take(message), flags)
-        self._outgoing.append(encode_frame(command, STATUS_OK, correlation_id, flags, header))
+        answer = self._proof.take(message)
+        self.known = KnownPeer(self._proof.principal)
+        return answer
 
-    def _receive_hello(self, request_id: RequestId, frame: Frame) -> Opened:
+    def _receive_hello(self, request_id: RequestId, frame: Frame) -> Opened | None:
         if frame.command != Command.HELLO or frame.status != STATUS_OK:
             raise HelloRequired(f"the first command is {frame.command}, not {Command.HELLO.value}")
         hello = decode_request(frame.command, frame.header, frame.flags)
@@ -366,7 +448,7 @@ class ServerConnection(_Connection):
             )
         if hello.client_id and not limits.is_valid_name(hello.client_id):
             raise InvalidRequest(f"client id {shown(hello.client_id)} is not a valid name")
-        self._authenticate(hello)
+        found = self._authenticate(hello)
         response = wire.HelloResponse(
             version=version,
             cluster=self._identity.cluster,
@@ -376,16 +458,26 @@ class ServerConnection(_Connection):
             frame_bytes_max=self._frame_bytes_max,
             broker_version=self._identity.broker_version,
             requests_in_flight_max=self._requests_max,
+            mechanisms=self._mechanisms,
         )
+        if found is not None and not isinstance(found, KnownPeer):
+            response.challenge = found.challenge
         encoded = encode_header(request_id.command, response, request_id.flags)
         self._outgoing.append(
             encode_frame(
                 request_id.command, STATUS_OK, request_id.correlation_id, request_id.flags, encoded
             )
         )
+        opened = Opened(version, hello)
+        if not isinstance(found, KnownPeer):
+            self._check = found
+            self._hello = opened
+            self._step(Step.CHALLENGED)
+            return None
+        self.known = found
         self._step(Step.HELLO_ACCEPTED)
         self._parser.max_bytes = self._frame_bytes_max
-        return Opened(version, hello)
+        return opened
 
     def _close(self, request_id: RequestId, error: VqError) -> Closing:
         self._outgoing.append(_error_frame(request_id, error))
@@ -398,11 +490,23 @@ class ClientConnection(_Connection):
     """The client's end: assigns correlation ids and finds the request of each reply.
 
     ``context`` is any object, which comes back with the reply. Until ``Opened`` only ``hello`` may
-    be sent. The caller encodes headers, so that a hot path can reuse one.
+    be sent, and ``authenticate`` after ``Challenged``. The caller encodes headers, so that a hot
+    path can reuse one.
+
+    Args:
+        login: Who the client is.
+        frame_bytes_max: Of the broker's frames.
     """
 
-    def __init__(self, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, login: Login = ANONYMOUS_LOGIN, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX
+    ) -> None:
         super().__init__(frame_bytes_max)
+        self._login = login
+        self._first: ClientFirst | None = None
+        self._challenged: ClientChallenged | None = None
+        self._final: ClientFinal | None = None
+        self._hello: Opened | None = None
         self._waiting: dict[int, tuple[int, Any]] = {}  # correlation id -> command, context
         self._reads = 0  # how many of them are reads
         self._last_id = 0
@@ -425,8 +529,6 @@ class ClientConnection(_Connection):
         client_id: str = "",
         library: str = "",
         cluster: str = "",
-        mechanism: str = "",
-        credentials: bytes = b"",
         flags: int = 0,
     ) -> list[Buffer]:
         """Return the buffers of the HELLO that opens this connection.
@@ -436,17 +538,38 @@ class ClientConnection(_Connection):
         """
         if self._state is not ConnectionState.AWAITING_HELLO or self._waiting:
             raise InvalidState("HELLO was sent before; open another connection")
+        login = self._login
+        self._first = login.begin()
         message = wire.HelloRequest(
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
             client_id=client_id,
             library=library,
-            mechanism=mechanism,
-            credentials=credentials,
+            mechanism=login.mechanism,
+            credentials=login.user.encode() if self._first is None else self._first.message,
             cluster=cluster,
         )
         header = encode_header(Command.HELLO, message, flags)
         return self._send(Command.HELLO, header, b"", None, flags)[1]
+
+    def authenticate(self, keys: ScramKeys) -> list[Buffer]:
+        """Return the buffers of the request that proves the password.
+
+        Raises:
+            InvalidState: Nobody asks for it now.
+        """
+        if self._challenged is None or self._state is not ConnectionState.AUTHENTICATING:
+            raise InvalidState(f"the connection is {self._state.value}, and waits for no proof")
+        self._final = self._challenged.final(keys)
+        self._challenged = None
+        message = wire.AuthenticateRequest(data=self._final.message)
+        header = encode_header(Command.AUTHENTICATE, message, 0)
+        return self._send(Command.AUTHENTICATE, header, b"", None, 0)[1]
+
+    def proved(self) -> None:
+        """Note that both ends have shown that they are members of the cluster."""
+        if self._state is ConnectionState.AUTHENTICATING:
+            self._step(Step.AUTHENTICATED)
 
     def request(
         self,
@@ -464,10 +587,14 @@ class ClientConnection(_Connection):
             Busy: The broker allows no more waiting requests of its kind. Nothing was sent.
             InvalidArgument: The frame is larger than the broker accepts. Nothing was sent.
         """
-        if self._state is not ConnectionState.OPEN:
+        if self._state is not ConnectionState.OPEN and not (
+            self._state is ConnectionState.AUTHENTICATING and command == Command.PROVE
+        ):
             raise InvalidState(f"the connection is {self._state.value}, not open")
-        if command == Command.HELLO:
-            raise InvalidState("HELLO opens a connection; it cannot be sent on an open one")
+        if command in _OPENING:
+            raise InvalidState(
+                f"{COMMANDS[command].name} opens a connection; it cannot be sent on an open one"
+            )
         is_read = command in READS
         count = self._reads if is_read else len(self._waiting) - self._reads
         if count >= self._requests_max:
@@ -495,12 +622,12 @@ class ClientConnection(_Connection):
         self._waiting.clear()
         return contexts
 
-    def receive_data(self, data: bytes) -> list[Opened | Reply | Closing]:
+    def receive_data(self, data: bytes) -> list[Opened | Challenged | Reply | Closing]:
         """Parse the next bytes from the broker; return the events, in order.
 
         Invalid bytes do not raise: they become ``Closing``.
         """
-        events: list[Opened | Reply | Closing] = []
+        events: list[Opened | Challenged | Reply | Closing] = []
         if self._state is ConnectionState.CLOSED:
             return events
         parser = self._parser
@@ -514,7 +641,9 @@ class ClientConnection(_Connection):
                 if frame.command in READS:
                     self._reads -= 1
                 if frame.command == Command.HELLO:
-                    event: Opened | Reply = self._open(decode_reply(frame))
+                    event: Opened | Challenged | Reply = self._open(decode_reply(frame))
+                elif frame.command == Command.AUTHENTICATE:
+                    event = self._authenticated(decode_reply(frame))
                 else:
                     event = Reply(known[1], frame)
                 events.append(event)
@@ -550,7 +679,7 @@ class ClientConnection(_Connection):
             if self._last_id not in self._waiting:
                 return self._last_id
 
-    def _open(self, message: Header) -> Opened:
+    def _open(self, message: Header) -> Opened | Challenged:
         assert isinstance(message, wire.HelloResponse)
         if not VERSION_MIN <= message.version <= VERSION_MAX:
             raise UnsupportedVersion(
@@ -561,8 +690,36 @@ class ClientConnection(_Connection):
             message.frame_bytes_max or limits.FRAME_BYTES_MAX, limits.FRAME_BYTES_MAX
         )
         self._requests_max = max(1, message.requests_in_flight_max)
-        self._step(Step.HELLO_ACCEPTED)
-        return Opened(message.version, message)
+        opened = Opened(message.version, message)
+        if self._first is not None:
+            if not message.challenge:
+                raise NotAuthenticated(
+                    "the broker opens the connection without asking for the password, so it may be "
+                    "no broker of this cluster"
+                )
+            self._challenged = self._first.challenged(message.challenge)
+            self._hello = opened
+            self._step(Step.CHALLENGED)
+            return Challenged(self._challenged.salt, self._challenged.iterations)
+        if message.challenge:
+            raise ProtocolError("the broker asks for a proof, and the client has begun none")
+        if self._login.user or not message.mechanisms or ANONYMOUS in message.mechanisms:
+            self._step(Step.HELLO_ACCEPTED)
+        elif self._login.member:
+            self._step(Step.CHALLENGED)
+        else:
+            raise NotAuthenticated(
+                f"the broker takes no anonymous clients, but {', '.join(message.mechanisms)}"
+            )
+        return opened
+
+    def _authenticated(self, message: Header) -> Opened:
+        assert isinstance(message, wire.AuthenticateResponse)
+        assert self._final is not None
+        assert self._hello is not None
+        self._final.finish(message.data)
+        self._step(Step.AUTHENTICATED)
+        return self._hello
 
 
 def _error_frame(request_id: RequestId, error: VqError) -> bytes:

@@ -29,6 +29,7 @@ from google.protobuf.message import Message
 
 from vq import limits
 from vq.remoting import wire_pb2 as wire
+from vq.security.rules import Resource, Right
 
 Header: TypeAlias = Message
 
@@ -87,9 +88,20 @@ class Access(enum.Enum):
 
 _ANYONE, _CLUSTER, _GROUP = Access
 
+#: What a user needs to send a command, where a broker looks at rights; (): nothing.
+Needs: TypeAlias = tuple[Right, Resource] | tuple[()]
+
+_NOTHING: Final[Needs] = ()
+_READ_TOPIC: Final[Needs] = (Right.READ, Resource.TOPIC)
+_WRITE_TOPIC: Final[Needs] = (Right.WRITE, Resource.TOPIC)
+_DESCRIBE_TOPIC: Final[Needs] = (Right.DESCRIBE, Resource.TOPIC)
+_DESCRIBE_CLUSTER: Final[Needs] = (Right.DESCRIBE, Resource.CLUSTER)
+_WRITE_GROUP: Final[Needs] = (Right.WRITE, Resource.GROUP)
+_WRITE_TRANSACTIONAL_ID: Final[Needs] = (Right.WRITE, Resource.TRANSACTIONAL_ID)
+
 
 class Command(enum.IntEnum):
-    """Each command: its number, who may send it, the headers of its request and of its answer.
+    """Each command: its number, who may send it, headers of request and answer, what it needs.
 
     Numbers never change, like the field numbers in wire.proto. Reserved: 34 to 39 for transactions.
 
@@ -98,12 +110,15 @@ class Command(enum.IntEnum):
         request, response: The headers.
         may_wait: It may wait for data. Such reads have a bound of their own, so that they do not
             reduce the PUTs that a connection may have in flight.
+        needs: Which right a user needs, and on what. The topic, group or id is the one that the
+            request names; some need more (``broker.security.demands``). None: users do not send it.
     """
 
     access: Access
     request: type[Header]
     response: type[Header]
     may_wait: bool
+    needs: Needs | None
 
     def __new__(
         cls,
@@ -112,6 +127,7 @@ class Command(enum.IntEnum):
         request: type[Header],
         response: type[Header],
         may_wait: bool = False,
+        needs: Needs | None = None,
     ) -> "Command":
         """Make a row of the table."""
         row = int.__new__(cls, number)
@@ -120,30 +136,46 @@ class Command(enum.IntEnum):
         row.request = request
         row.response = response
         row.may_wait = may_wait
+        row.needs = needs
         return row
 
     # Answered by the connection itself, before anybody is known.
-    HELLO = 1, _ANYONE, wire.HelloRequest, wire.HelloResponse
-    PROVE = 4, _ANYONE, wire.ProveRequest, wire.ProveResponse
+    HELLO = 1, _ANYONE, wire.HelloRequest, wire.HelloResponse, False, _NOTHING
+    PROVE = 4, _ANYONE, wire.ProveRequest, wire.ProveResponse, False, _NOTHING
+    AUTHENTICATE = (
+        5,
+        _ANYONE,
+        wire.AuthenticateRequest,
+        wire.AuthenticateResponse,
+        False,
+        _NOTHING,
+    )
     # Of operators, monitoring, and consumers that met damage: they change nothing. Their answers
     # have no bytes of messages, and VERIFY reads at a bounded rate.
-    PING = 2, _ANYONE, wire.PingRequest, wire.PingResponse
-    STATUS = 3, _ANYONE, wire.StatusRequest, wire.StatusResponse
-    VERIFY = 14, _ANYONE, wire.VerifyRequest, wire.VerifyResponse
+    PING = 2, _ANYONE, wire.PingRequest, wire.PingResponse, False, _NOTHING
+    STATUS = 3, _ANYONE, wire.StatusRequest, wire.StatusResponse, False, _DESCRIBE_CLUSTER
+    VERIFY = 14, _ANYONE, wire.VerifyRequest, wire.VerifyResponse, False, _READ_TOPIC
     # It tells sizes and times, as STATUS does, and reads a bounded number of small indexes.
-    BLOCKS = 16, _ANYONE, wire.BlocksRequest, wire.BlocksResponse
-    # What clients do. Permissions of topics hold; users and their rights come with "Security".
-    PUT = 10, _ANYONE, wire.PutRequest, wire.PutResponse
-    GET = 11, _ANYONE, wire.GetRequest, wire.GetResponse, True
-    OFFSETS = 12, _ANYONE, wire.OffsetsRequest, wire.OffsetsResponse
-    FETCH = 13, _ANYONE, wire.FetchRequest, wire.FetchResponse, True
+    BLOCKS = 16, _ANYONE, wire.BlocksRequest, wire.BlocksResponse, False, _DESCRIBE_TOPIC
+    # What clients do. Permissions of topics hold, and the rights of users (``needs``).
+    PUT = 10, _ANYONE, wire.PutRequest, wire.PutResponse, False, _WRITE_TOPIC
+    GET = 11, _ANYONE, wire.GetRequest, wire.GetResponse, True, _READ_TOPIC
+    OFFSETS = 12, _ANYONE, wire.OffsetsRequest, wire.OffsetsResponse, False, _DESCRIBE_TOPIC
+    FETCH = 13, _ANYONE, wire.FetchRequest, wire.FetchResponse, True, _READ_TOPIC
     # It shows what GET shows, and a node works at few of them at a time, in small steps.
-    FIND = 15, _ANYONE, wire.FindRequest, wire.FindResponse
-    CANCEL = 17, _ANYONE, wire.CancelRequest, wire.CancelResponse
-    TRANSACT = 30, _ANYONE, wire.TransactRequest, wire.TransactResponse
-    FENCE = 31, _ANYONE, wire.FenceRequest, wire.FenceResponse
-    TRANSACTIONS = 32, _ANYONE, wire.TransactionsRequest, wire.TransactionsResponse
-    CHECK = 33, _ANYONE, wire.CheckRequest, wire.CheckResponse, True
+    FIND = 15, _ANYONE, wire.FindRequest, wire.FindResponse, False, _READ_TOPIC
+    CANCEL = 17, _ANYONE, wire.CancelRequest, wire.CancelResponse, False, _WRITE_TOPIC
+    TRANSACT = 30, _ANYONE, wire.TransactRequest, wire.TransactResponse, False, _WRITE_TOPIC
+    FENCE = 31, _ANYONE, wire.FenceRequest, wire.FenceResponse, False, _WRITE_TRANSACTIONAL_ID
+    TRANSACTIONS = (
+        32,
+        _ANYONE,
+        wire.TransactionsRequest,
+        wire.TransactionsResponse,
+        False,
+        _DESCRIBE_CLUSTER,
+    )
+    CHECK = 33, _ANYONE, wire.CheckRequest, wire.CheckResponse, True, _WRITE_GROUP
     # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
     # move`, `vq cluster switch`.
     SEAL = 20, _CLUSTER, wire.SealRequest, wire.SealResponse

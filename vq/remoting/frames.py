@@ -25,6 +25,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 #: time must not cost one Python object (50 bytes and more) per byte.
 _SMALL_CHUNK_BYTES: Final = 4 * limits.KIB
 _MERGED_BYTES: Final = 64 * limits.KIB
+#: The first two bytes of a TLS alert and of a TLS handshake, where a frame has half of its length.
+_TLS_RECORDS: Final = frozenset({0x1503, 0x1603})
 
 
 class Frame(NamedTuple):
@@ -210,6 +212,11 @@ class FrameParser:
         self, length: int, magic: bytes, command: int, correlation_id: int, header_bytes: int
     ) -> None:
         """Raise the error of an invalid prefix."""
+        if length >> 16 in _TLS_RECORDS:
+            raise ProtocolError(
+                "the other end speaks TLS, and this one does not: a client gives tls_ca, a broker "
+                "tls_certificate and tls_key, or both do not"
+            )
         if magic[:2] != MAGIC:
             raise ProtocolError(f"a frame starts with {magic[:2]!r}, not with {MAGIC!r}")
         self.suspect = (command, correlation_id)

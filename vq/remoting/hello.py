@@ -1,6 +1,15 @@
-"""What HELLO agrees on: the version, who the server is, and whether the client may stay."""
+"""What HELLO agrees on: the version, who the server is, and how the client shows who it is.
 
+mechanism        credentials                 then
+""               none                        the connection is open, and the client anonymous;
+                                             or the broker takes no anonymous clients: PROVE
+SCRAM-SHA-256    the client's first message  AUTHENTICATE, see ``vq.security.scram``
+CERTIFICATE      the user                    the connection is open: TLS has shown who it is
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 from vq.errors import (
     AuthenticationFailed,
@@ -11,9 +20,58 @@ from vq.remoting.format import (
     VERSION_MAX,
     VERSION_MIN,
 )
+from vq.remoting.membership import ANYONE, Principal
+from vq.security.scram import ScramSecret
 from vq.shown import shown
 
-__all__ = ["ServerIdentity", "accept_anonymous", "negotiate"]
+__all__ = [
+    "ANONYMOUS",
+    "CERTIFICATE",
+    "Authenticate",
+    "KnownPeer",
+    "ServerIdentity",
+    "UserCheck",
+    "accept_anonymous",
+    "negotiate",
+]
+
+#: The mechanism of a client that shows nothing.
+ANONYMOUS: Final = ""
+#: The mechanism of a client whose TLS certificate names its user.
+CERTIFICATE: Final = "CERTIFICATE"
+
+
+class KnownPeer(NamedTuple):
+    """Who the peer of a connection is.
+
+    Attributes:
+        principal: See there.
+        secret: What the user has proved to know; None: nothing, or a certificate names the user.
+    """
+
+    principal: Principal
+    secret: ScramSecret | None = None
+
+
+class UserCheck(Protocol):
+    """The broker's side of an exchange that has begun.
+
+    Attributes:
+        challenge: What the client gets.
+    """
+
+    challenge: bytes
+
+    def finish(self, data: bytes) -> tuple[KnownPeer, bytes]:
+        """Take the client's last message; return who it is, and the answer.
+
+        Raises:
+            NotAuthenticated: It is no proof; the connection must end.
+        """
+
+
+Authenticate = Callable[[wire.HelloRequest], KnownPeer | UserCheck | None]
+"""Says who a client is by its HELLO, or asks for more; None: only a member may go on, by PROVE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +85,7 @@ class ServerIdentity:
     broker_version: str = ""
 
 
-def accept_anonymous(hello: wire.HelloRequest) -> None:
+def accept_anonymous(hello: wire.HelloRequest) -> KnownPeer:
     """Accept a client without an authentication mechanism; the default of ``ServerConnection``.
 
     Raises:
@@ -35,8 +93,10 @@ def accept_anonymous(hello: wire.HelloRequest) -> None:
     """
     if hello.mechanism:
         raise AuthenticationFailed(
-            f"this broker does not know mechanism {shown(hello.mechanism)}; leave it empty"
+            f"this broker does not know mechanism {shown(hello.mechanism)}; leave it empty",
+            hint="give no user, or set `authentication` of the broker to optional or required",
         )
+    return KnownPeer(ANYONE)
 
 
 def negotiate(hello: wire.HelloRequest) -> int:

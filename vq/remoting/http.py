@@ -2,8 +2,9 @@
 
 It answers GET, one request for each connection, and then closes it. Everything about it is bounded:
 connections, the bytes of a request, the time until the request is whole, and the time until the
-peer has taken the answer. It is no web server: no bodies, no other methods, no TLS of its own, no
-authentication. Whoever reaches the port reads all of it, so it listens on loopback unless told.
+peer has taken the answer. It is no web server: no bodies, no other methods, no authentication but
+that of a TLS client certificate, if its network asks for one. Whoever reaches the port reads all of
+it, so it listens on loopback unless told.
 
     GET /metrics HTTP/1.1          ->  HTTP/1.1 200 OK
     (headers, ignored)                 Content-Type: text/plain; version=0.0.4; charset=utf-8
@@ -131,12 +132,25 @@ class HttpConnection(asyncio.Protocol):
         self._ignored = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._end_handshake: Callable[[], object] | None = None
 
     # Called by the transport --------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or end it at once if there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
+        if self._end_handshake is None:
+            self._admit(transport.get_extra_info("peername"))
+        elif self.answering:  # it was refused in its handshake
+            self.abort()
+        else:
+            self._cut_in(REQUEST_TIMEOUT_S)
+
+    def announced(self, peername: object, abort: Callable[[], object]) -> None:
+        """See ``transport.Announced``: a handshake counts as a connection."""
+        self._end_handshake = abort
+        self._admit(peername)
+
+    def _admit(self, peer: object) -> None:
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
         connections = self._server.connections
         connections[self] = None
@@ -182,7 +196,9 @@ class HttpConnection(asyncio.Protocol):
     # Own ----------------------------------------------------------------------------------------
     def refuse(self) -> None:
         """End the connection: too many are open."""
-        if self.answered:
+        if self._transport is None:
+            self.answering = True
+        if self.answered or self._transport is None:
             self.abort()
         else:
             self._write(
@@ -193,6 +209,8 @@ class HttpConnection(asyncio.Protocol):
         """Cut the connection."""
         if self._transport is not None:
             self._transport.abort()
+        elif self._end_handshake is not None:
+            self._end_handshake()
 
     def _route(self, head: bytes) -> Page | Route:
         """Return what answers a request, or the answer that says what is wrong with it."""

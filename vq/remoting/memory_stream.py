@@ -13,6 +13,8 @@ __all__ = ["MemoryStream"]
 class MemoryStream(asyncio.Protocol):
     """A blocking connection; ``MemoryNetwork.open_stream`` makes it."""
 
+    encrypted = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._received: queue.Queue[bytes] = queue.Queue()

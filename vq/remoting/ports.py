@@ -2,10 +2,14 @@
 
 import re
 import socket
+from collections.abc import Mapping
 from typing import Final
 
+from vq.errors import InvalidArgument
+from vq.log_lines import get_logger
 from vq.model import Address
 
+logger = get_logger(__name__)
 #: What listens here is reached from this machine alone.
 LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
@@ -14,6 +18,35 @@ _LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches an address; ``host`` as somebody has written it."""
     return _LOOPBACK.fullmatch(host) is not None
+
+
+def check_plaintext(
+    listens: Mapping[str, str], *, encrypted: bool, plaintext: bool, settings: str
+) -> None:
+    """Refuse to serve other machines without TLS unless that was said; then warn of it.
+
+    Args:
+        listens: Each setting with a host that is listened on, and the host.
+        encrypted: They have TLS.
+        plaintext: Somebody said that they need none.
+        settings: What the names of the settings for TLS begin with.
+
+    Raises:
+        InvalidArgument: There are some, and nobody said so.
+    """
+    open_to_others = (
+        {} if encrypted else {name: host for name, host in listens.items() if not is_loopback(host)}
+    )
+    for name, host in open_to_others.items():
+        if plaintext:
+            logger.warning("other machines are served without TLS", setting=name, host=host)
+            continue
+        raise InvalidArgument(
+            f"{name} = {host!r} can be reached from other machines, and without TLS whoever is on "
+            f"the way reads and changes what is sent: give {settings}_certificate and "
+            f"{settings}_key (docs/howto/use-tls.md); or say plaintext = true (--plaintext, "
+            "VQ_PLAINTEXT) if the network is yours alone; or listen on 127.0.0.1"
+        )
 
 
 def free_port(host: str = LOOPBACK) -> int:

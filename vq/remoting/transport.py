@@ -22,11 +22,14 @@ from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.log_lines import get_logger
 from vq.model import Address, is_host
+from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
 P = TypeVar("P", bound=asyncio.Protocol)
+#: Returns the context of a new TLS connection; see ``vq.security.tls.TlsContexts``.
+ContextSource = Callable[[], ssl.SSLContext]
 
 #: Connections accepted in one loop iteration.
 ACCEPTS_PER_TURN: Final = 16
@@ -37,7 +40,12 @@ DESCRIPTORS_KEPT_MAX: Final = 512
 #: Connections that the kernel holds for a listener until they are accepted; the kernel lowers this
 #: to ``net.core.somaxconn``. If the backlog is full, the client's kernel tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
+#: Connections that are not accepted, such as failed handshakes, are logged at most so often.
+ENDED_TOLD_S: Final = 1.0
 _RECEIVE_BYTES: Final = 64 * limits.KIB
+#: A TLS handshake must be over in this time, and so must the exchange that ends a connection.
+TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
+TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 #: With more bytes than this in the write buffer, the protocol must pause writing.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
@@ -74,6 +82,11 @@ class Listener(Protocol):
 
 class BlockingStream(Protocol):
     """A blocking connection, used by one thread at a time. Deadlines: ``time.monotonic``."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is under TLS."""
+        ...
 
     def send(self, data: bytes, deadline: float) -> None:
         """Pass all of ``data`` to the network.
@@ -173,15 +186,16 @@ class TcpNetwork:
     """TCP, with TLS where contexts are given.
 
     Args:
-        server_ssl: For connections that ``listen`` accepts; None: plain TCP.
-        client_ssl: For connections that ``connect`` opens; None: plain TCP.
+        server_ssl: Returns the context of each connection that ``listen`` accepts; None: plain TCP.
+        client_ssl: Returns that of each connection that this end opens, on the loop or on the
+            thread that does so; None: plain TCP.
     """
 
     def __init__(
         self,
         *,
-        server_ssl: ssl.SSLContext | None = None,
-        client_ssl: ssl.SSLContext | None = None,
+        server_ssl: ContextSource | None = None,
+        client_ssl: ContextSource | None = None,
     ) -> None:
         self._server_ssl = server_ssl
         self._client_ssl = client_ssl
@@ -203,7 +217,7 @@ class TcpNetwork:
         except OSError as error:
             reason = error.strerror or error
             raise AddressUnavailable(f"cannot listen on {address}: {reason}") from error
-        return TcpListener(sockets, protocol_factory, ssl_context=self._server_ssl, on_full=on_full)
+        return TcpListener(sockets, protocol_factory, server_ssl=self._server_ssl, on_full=on_full)
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], P]
@@ -213,13 +227,26 @@ class TcpNetwork:
             raise Unreachable(f"cannot connect to {address}: the name is not valid for a host")
         loop = asyncio.get_running_loop()
         try:
-            transport, protocol = await loop.create_connection(
-                protocol_factory, address.host, address.port, ssl=self._client_ssl
-            )
+            if self._client_ssl is None:
+                transport, protocol = await loop.create_connection(
+                    protocol_factory, address.host, address.port
+                )
+            else:
+                transport, protocol = await loop.create_connection(
+                    protocol_factory,
+                    address.host,
+                    address.port,
+                    ssl=self._client_ssl(),
+                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
+                )
         except OSError as error:  # ssl.SSLError is one, too
-            reason = error.strerror or error
-            raise Unreachable(f"cannot connect to {address}: {reason}") from error
+            raise self._unreachable(address, error) from error
         return transport, protocol
+
+    def _unreachable(self, address: Address, error: OSError) -> Unreachable:
+        why = "" if self._client_ssl is None else why_no_tls(error)
+        return Unreachable(f"cannot connect to {address}: {why or error.strerror or error}")
 
     def open_stream(self, address: Address, deadline: float) -> "TcpStream":
         """See ``Network.open_stream``."""
@@ -230,14 +257,13 @@ class TcpNetwork:
             try:
                 _tune_socket(sock)
                 if self._client_ssl is not None:
-                    sock.settimeout(seconds_left(deadline))
-                    sock = self._client_ssl.wrap_socket(sock, server_hostname=address.host)
+                    sock.settimeout(min(seconds_left(deadline), TLS_HANDSHAKE_TIMEOUT_S))
+                    sock = self._client_ssl().wrap_socket(sock, server_hostname=address.host)
             except BaseException:
                 sock.close()
                 raise
         except OSError as error:
-            reason = error.strerror or error
-            raise Unreachable(f"cannot connect to {address}: {reason}") from error
+            raise self._unreachable(address, error) from error
         return TcpStream(sock)
 
 
@@ -257,6 +283,11 @@ class TcpStream:
             sock.setblocking(False)
             self._poll = select.poll()
             self._poll.register(sock, select.POLLIN)
+
+    @property
+    def encrypted(self) -> bool:
+        """See ``BlockingStream.encrypted``."""
+        return self._poll is None
 
     def send(self, data: bytes, deadline: float) -> None:
         """See ``BlockingStream.send``."""
@@ -289,10 +320,11 @@ class TcpStream:
         """See ``BlockingStream.interrupt``.
 
         It does not close the socket: another file could get the descriptor number while the thread
-        still reads from it.
+        still reads from it. ``shutdown`` of an ``SSLSocket`` would drop its TLS first: what the
+        other thread sends at that moment would leave as plain text.
         """
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """See ``BlockingStream.close``."""
@@ -365,17 +397,19 @@ class TcpListener:
         sockets: list[socket.socket],
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        server_ssl: ContextSource | None = None,
         on_full: Callable[[], None] | None = None,
     ) -> None:
         self.sockets = sockets
         self._protocol_factory = protocol_factory
-        self._ssl = ssl_context
+        self._server_ssl = server_ssl
         self._on_full = on_full
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._trouble = ""
+        self._untold = 0  # connections that ended before they were accepted
+        self._tell_at = 0.0
         host, port = sockets[0].getsockname()[:2]
         self._address = Address(host, port)
         self._watch()
@@ -435,16 +469,18 @@ class TcpListener:
         protocol = self._protocol_factory()
         announced = self._announce(protocol, sock)
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: protocol,
-                sock,
-                ssl=self._ssl,
-                ssl_handshake_timeout=None if self._ssl is None else limits.HELLO_TIMEOUT_S,
-            )
+            if self._server_ssl is None:
+                await self._loop.connect_accepted_socket(lambda: protocol, sock)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: protocol,
+                    sock,
+                    ssl=self._server_ssl(),
+                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
+                )
         except OSError as error:  # the peer closed the connection, or its TLS handshake failed
-            logger.info(
-                "connection ended before it was accepted", address=self._address, error=error
-            )
+            self._tell_ended(error)
             sock.close()
             if announced:
                 protocol.connection_lost(error)
@@ -454,10 +490,24 @@ class TcpListener:
                 protocol.connection_lost(None)
             raise
 
+    def _tell_ended(self, error: OSError) -> None:
+        """Log the end of connections that were not accepted: strangers do not fill the log."""
+        self._untold += 1
+        now = self._loop.time()
+        if now < self._tell_at:
+            return
+        logger.info(
+            "connections ended before they were accepted",
+            address=self._address,
+            connections=self._untold,
+            last_error=error,
+        )
+        self._untold, self._tell_at = 0, now + ENDED_TOLD_S
+
     def _announce(self, protocol: asyncio.Protocol, sock: socket.socket) -> bool:
         """Tell the protocol of a connection whose TLS handshake begins; whether it was told."""
         task = asyncio.current_task()
-        if self._ssl is None or task is None or not isinstance(protocol, Announced):
+        if self._server_ssl is None or task is None or not isinstance(protocol, Announced):
             return False
         with contextlib.suppress(OSError):  # the peer has closed it
             protocol.announced(sock.getpeername(), task.cancel)

@@ -49,7 +49,7 @@ class HelloRequest(_message.Message):
     def __init__(self, version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., client_id: _Optional[str] = ..., library: _Optional[str] = ..., mechanism: _Optional[str] = ..., credentials: _Optional[bytes] = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class HelloResponse(_message.Message):
-    __slots__ = ("version", "cluster", "group", "node", "incarnation", "frame_bytes_max", "broker_version", "requests_in_flight_max")
+    __slots__ = ("version", "cluster", "group", "node", "incarnation", "frame_bytes_max", "broker_version", "requests_in_flight_max", "challenge", "mechanisms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class HelloResponse(_message.Message):
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BROKER_VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_IN_FLIGHT_MAX_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    MECHANISMS_FIELD_NUMBER: _ClassVar[int]
     version: int
     cluster: str
     group: str
@@ -66,7 +68,21 @@ class HelloResponse(_message.Message):
     frame_bytes_max: int
     broker_version: str
     requests_in_flight_max: int
-    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., broker_version: _Optional[str] = ..., requests_in_flight_max: _Optional[int] = ...) -> None: ...
+    challenge: bytes
+    mechanisms: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., broker_version: _Optional[str] = ..., requests_in_flight_max: _Optional[int] = ..., challenge: _Optional[bytes] = ..., mechanisms: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class AuthenticateResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ProveRequest(_message.Message):
     __slots__ = ("group", "node", "nonce", "proof")
@@ -225,7 +241,7 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., trigger: _Optional[str] = ..., state: _Optional[str] = ..., why_off: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., begun_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., error: _Optional[str] = ..., next_ms: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs", "tls_expires_ms")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +273,7 @@ class StatusResponse(_message.Message):
     SCRUB_NEXT_MS_FIELD_NUMBER: _ClassVar[int]
     DISKS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    TLS_EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -288,7 +305,8 @@ class StatusResponse(_message.Message):
     scrub_next_ms: int
     disks: _containers.RepeatedCompositeFieldContainer[DiskStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ...) -> None: ...
+    tls_expires_ms: int
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., tls_expires_ms: _Optional[int] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend", "accepted")

@@ -1,5 +1,6 @@
-"""Who may do what: values and decisions.
+"""Who asks, what it may do, and how nobody else reads along: decisions without sockets.
 
-In here: pure functions and values. Not in here: sockets, ZooKeeper, and what a broker remembers of
-them (``vq.broker.security``).
+In here: exchanges that prove an identity, what is stored of a user, rules of access, and TLS from
+files (``tls``). Not in here: connections (``remoting``), what ZooKeeper keeps of users and rules
+(``coordination.security``), and where a broker asks (``broker.security``).
 """

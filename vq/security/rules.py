@@ -43,6 +43,7 @@ __all__ = [
     "parse_resource",
     "parse_rights",
     "source_of",
+    "subject_of",
 ]
 
 #: Most rules of a cluster.
@@ -105,9 +106,14 @@ class Need(NamedTuple):
     name: str = ""
 
     @property
+    def about(self) -> str:
+        """The resource as text, and short: ``topic:orders``."""
+        return _resource_text(self.resource, self.name)
+
+    @property
     def text(self) -> str:
-        """It in words, and short: ``write on topic:orders``."""
-        return f"{self.right} on {_resource_text(self.resource, self.name)}"
+        """It in words, and short: ``write topic:orders``."""
+        return f"{self.right} {self.about}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,8 @@ class AccessRule:
                 f"{_words(Right)}"
             )
         _check_name(self.resource, self.name, is_prefix=self.is_prefix)
+        if not self.is_prefix:
+            _check_has_rules(self.resource, self.name)
 
     @classmethod
     def parse(cls, text: str) -> "AccessRule":
@@ -257,19 +265,24 @@ class AccessRules:
         """
         return AccessRules([*self, *rules])
 
-    def removing(self, rule: AccessRule) -> "AccessRules":
-        """Return the others, and what is left of this rule if it has more rights.
+    def removing(self, rules: Iterable[AccessRule]) -> "AccessRules":
+        """Return the others, and what is left of these rules if they have more rights.
 
         Raises:
             InvalidArgument: There is no rule with these rights.
         """
-        found = self._rules.get(rule.key)
-        if found is None or not rule.rights <= found.rights:
-            there = "" if found is None else f"; there is: {found}"
-            raise InvalidArgument(f"there is no rule: {rule}{there}. `vq acl list` shows them")
-        left = found.rights - rule.rights
-        kept = [_with_rights(found, left)] if left else []
-        return AccessRules(each for one in self for each in (kept if one is found else (one,)))
+        left = dict(self._rules)
+        for rule in rules:
+            found = left.get(rule.key)
+            if found is None or not rule.rights <= found.rights:
+                there = "" if found is None else f"; there is: {found}"
+                raise InvalidArgument(f"there is no rule: {rule}{there}. `vq acl list` shows them")
+            rights = found.rights - rule.rights
+            if rights:
+                left[rule.key] = _with_rights(found, rights)
+            else:
+                del left[rule.key]
+        return AccessRules(left.values())
 
     def decide(
         self, asker: AskingUser, right: Right, resource: Resource, name: str
@@ -357,6 +370,17 @@ def parse_resource(text: str) -> tuple[Resource, str, bool]:
     return Resource(kind), name, is_prefix
 
 
+def subject_of(user: str) -> str:
+    """Return the subject that a user is, given as ``NAME``, ``user:NAME`` or ``anonymous``.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    subject = user if user == ANONYMOUS or ":" in user else _USER + user
+    _check_subject(subject)
+    return subject
+
+
 def parse_rights(text: str) -> frozenset[Right]:
     """Read ``read`` or ``read,write``.
 
@@ -439,13 +463,16 @@ def _check_name(resource: Resource, name: str, *, is_prefix: bool) -> None:
             "characters of A-Z a-z 0-9 . _ -, with * behind them if they are the beginning of "
             "names; a transactional id may have any characters but spaces and *"
         )
-    if resource is Resource.TOPIC and not is_prefix:
-        source = source_of(Need(Right.READ, resource, name))
-        if source.resource is not Resource.TOPIC:
-            raise InvalidArgument(
-                f"topic {shown(name)} is vq's own and has no rules: it inherits those of "
-                f"{_resource_text(source.resource, source.name)}; give that"
-            )
+
+
+def _check_has_rules(resource: Resource, name: str) -> None:
+    """Return unless it is a topic that inherits: a rule about it would decide nothing."""
+    source = source_of(Need(Right.READ, resource, name))
+    if source.resource is not resource:
+        raise InvalidArgument(
+            f"topic {shown(name)} is vq's own and has no rules: it inherits those of "
+            f"{source.about}; give that"
+        )
 
 
 def _resource_text(resource: Resource, name: str) -> str:

@@ -57,7 +57,7 @@ async def error_of(client: Client, command: Command) -> VqError | None:
 async def test_each_command_is_for_whom_the_table_says(served, who):
     """S-MATRIX: also for a command that is added later."""
     for command in Command:
-        if command is Command.HELLO:
+        if command in {Command.HELLO, Command.AUTHENTICATE}:
             continue
         client = await served.connect()
         if WHO[who] is not None:

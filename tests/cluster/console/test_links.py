@@ -14,6 +14,7 @@ from support.filled_console import NAME, filled_console, give_up
 from support.waiting import until, until_true
 
 from vq.console.database.database import Database
+from vq.model import Message
 
 #: Pages after which one that leads to ever more pages is seen.
 PAGES_MAX = 300
@@ -78,7 +79,10 @@ async def test_every_link_leads_somewhere_and_every_table_is_a_file(filled) -> N
 
 async def test_one_dead_letter_is_sent_again_from_its_place(filled, factory) -> None:
     """By a link beside it; the others stay open."""
-    await give_up(factory)
+    async with await factory.create_producer() as producer:
+        for number in range(2):
+            await producer.send(Message("payments", b"again", key=f"again-{number}"))
+    await give_up(factory, "desk", "payments", 2)
     browser = filled.browser()
     await browser.log_in(NAME)
     links: list[tuple[str, str]] = []

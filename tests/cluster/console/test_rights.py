@@ -12,10 +12,12 @@ from vq.console.acts.door import RIGHTS, may
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS
 from vq.console.config import ConsoleConfig
 from vq.console.database.schema import audit
+from vq.console.pages import events
 from vq.console.pages.table import PAGES
 from vq.errors import InvalidArgument
 from vq.operations.operation import Effect
 from vq.security.rules import Right
+from vq.security.tls import Tls
 
 
 @pytest.fixture
@@ -114,6 +116,18 @@ async def test_a_changed_account_is_logged_out_everywhere(guarded: RunningConsol
     assert (await browser.log_in("a-operator")).status_code == 401
 
 
+async def test_news_end_for_who_may_not_look_any_more(
+    guarded: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream ends after a while, and the browser has to ask again."""
+    monkeypatch.setattr(events, "_STREAM_S", 0.0)
+    browser = await guarded.as_role(AccountRole.OPERATOR)
+    assert (await browser.get("/c/test/events")).status_code == 200
+    await guarded.database.run(lambda each: change_account(each, "a-operator", disabled=True))
+    news = {"accept": "text/event-stream"}
+    assert (await browser.get("/c/test/events", headers=news)).status_code == 401
+
+
 @pytest.mark.parametrize(
     ("headers", "csrf"),
     [
@@ -161,6 +175,20 @@ async def test_behind_a_proxy_the_public_url_counts(cluster: MemoryCluster, data
         theirs = {"origin": "https://other.example.org", **host}
         answer = await browser.post("/c/test/topics/t/act", {"act": "open"}, **theirs)
         assert answer.status_code == 403
+
+
+async def test_with_https_of_its_own_pages_of_https_are_its_own(
+    cluster: MemoryCluster, database
+) -> None:
+    https = Tls(certificate="console.pem")
+    async with running(cluster, database, open=True, https=https) as made:
+        browser = made.browser()
+        first = await browser.get("/c/test/topics/t")
+        assert "strict-transport-security" in first.headers
+        for scheme, status in (("https", 303), ("http", 403)):
+            ours = {"origin": f"{scheme}://127.0.0.1:8120"}
+            answer = await browser.post("/c/test/topics/t/act", {"act": "close"}, **ours)
+            assert answer.status_code == status
 
 
 async def test_without_accounts_everybody_on_this_machine_looks(

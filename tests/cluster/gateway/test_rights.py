@@ -53,7 +53,7 @@ async def test_every_route_needs_a_token_and_a_right(
             with case(method, url):
                 for token in ("", "vqt_wrong"):
                     answer = await http_client(gateway, token).request(method, url, **body)
-                    assert (answer.status_code, answer.json()["code"]) == (401, "NotAuthenticated")
+                    assert (answer.status_code, answer.json()["code"]) == (401, "TokenRequired")
                     assert answer.headers["WWW-Authenticate"] == "Bearer"
                 poor = await http_client(gateway, tokens["poor"]).request(method, url, **body)
                 if url == "/v1/topics":
@@ -265,7 +265,7 @@ async def test_a_token_that_is_taken_away_gets_no_more_messages(
         await stream.task
         assert [each["text"] for each in stream.events()] == ["before"]
         answer = await client.get(f"{consumer}/messages")
-        status, code = (401, "NotAuthenticated") if change == "gone" else (403, "RightRequired")
+        status, code = (401, "TokenRequired") if change == "gone" else (403, "RightRequired")
         assert stream.events("end")[0]["code"] == answer.json()["code"] == code
         assert answer.status_code == status
 

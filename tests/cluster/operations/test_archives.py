@@ -11,12 +11,20 @@ from support.node_pair import settled
 from support.waiting import until
 
 from vq.broker.serving import archives as broker_archives
-from vq.errors import InvalidArgument, InvalidRequest, MemberRequired, UnknownTopic
+from vq.errors import (
+    Busy,
+    InvalidArgument,
+    InvalidRequest,
+    MemberRequired,
+    UnknownTopic,
+    Unreachable,
+)
+from vq.model import Address
 from vq.operations.archives import archives as admin_archives
-from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+from vq.operations.archives.archives import ArchivedBlock
 from vq.operations.messages.streams import Begin, End, messages
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import ArchiveRequest
+from vq.remoting.wire_pb2 import ArchiveRequest, ArchiveResponse
 
 pytestmark = pytest.mark.virtual_time
 
@@ -90,7 +98,7 @@ async def test_a_node_that_does_not_answer_is_told(cluster, node) -> None:
         address = cluster.nodes["b2"].address
         await cluster.nodes["b2"].stop()
 
-        async def nodes(_: object) -> list[object]:
+        async def nodes(*_: object) -> list[object]:
             [real] = await real_nodes(factory.admin.cluster.coordinator)
             return [real, replace(real, group="b2", address=address)]
 
@@ -148,18 +156,20 @@ async def test_an_archive_that_is_gone_is_unknown_and_not_damaged(cluster, node)
             await factory.admin.restore_archive(other)
 
 
+@pytest.mark.parametrize("act", ["verify_archives", "restore_archives"])
 async def test_a_place_that_does_not_answer_is_not_asked_for_thousands(
-    cluster, node, monkeypatch: pytest.MonkeyPatch
+    cluster, node, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
-    """Each may take a minute. What lies elsewhere, or beside the log, is verified."""
+    """Each may take a minute. What lies elsewhere, or beside the log, is done."""
     asked: list[str] = []
 
-    async def verify(_: object, block: ArchivedBlock) -> VerifiedArchive:
+    async def ask(_: object, block: ArchivedBlock, *__: object) -> ArchiveResponse:
         asked.append(block.url)
-        away = block.url.startswith("s3://away/")
-        return VerifiedArchive(block, None if away else 1, error="Busy: away" if away else "")
+        if block.url.startswith("s3://away/"):
+            raise Busy("away")
+        return ArchiveResponse(batches=1)
 
-    monkeypatch.setattr(admin_archives, "_verify", verify)
+    monkeypatch.setattr(admin_archives, "_ask", ask)
     async with factory_of(cluster) as factory:
         (one, *_), _ = await factory.admin.list_archives()
         blocks = [
@@ -169,7 +179,7 @@ async def test_a_place_that_does_not_answer_is_not_asked_for_thousands(
             for number in range(10)
             for place in ("away", "there", "")
         ]
-        found = await factory.admin.verify_archives(blocks)
+        found = await getattr(factory.admin, act)(blocks)
     assert [each.block for each in found] == blocks
     assert sum(url.startswith("s3://away/") for url in asked) == 3
     assert len(asked) == 3 + 20
@@ -191,6 +201,29 @@ async def test_a_restored_block_is_a_block_file_again(cluster, node) -> None:
             await done(coordinator, node, 25)
         again, _ = await factory.admin.list_archives("t", partitions=[0])
         assert [each.start for each in again[:2]] == [each.start for each in blocks]
+
+
+async def test_blocks_are_restored_one_after_the_other_and_what_fails_is_told(
+    cluster, node
+) -> None:
+    """The others are done all the same; nobody is asked at an address that came with a block."""
+    async with factory_of(cluster) as factory:
+        blocks, _ = await factory.admin.list_archives("t")
+        elsewhere = [replace(each, address=Address("nowhere", 1)) for each in blocks]
+        gone = replace(blocks[0], node="n9")
+        odd = replace(blocks[0], start=7)
+        seen: list[tuple[int, int]] = []
+        found = await factory.admin.restore_archives(
+            [gone, odd, *elsewhere], on_progress=lambda *numbers: seen.append(numbers)
+        )
+        assert [each.block for each in found] == [gone, odd, *elsewhere]
+        assert "b1/n9 is not registered" in found[0].error
+        assert "there is no archive at offset 7" in found[1].error
+        assert {each.error for each in found[2:]} == {""}
+        assert seen == [(done, 6) for done in range(1, 7)]
+        assert await factory.admin.list_archives("t") == ([], [])
+        with pytest.raises(Unreachable, match="b1/n9 is not registered"):
+            await factory.admin.restore_archive(gone)
 
 
 async def test_only_members_of_the_cluster_ask_for_archives(cluster, node) -> None:

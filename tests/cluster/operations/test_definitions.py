@@ -31,7 +31,9 @@ from vq.coordination.tree.memory import MemoryCoordinator
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import CoordinationError, InvalidState
 from vq.model import Message, TopicSettings
+from vq.operations.cluster import definitions as module
 from vq.operations.cluster.definitions import (
+    changed_definitions,
     export_definitions,
     import_definitions,
     plan_import_definitions,
@@ -244,6 +246,21 @@ async def test_a_group_that_is_made_again_goes_on_at_the_offsets_of_the_file(
             assert await take(consumer, 1) == [b"2"]
 
 
+async def test_a_topic_that_is_made_after_the_plan_is_not_pruned(
+    defined: aio.MessageFactory,
+) -> None:
+    """The person who looked at the plan has not seen it there."""
+    admin = defined.admin
+    found = await admin.export_definitions()
+    planned = await admin.plan_import_definitions(found, prune=True)
+    assert await changed_definitions(admin.cluster, planned) == []
+    await admin.create_topic("later")
+    assert [each.name for each in await changed_definitions(admin.cluster, planned)] == ["later"]
+    with pytest.raises(InvalidState, match="the topic later has changed since the plan"):
+        await admin.import_definitions(planned)
+    await admin.get_topic("later")
+
+
 @pytest.mark.parametrize("kind", ["topic", "settings", "group", "broker_group"])
 async def test_what_changed_since_the_plan_refuses_all_of_it(
     defined: aio.MessageFactory, kind: str
@@ -273,10 +290,14 @@ async def test_a_change_between_the_look_and_the_write_is_not_undone(
     wanted = Definitions(topics=(DefinedTopic("kept", TopicSettings(retention_hours=9)),))
     planned = await admin.plan_import_definitions(wanted)
 
-    async def unchanged(*_: object) -> None:
-        await admin.alter_topic("kept", retention_hours=4)
+    plan = module._plan
 
-    monkeypatch.setattr("vq.operations.cluster.definitions._check_unchanged", unchanged)
+    async def changed_then(*arguments: Any, **named: Any) -> Any:
+        found = await plan(*arguments, **named)
+        await admin.alter_topic("kept", retention_hours=4)
+        return found
+
+    monkeypatch.setattr(module, "_plan", changed_then)
     done = why_not(await admin.import_definitions(planned))
     assert "has changed since the plan" in done["kept"]
     assert (await admin.get_topic("kept")).settings.retention_hours == 4

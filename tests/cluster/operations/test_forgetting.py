@@ -10,7 +10,7 @@ from vq.client.config import ConsumerConfig
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import Message
 from vq.operations.cluster.bulk import read_contracts
-from vq.operations.groups.group_lags import look_at_groups
+from vq.operations.cluster.lag_looks import look_at_groups
 from vq.operations.groups.groups import GroupDescription
 from vq.operations.groups.lag_metrics import lag_families
 from vq.operations.groups.lag_rules import LagThresholds

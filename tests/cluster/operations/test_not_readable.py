@@ -9,7 +9,7 @@ from support.consumers import send
 from vq import aio
 from vq.errors import PermissionRefused
 from vq.model import Message, TopicPartition
-from vq.operations.groups.group_lags import look_at_groups
+from vq.operations.cluster.lag_looks import look_at_groups
 from vq.operations.groups.lag_rules import LagThresholds
 from vq.operations.groups.resets import Goal, Target
 from vq.operations.messages import streams

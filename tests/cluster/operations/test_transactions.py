@@ -1,18 +1,16 @@
 """What an operator sees of transactions and decides; and that nobody but vq uses their journal."""
 
 import asyncio
-from typing import Any
 
-import google_crc32c
 import pytest
 from support.broker import Client, MemoryCluster
 from support.cases import case
 from support.client import factory_of
+from support.journals import JOURNAL, ask, transact
 
 import vq
 from vq import aio
 from vq.broker.transactions.notes import TransactionStep, encode_note
-from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.errors import BatchFailed, InvalidArgument, InvalidRequest, NotMaster, TransactionRefused
@@ -20,44 +18,12 @@ from vq.model import Message, TopicPartition, TopicSettings, TransactionState
 from vq.operations.base.who import who
 from vq.operations.messages.transactions import look_at_journals
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import FenceRequest, TransactionPart, TransactRequest
+from vq.remoting.wire_pb2 import FenceRequest
 from vq.reserved import TRANSACTIONS_TOPIC
-from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 
-JOURNAL = TopicPartition(TRANSACTIONS_TOPIC, 3)
 OPEN, PREPARED, COMMITTED, ROLLED_BACK, _ = list(TransactionState)[1:]
-
-
-async def ask(client: ClusterClient, command: Command, request: Any, body: bytes = b"") -> Any:
-    await client.track_internal(TRANSACTIONS_TOPIC)
-    request.topic, request.partition = JOURNAL
-    deadline = client.clock.monotonic() + 10
-    return await ask_master(client, JOURNAL, command, request, body, deadline=deadline, what="it")
-
-
-async def transact(
-    core: ClusterClient, state: TransactionState, *to: TopicPartition, **fields: Any
-) -> int:
-    """Begin a transaction with a message for each of some partitions; return its number."""
-    await core.lease_slot()
-    (number,) = core.take_ids(1)
-    record = encode_record(number, b"%d" % number)
-    parts = [
-        TransactionPart(
-            topic=each.topic,
-            partition=each.partition,
-            record_count=1,
-            size=len(record),
-            crc=google_crc32c.value(record),
-            index=index,
-        )
-        for index, each in enumerate(to)
-    ]
-    request = TransactRequest(transaction=number, state=int(state), parts=parts, **fields)
-    await ask(core, Command.TRANSACT, request, record * len(parts))
-    return number
 
 
 async def test_an_operator_sees_transactions_and_decides_them(

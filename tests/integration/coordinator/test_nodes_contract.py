@@ -10,14 +10,17 @@ from vq.clock import SystemClock
 from vq.coordination.tree import kazoo_reads
 from vq.coordination.tree.coordinator import (
     NODE_BYTES_MAX,
+    OPEN,
     READS_PER_CALL_MAX,
     BadVersion,
     Check,
     Coordinator,
     Create,
     Delete,
+    Grant,
     Node,
     NodeExists,
+    NodeRights,
     NoNode,
     NotAllowed,
     NotEmpty,
@@ -125,6 +128,21 @@ async def test_a_node_that_may_not_be_read_fails_no_other_one(
     finally:
         await ensemble.let_read(client, "a", allowed=True)
     assert (await client.get("a")).data == b"2"
+
+
+async def test_the_acl_of_a_node_is_its_own(ensemble: Ensemble) -> None:
+    """It is what was set last, and says nothing about the nodes below."""
+    client = await ensemble.client()
+    await client.create("a/b", parents=True)
+    assert await client.acl("a") == OPEN
+    grants = frozenset({Grant("world", "anyone", NodeRights.ALL & ~NodeRights.WRITE)})
+    await client.set_acl("a", grants)
+    assert await client.acl("a") == grants
+    assert await client.acl("a/b") == OPEN
+    await client.set_acl("a", OPEN)
+    for call in (client.acl("none"), client.set_acl("none", OPEN)):
+        with pytest.raises(NoNode):
+            await call
 
 
 async def test_a_node_is_created_once(ensemble: Ensemble) -> None:

@@ -28,3 +28,9 @@ def test_a_browser_leaves_the_usual_port_out(url) -> None:
 def test_a_public_url_is_scheme_host_and_port(url) -> None:
     with pytest.raises(InvalidArgument, match="scheme, host and port only"):
         ConsoleConfig(clusters=CLUSTERS, public_url=url)
+
+
+@pytest.mark.parametrize("series", [99, 20_001])
+def test_the_history_has_a_bound(series) -> None:
+    with pytest.raises(InvalidArgument, match=rf"history_series = {series} is outside"):
+        ConsoleConfig(clusters=CLUSTERS, history_series=series)

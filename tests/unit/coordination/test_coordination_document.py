@@ -28,6 +28,7 @@ from vq.coordination.topics.topics import STEP_PARTITIONS, create_topic
 from vq.coordination.tree import paths
 from vq.coordination.tree.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
@@ -47,6 +48,7 @@ from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import TopicNode
+from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 from vq.model import TopicPartition, TopicSettings, time_ms_of
 
@@ -71,6 +73,8 @@ VALUES: dict[str, type[Value]] = {
     "decisions/3/9f0c2a6b1d3e4f50": Decision,
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
+    "security/acls": AccessList,
+    "security/users/anna": StoredUser,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000

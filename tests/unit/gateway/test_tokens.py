@@ -9,7 +9,7 @@ from support.cases import case
 
 from vq.errors import InvalidArgument
 from vq.gateway.bearer import PREFIX, make_token
-from vq.gateway.problems import NotAuthenticated, RightRequired
+from vq.gateway.problems import RightRequired, TokenRequired
 from vq.gateway.tokens import ANYBODY, Caller, TokenFile, add_entry, entry_of, parse
 from vq.security.rules import Resource, Right
 
@@ -78,9 +78,9 @@ def test_the_file_has_the_hash_and_finds_the_token(tmp_path: Path) -> None:
     assert file.caller_of(f"Bearer {token}").name == "shop"
     assert file.caller_of(f"bearer {token}").name == "shop"
     for header in (None, "", token, "Bearer", "Bearer ", f"Basic {token}", f"Bearer {token}x"):
-        with case(header), pytest.raises(NotAuthenticated):
+        with case(header), pytest.raises(TokenRequired):
             file.caller_of(header)
-    with pytest.raises(NotAuthenticated, match="200 characters"):
+    with pytest.raises(TokenRequired, match="200 characters"):
         file.caller_of("Bearer " + "x" * 10_000)
 
 
@@ -91,7 +91,7 @@ def test_a_changed_file_counts_without_a_restart(
     file = TokenFile(path, now=Now())
     write(path, HEAD + entry(token="new"))
     assert file.caller_of("Bearer new").name == "shop"
-    with pytest.raises(NotAuthenticated):
+    with pytest.raises(TokenRequired):
         file.caller_of("Bearer old")
 
 

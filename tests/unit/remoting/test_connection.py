@@ -36,7 +36,8 @@ from vq.remoting.connection import (
 )
 from vq.remoting.format import CORRELATION_ID_MAX, FLAG_HESSIAN, PREFIX, Command
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
-from vq.remoting.hello import ServerIdentity, negotiate
+from vq.remoting.hello import KnownPeer, ServerIdentity, negotiate
+from vq.remoting.login import Login
 
 IDENTITY = ServerIdentity(cluster="main", group="b1", node="n1", incarnation=5, broker_version="1")
 PING = messages.encode_header(Command.PING, wire.PingRequest())
@@ -162,14 +163,14 @@ def test_authentication_decides_about_hello() -> None:
     """It sees what the client sent; what it raises is what the client reads."""
     seen = []
 
-    def authenticate(hello: wire.HelloRequest) -> None:
+    def authenticate(hello: wire.HelloRequest) -> KnownPeer:
         seen.append((hello.mechanism, hello.credentials))
         raise AuthenticationFailed("wrong secret")
 
     server = ServerConnection(IDENTITY, authenticate=authenticate)
-    client = ClientConnection()
-    server.receive_data(joined(client.hello(mechanism="PLAIN", credentials=b"x")))
-    assert seen == [("PLAIN", b"x")]
+    client = ClientConnection(Login("anna"))
+    server.receive_data(joined(client.hello()))
+    assert seen == [("CERTIFICATE", b"anna")]
     assert refusal(server).message == "wrong secret"
 
 
@@ -216,7 +217,7 @@ def test_a_client_does_not_send_what_the_broker_would_refuse() -> None:
         client.request(Command.PUT, b"", bytes(10_000))
     assert client.requests_in_flight == 0
     with pytest.raises(InvalidArgument, match="exceeds 4096"):
-        ClientConnection().hello(credentials=bytes(5_000))
+        ClientConnection().hello(library="l" * 5_000)
 
 
 def test_requests_in_flight_are_bounded() -> None:
@@ -529,8 +530,12 @@ def test_the_transitions_are_these() -> None:
     drawn = {(a.name, s.name): b.name for a, row in TRANSITIONS.items() for s, b in row.items()}
     assert drawn == {
         ("AWAITING_HELLO", "HELLO_ACCEPTED"): "OPEN",
+        ("AWAITING_HELLO", "CHALLENGED"): "AUTHENTICATING",
         ("AWAITING_HELLO", "REFUSED"): "CLOSED",
         ("AWAITING_HELLO", "ENDED"): "CLOSED",
+        ("AUTHENTICATING", "AUTHENTICATED"): "OPEN",
+        ("AUTHENTICATING", "REFUSED"): "CLOSED",
+        ("AUTHENTICATING", "ENDED"): "CLOSED",
         ("OPEN", "REFUSED"): "CLOSED",
         ("OPEN", "ENDED"): "CLOSED",
         ("CLOSED", "ENDED"): "CLOSED",

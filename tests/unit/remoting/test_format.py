@@ -18,6 +18,7 @@ def test_commands_keep_their_numbers() -> None:
         "PING": 2,
         "STATUS": 3,
         "PROVE": 4,
+        "AUTHENTICATE": 5,
         "PUT": 10,
         "GET": 11,
         "OFFSETS": 12,

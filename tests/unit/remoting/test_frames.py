@@ -129,7 +129,7 @@ def test_the_bound_may_rise_between_two_calls() -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n", ProtocolError, r"b'/ '"),
         (bytes(20), ProtocolError, "magic|starts with"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(20), ProtocolError, "starts"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(20), ProtocolError, "speaks TLS"),
         (prefix(magic=b"vq\x02"), UnsupportedVersion, "version 2; this peer supports 1"),
         (prefix(magic=b"vq\x00"), UnsupportedVersion, "version 0"),
         (prefix(length=2**32 - 1), FrameTooLarge, "4294967299 bytes"),

@@ -106,8 +106,10 @@ def test_the_samples_leave_out_no_field() -> None:
         if field not in dict(sample.message.ListFields())
     }
     assert unset == {
-        "HelloRequest.mechanism",  # empty for anonymous, the only one there is
+        "HelloRequest.mechanism",  # empty for anonymous clients, and for members of the cluster
         "HelloRequest.credentials",
+        "HelloResponse.challenge",  # empty unless the client names a user
+        "HelloResponse.mechanisms",  # empty unless the broker knows users
         "PutRequest.transaction_id",  # reserved for transactions
         "PutRequest.resend",  # in frames of its own
         "PutRequest.accepted",  # only brokers set it

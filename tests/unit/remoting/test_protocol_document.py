@@ -21,6 +21,7 @@ from vq.remoting.format import PREFIX, Access, Command
 from vq.remoting.frames import encode_frame
 from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Exchange, Principal, Side, proof
+from vq.security.rules import Resource, Right
 from vq.store.properties_pb2 import RecordProperties
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text("utf-8")
@@ -201,14 +202,25 @@ FAULTS = {
     "a status": (encode_frame(Command.PING, 1, 1, 0, b""), True),
     "an id in use": (encode_frame(Command.PING, 0, 1, 0, b"") * 2, True),
     "a second hello": (hello(), True),
+    "no user": (hello() + encode_frame(Command.PING, 0, 2, 0, b""), False),
 }
+#: Faults where the broker takes no anonymous clients.
+STRICT = {"no user"}
+
+
+def broker_end(fault: str) -> ServerConnection:
+    """The broker's end of a new connection on which a fault is one."""
+    identity = ServerIdentity(cluster="c", group="g", node="n")
+    if fault in STRICT:
+        return ServerConnection(identity, authenticate=lambda _: None, mechanisms=["SCRAM-SHA-256"])
+    return ServerConnection(identity)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_frame_closes_with_a_status_of_the_table(fault: str) -> None:
     """Each kind of fault, sent to the broker's end of a connection."""
     data, after_hello = FAULTS[fault]
-    connection = ServerConnection(ServerIdentity(cluster="c", group="g", node="n"))
+    connection = broker_end(fault)
     if after_hello:
         connection.receive_data(hello())
     *_, last = connection.receive_data(data)
@@ -219,8 +231,8 @@ def test_a_fault_of_a_frame_closes_with_a_status_of_the_table(fault: str) -> Non
 def test_every_status_of_the_table_closes_for_a_reason() -> None:
     """The faults above give those of the frame; command 0 has the others."""
     found = set()
-    for data, after_hello in FAULTS.values():
-        connection = ServerConnection(ServerIdentity(cluster="c", group="g", node="n"))
+    for fault, (data, after_hello) in FAULTS.items():
+        connection = broker_end(fault)
         *_, last = connection.receive_data((hello() if after_hello else b"") + data)
         assert isinstance(last, Closing)
         found.add(type(last.error).__name__)
@@ -235,6 +247,14 @@ def test_schemas_say_where_generated_code_goes() -> None:
         assert options.go_package == descriptor.package.replace(".", "/")
         assert options.java_package == descriptor.package
         assert options.csharp_namespace == descriptor.package.title()
+
+
+def test_the_table_of_rights_is_that_of_the_code() -> None:
+    told = {}
+    for names, right, resource in rows(between("<!-- rights:", "<!-- end of rights -->")):
+        for name in names.split(", "):
+            told[Command[name]] = () if right == "none" else (Right(right), Resource(resource))
+    assert told == {each: each.needs for each in Command if each.access is Access.ANYONE}
 
 
 def test_the_table_of_access_is_that_of_the_code() -> None:

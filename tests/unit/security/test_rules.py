@@ -238,17 +238,17 @@ def test_a_change_of_one_rule_loses_and_makes_no_other(
         if adds:
             rules, wanted = rules.adding([rule]), wanted | own
         elif own <= wanted:
-            rules, wanted = rules.removing(rule), wanted - own
+            rules, wanted = rules.removing([rule]), wanted - own
         else:
             with pytest.raises(InvalidArgument, match="there is no rule"):
-                rules.removing(rule)
+                rules.removing([rule])
         assert rights_in(rules) == wanted
         assert AccessRules(AccessRule.parse(str(each)) for each in rules) == rules
 
 
 def test_removing_one_right_keeps_the_others_of_its_rule() -> None:
     rules = rules_of("deny * read,write topic:a", "deny * read,write topic:a*")
-    rules = rules.removing(AccessRule.parse("deny * write topic:a"))
+    rules = rules.removing([AccessRule.parse("deny * write topic:a")])
     assert [str(each) for each in rules] == ["deny * read topic:a", "deny * read,write topic:a*"]
 
 

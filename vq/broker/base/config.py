@@ -4,6 +4,7 @@ What must be equal on every broker is kept in ZooKeeper with the topics (``vq.mo
 and is not here. The entry point reads flags, environment and files.
 """
 
+import enum
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from vq import limits
 from vq.broker.base.daily import DailyTime
+from vq.coordination.tree.acls import checked_auth
 from vq.errors import InvalidArgument
 from vq.model import (
     ARCHIVE_PLACES,
@@ -19,7 +21,10 @@ from vq.model import (
     check_host,
     check_name,
     check_pool,
+    choice_of,
 )
+from vq.security.certificates import parse_certificate_rules
+from vq.security.tls import ClientCertificates, Tls, check_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,22 @@ class ConnectionLimits:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
 
 
+class Authorization(enum.StrEnum):
+    """What a broker does about the rules of access (``vq.security.rules``)."""
+
+    OFF = "off"  # everybody may do everything that users do
+    PERMISSIVE = "permissive"  # the same, and what they would refuse is logged and counted
+    ENFORCED = "enforced"
+
+
+class AuthenticationMode(enum.StrEnum):
+    """Whether clients show a broker who they are."""
+
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Settings of one broker process. Checked once, here.
@@ -96,6 +117,8 @@ class BrokerConfig:
             hundred, so that several nodes on one machine each get their own.
         zookeeper: ``host:port,host:port``.
         zookeeper_root: Path under which clusters live.
+        zookeeper_auth: ``name:password`` by which ZooKeeper knows this node, where the tree is
+            secured; "": it is nobody.
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
         pool: Which topics' partitions this group may be given: those of the same pool. None is the
             common pool, and leaves one that ZooKeeper has for the group; ``common`` does not.
@@ -143,7 +166,26 @@ class BrokerConfig:
         grace_interval_s: How often the time of deleted topics is counted, and those are removed
             whose time is up.
         trash_keep_s: How long data of a topic that was removed lie in the trash, >= 0.
+        tls: The files of TLS (``tls_certificate``, ``tls_key``, ``tls_ca``), for clients, other
+            nodes and metrics: the broker serves nothing without TLS then. None: plain TCP. Other
+            nodes of its cluster are reached with the same files, so all have them, or none.
+        tls_client_certificates: ``none``, ``optional`` or ``required``: whether clients and other
+            nodes must show a certificate that an authority of ``tls_ca`` has signed.
+        plaintext: Serve other machines although there is no TLS: without it, such a broker does not
+            start.
+        zookeeper_tls: The files of TLS to ZooKeeper; None: plain TCP.
+        metrics_client_certificates: The same for those that read metrics and health.
+        authorization: Whether the rules of access decide what users may do.
+        super_users: Users who may do everything, whatever the rules say.
+        rules_age_max_s: When the rules were read so long ago and cannot be read again, everything
+            is refused that they would decide.
         connections: Bounds of connections.
+        authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
+            they are, others are anonymous. ``required``: every client has a user. Nodes and
+            operators' commands prove that they know the cluster's secret in any case.
+        certificate_users: Rules that say which user a TLS certificate of a client names, such as
+            ``DNS:*.clients.example=*``; see ``vq.security.certificates``. None: certificates name
+            no users.
     """
 
     data: Path | tuple[Path, ...]
@@ -158,6 +200,7 @@ class BrokerConfig:
     metrics_port: int | None = None
     zookeeper: str = "127.0.0.1:2181"
     zookeeper_root: str = "/vq"
+    zookeeper_auth: str = field(default="", repr=False)
     session_timeout_s: float = 10.0
     pool: str | None = None
     rack: str = ""
@@ -187,7 +230,17 @@ class BrokerConfig:
     archive_at: str = "02:00"
     grace_interval_s: float = 60.0
     trash_keep_s: float = 3_600.0
+    tls: Tls | None = None
+    plaintext: bool = False
+    zookeeper_tls: Tls | None = None
+    tls_client_certificates: ClientCertificates = ClientCertificates.NONE
+    metrics_client_certificates: ClientCertificates = ClientCertificates.NONE
+    authorization: Authorization = Authorization.OFF
+    super_users: tuple[str, ...] = ()
+    rules_age_max_s: float = 300.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    authentication: AuthenticationMode = AuthenticationMode.OFF
+    certificate_users: tuple[str, ...] = ()
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -201,13 +254,27 @@ class BrokerConfig:
                 "different ones"
             )
         check_name("cluster", self.cluster)
+        checked_auth(self.zookeeper_auth)
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)
+        for name in ("tls_client_certificates", "metrics_client_certificates"):
+            asked = choice_of(ClientCertificates, name, getattr(self, name))
+            object.__setattr__(self, name, asked)
+            check_asked(name, asked, self.tls)
         check_archive_places(self.archive_places)
         if self.rack:
             check_name("rack", self.rack)
         DailyTime.parse(self.archive_at)
+        for user in self.super_users:
+            check_name("super_users", user)
+        mode = choice_of(AuthenticationMode, "authentication", self.authentication)
+        object.__setattr__(self, "authentication", mode)
+        if parse_certificate_rules(self.certificate_users) and mode is AuthenticationMode.OFF:
+            raise InvalidArgument(
+                "certificate_users says whose certificates are, and authentication = 'off' asks "
+                "nobody: set authentication to optional or required"
+            )
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:
@@ -248,6 +315,7 @@ class BrokerConfig:
             "scrub_interval_s",
             "retention_interval_s",
             "grace_interval_s",
+            "rules_age_max_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

@@ -49,6 +49,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
+from vq.remoting.login import MEMBER_LOGIN
 from vq.remoting.transport import Network
 from vq.store.archive.archive import ArchiveFiles, joined
 from vq.store.care.repair import batch_before, check_intact, find_damage, read_intact
@@ -505,6 +506,7 @@ class Repairer:
                 cluster=self._cluster,
                 timeout=timeout_s,
                 on_close=lambda _: None,
+                login=MEMBER_LOGIN,
             )
             await self._secret.prove(known)
         return known

@@ -5,7 +5,7 @@ when it comes again. What keeps one partition waiting holds up no other one.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from vq.model import Address, ProducerStamp, TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
+from vq.remoting.login import MEMBER_LOGIN
 from vq.remoting.transport import Network
 
 __all__ = ["Gone", "NotRemembered", "Outbox", "Parcel"]
@@ -86,6 +87,7 @@ class Outbox:
         rng: For pauses.
         cluster: Its name.
         client_id: How this node calls itself.
+        prove: Shows a broker that this node belongs to the cluster: it delivers for all users.
     """
 
     def __init__(
@@ -96,10 +98,12 @@ class Outbox:
         *,
         cluster: str,
         client_id: str,
+        prove: Callable[[BrokerConnection], Awaitable[None]],
     ) -> None:
         self._routes = RouteWatcher(coordinator)
         self._network = network
         self._rng = rng
+        self._prove = prove
         self._cluster = cluster
         self._client_id = client_id
         self._connections: dict[Address, asyncio.Future[BrokerConnection]] = {}
@@ -283,14 +287,7 @@ class Outbox:
         making = self._connections.get(address)
         if making is None:
             making = asyncio.ensure_future(
-                connect(
-                    self._network,
-                    address,
-                    client_id=self._client_id,
-                    cluster=self._cluster,
-                    timeout=CONNECT_TIMEOUT_S,
-                    on_close=lambda _: self._forget(address, making),
-                )
+                self._connect(address, lambda _: self._forget(address, making))
             )
             self._connections[address] = making
         try:
@@ -298,6 +295,25 @@ class Outbox:
         except VqError:
             self._forget(address, making)
             raise
+
+    async def _connect(
+        self, address: Address, on_close: Callable[[BrokerConnection], None]
+    ) -> BrokerConnection:
+        connection = await connect(
+            self._network,
+            address,
+            client_id=self._client_id,
+            cluster=self._cluster,
+            timeout=CONNECT_TIMEOUT_S,
+            on_close=on_close,
+            login=MEMBER_LOGIN,
+        )
+        try:
+            await self._prove(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _forget(self, address: Address, making: "asyncio.Future[BrokerConnection] | None") -> None:
         if self._connections.get(address) is making:

@@ -83,7 +83,9 @@ class Monitor:
         if not self.port:
             return
         self._vitals.start(tasks)
-        logger.info("metrics and health are served", url=f"http://{self._server.address}/metrics")
+        scheme = "http" if self._config.tls is None else "https"
+        url = f"{scheme}://{self._server.address}/metrics"
+        logger.info("metrics and health are served", url=url)
 
     async def _listen(self, network: Network) -> None:
         host, named = self._config.metrics_host, self._config.metrics_port

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from vq.broker.base.facts import Fact, Facts, counter, gauge, histogram
 from vq.broker.base.histogram import Histogram
+from vq.broker.base.own_certificate import OwnCertificate
 from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.journal.readers import JournalReaders
@@ -37,6 +38,7 @@ class Vitals:
         presence: Whether the node is registered in ZooKeeper.
         follower: What it copies.
         readers: What it reads of its own logs.
+        certificate: What it serves TLS with.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Vitals:
         presence: Presence,
         follower: Follower,
         readers: Sequence[JournalReaders[Any]],
+        certificate: OwnCertificate,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
@@ -60,6 +63,7 @@ class Vitals:
         self._presence = presence
         self._follower = follower
         self._readers = readers
+        self._certificate = certificate
         self._started = context.clock.monotonic()
         self._sessions_ended = 0
         self._loop_lag = Histogram()
@@ -99,6 +103,7 @@ class Vitals:
         ]
         return [
             *filter(None, found),
+            *self._certificate.problems(),
             *self._partitions.told_problems(),
             *(why for each in self._readers for why in each.problems()),
         ]

@@ -49,6 +49,7 @@ from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
+from vq.remoting.login import MEMBER_LOGIN
 from vq.remoting.transport import Network, nobody_listens
 from vq.store.archive.archived_file import NotInMemory
 from vq.store.log.log import Log, LogBegin
@@ -259,6 +260,7 @@ class Follower:
             cluster=self._cluster,
             timeout=CONNECT_TIMEOUT_S,
             on_close=lambda _: self._look.set(),
+            login=MEMBER_LOGIN,
         )
         tasks = Tasks()
         session = self._session = CopySession(

@@ -16,16 +16,16 @@ A request for which the node has no room waits, unhandled, until there is some:
     GET, FETCH                       a read                   is refused
     others, above all PUT            a request, its bytes     waits for room
     any of a member of the cluster   the same                 is handled
-    HELLO, PROVE                     nothing                  is handled
+    HELLO, AUTHENTICATE, PROVE       nothing                  is handled
 
 So what nodes and operators need never waits behind PUTs, which may wait for just that.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from vq.broker.base.session import Cancellable
 from vq.broker.serving.outgoing import Outgoing
@@ -42,12 +42,14 @@ from vq.errors import TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.remoting.connection import (
     Closing,
+    ConnectionState,
     Opened,
     Request,
     RequestId,
 )
 from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
+from vq.remoting.hello import KnownPeer
 from vq.remoting.membership import Principal
 from vq.remoting.transport import tune
 
@@ -122,7 +124,7 @@ class BrokerSession(asyncio.Protocol):
         self._paused = False
         self.address = ""
         self.client_id = ""
-        self.connection = server.new_connection()
+        self.connection = server.new_connection(self)
         self.open = False
         self.put_bytes = 0
         self.in_flight = 0  # requests without an answer, but for
@@ -136,6 +138,7 @@ class BrokerSession(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         tune(transport)
         self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes)
+        self._outgoing.encrypted = transport.get_extra_info("sslcontext") is not None
         if self._end_handshake is None:
             self._admit(transport.get_extra_info("peername"))
         elif self._closing_since is not None:
@@ -343,6 +346,8 @@ class BrokerSession(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything that belongs to the connection."""
+        if self._transport is None:
+            self._server.failed_handshakes += 1
         self._transport = None
         self.connection.ended()
         self._forget()
@@ -363,6 +368,17 @@ class BrokerSession(asyncio.Protocol):
     def principal(self) -> Principal:
         """See ``session.Session``."""
         return self.connection.principal
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """See ``authentication.AuthenticatedPeer``."""
+        transport = self._transport
+        return None if transport is None else transport.get_extra_info("peercert")
+
+    @property
+    def known(self) -> KnownPeer:
+        """See ``authentication.AuthenticatedPeer``."""
+        return self.connection.known
 
     @property
     def congested(self) -> bool:
@@ -404,8 +420,11 @@ class BrokerSession(asyncio.Protocol):
 
     def write_out(self) -> None:
         """See ``turn.Writer``."""
-        if self._outgoing.write(self._transport):
+        outgoing = self._outgoing
+        if outgoing.write(self._transport):
             self._relieve()
+        elif outgoing.encrypted and outgoing.waits:
+            asyncio.get_running_loop().call_soon(self._server.turn.add, self)
 
     # Own ----------------------------------------------------------------------------------------
     def end(self, error: VqError, *, linger: bool = True) -> None:
@@ -432,7 +451,9 @@ class BrokerSession(asyncio.Protocol):
             self._sweep_congested(now)
         elif not self.open:
             if now - self._silence.made > limits.hello_timeout_s:
-                self.end(TimedOut(f"no HELLO within {limits.hello_timeout_s:g} s"))
+                begun = self.connection.state is ConnectionState.AUTHENTICATING
+                what = "proof of who the client is" if begun else "HELLO"
+                self.end(TimedOut(f"no {what} within {limits.hello_timeout_s:g} s"))
         elif self.connection.pending_frame is not None and not self._paused:
             if self._silence.frame_for(self.connection.pending_frame, now) > limits.frame_timeout_s:
                 self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
@@ -469,7 +490,7 @@ class BrokerSession(asyncio.Protocol):
         self._closing_since = server.now()
         server.leaves(self, event.error)
         self._outgoing.add(self.connection.data_to_send())
-        self.write_out()
+        self._outgoing.write(transport, whole=True)
         if transport is None:
             self.abort()
             return

@@ -2,7 +2,8 @@
 
 Here it is known who asks, for what, and for which partition. In this order:
 
-    may the peer ask that            ``Command.access``
+    may the peer ask that            ``Command.access``; and if the node looks at rights of users,
+                                     what the request needs (``security.request_access``)
     does the node refuse it          the reason that its route names (``reasons``)
     which channel is it for          if it is to be looked up, or its log opened, the request waits
     what carries it out              the handler of its route; what it raises is the answer
@@ -23,6 +24,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.context import Context
 from vq.broker.partition.puts import acknowledge_known
+from vq.broker.security.request_access import RequestAccess
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.shares import WAITED_PER_TURN
 from vq.broker.standing.gate import Gate
@@ -86,6 +88,7 @@ class Dispatcher:
         context: Of these.
         gate: Knows why the whole node takes no requests.
         tasks: Work of handlers that takes longer.
+        access: Knows what users may do; None: the node does not look.
 
     Attributes:
         routes: How each command is carried out.
@@ -99,9 +102,14 @@ class Dispatcher:
         *,
         gate: Gate,
         tasks: Tasks,
+        access: RequestAccess | None = None,
     ) -> None:
         self.routes = dict(routes)
-        self._guarded = {each for each in routes if COMMANDS[each].access is not Access.ANYONE}
+        self._access = access
+        self._of_users = {each for each in routes if COMMANDS[each].access is Access.ANYONE}
+        self._guarded = routes.keys() - self._of_users
+        if access is not None:
+            self._guarded |= {each for each in routes if COMMANDS[each].needs}
         self._directory = directory
         self._channels = directory.channels
         self._context = context
@@ -137,7 +145,7 @@ class Dispatcher:
         channel: Channel | None = None
         try:
             if command in self._guarded:
-                self._check_access(session, command)
+                self._check_access(session, command, header, body)
             if route.of_partition:
                 key = _new(TopicPartition, (header.topic, header.partition))
                 if route.appends and self._lines and not waited and (session, key) in self._lines:
@@ -173,13 +181,18 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  the request must be answered
             _fail(session, request_id, key, error)
 
-    def _check_access(self, session: Session, command: int) -> None:
-        """Return if the peer may send a command.
+    def _check_access(self, session: Session, command: int, header: Any, body: bytes) -> None:
+        """Return if the peer may have a request carried out.
 
         Raises:
-            MemberRequired: It may not.
+            MemberRequired: It may not send the command.
+            VqError: A user lacks a right; see ``RequestAccess.check``.
         """
-        row, principal = COMMANDS[command], session.principal
+        principal = session.principal
+        if command in self._of_users and self._access is not None:
+            self._access.check(principal, command, header, body)
+            return
+        row = COMMANDS[command]
         if principal.may(row.access, self._context.group):
             return
         who = f"of {principal.group or 'a command'}" if principal.proved else "not proved"

@@ -53,6 +53,8 @@ class FetchedPartition:
         size: What it counts for in the bounds of its session.
         min_bytes: It waits for so many.
         told_deleted: Before which offset a copy was told to delete, see ``Reach.deleted``.
+        topic: Of the partition, as the client asked for it.
+        revoked: The client may not read it any more; told when it asks again, or waits.
         tries: How often bytes were fetched for it that were not in memory when they should be.
         warm: The bytes from this offset on were brought into memory; -1: none were.
         watch_above: A copy also wants an answer when the high watermark is above this; 0: it does
@@ -72,9 +74,11 @@ class FetchedPartition:
         "min_bytes",
         "offset",
         "position",
+        "revoked",
         "session",
         "size",
         "told_deleted",
+        "topic",
         "tries",
         "validate",
         "wanted",
@@ -90,7 +94,9 @@ class FetchedPartition:
         self.min_bytes = 1
         self.told_deleted = 0
         self.channel: Channel | None = None
+        self.topic = ""
         self.failure: VqError | None = None
+        self.revoked: VqError | None = None
         self._log: Log | None = None  # that was read last
         self._parked_in: tuple[Parked, ...] = ()
 
@@ -98,7 +104,7 @@ class FetchedPartition:
         """Take what the client wants to read next."""
         self.unpark()
         if self.channel is not None:
-            self.failure = None  # one of the look-up stays, to be told now
+            self.failure = self.revoked  # one of the look-up stays, to be told now
         self.offset = self.position = item.offset
         self.warm = -1
         self.tries = Tries()
@@ -122,9 +128,10 @@ class FetchedPartition:
 
     def look(self) -> None:
         """Become ready if there is something to tell; park until there is."""
+        if self.failure is not None:
+            self.session.ready(self)
+            return
         if self.channel is None:
-            if self.failure is not None:
-                self.session.ready(self)
             return
         try:
             part = self.readable()
@@ -200,6 +207,11 @@ class FetchedPartition:
                 reach.check_next_log(channel, self.position)
             self._log = channel.log
         return channel
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits until there is something to read."""
+        return bool(self._parked_in)
 
     def wake(self) -> None:
         """See ``parked.Woken``."""

@@ -26,6 +26,7 @@ from vq.broker.base.session import Session
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
 from vq.broker.partition.context import Context
+from vq.broker.security.authority import Authority
 from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetch_turns import FetchTurns
@@ -38,6 +39,7 @@ from vq.message_filter import Filter
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
+from vq.security.rules import Resource, Right
 from vq.store.archive.archived_file import NotInMemory
 from vq.turn import Turn
 
@@ -49,11 +51,24 @@ SCANS_PER_ANSWER: Final = 8
 
 
 class ServedSessions:
-    """All fetch sessions of a node."""
+    """All fetch sessions of a node.
+
+    Args:
+        directory, context: See ``Dispatcher``.
+        turn: Of the loop.
+        bounds: Of what sessions keep.
+        authority: Says which topics users may read; None, or not enabled: all.
+    """
 
     def __init__(
-        self, directory: Directory, context: Context, turn: Turn, bounds: ConnectionLimits
+        self,
+        directory: Directory,
+        context: Context,
+        turn: Turn,
+        bounds: ConnectionLimits,
+        authority: Authority | None = None,
     ) -> None:
+        self.authority = authority if authority is not None and authority.enabled else None
         self.directory = directory
         self.context = context
         self.turn = turn
@@ -291,7 +306,10 @@ class ServedSession:
     def _add(self, item: wire.FetchPartition) -> None:
         """Take a partition into the session. One that cannot be is told of in this answer."""
         self._remove(item.handle)
+        authority = self._fetches.authority
         try:
+            if authority is not None:
+                authority.check(self._session.principal, Right.READ, Resource.TOPIC, item.topic)
             wanted = Filter.of_request(item.tags, item.where)
             if wanted and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no filter")
@@ -314,6 +332,7 @@ class ServedSession:
 
     def _join(self, fetched: FetchedPartition, item: wire.FetchPartition) -> None:
         self.partitions[item.handle] = fetched
+        fetched.topic = item.topic
         fetched.ask(item)
         partition = TopicPartition(item.topic, item.partition)
         directory = self._fetches.directory
@@ -338,6 +357,28 @@ class ServedSession:
         self._scans.pop(fetched, None)
         self._cold.pop(fetched, None)
         self._progressed.pop(fetched, None)
+
+    def look_at_rights(self) -> int:
+        """End the reads of topics that the client may not read any more.
+
+        Returns:
+            How many partitions were looked at.
+        """
+        authority, asker = self._fetches.authority, self._session.principal
+        if authority is None:
+            return 0
+        for fetched in self.partitions.values():
+            refusal = authority.refusal(asker, Right.READ, Resource.TOPIC, fetched.topic)
+            fetched.revoked = refusal
+            if refusal is None:
+                continue
+            fetched.failure = refusal
+            is_asked = fetched in self._ready or fetched in self._scans or fetched in self._cold
+            if is_asked or fetched.waits:
+                fetched.unpark()
+                self._unready(fetched)
+                self.ready(fetched)
+        return len(self.partitions)
 
     def end(self) -> None:
         """End the session; a request that waits is answered with what there is."""

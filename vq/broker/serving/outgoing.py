@@ -3,13 +3,21 @@
 Answers gather until the end of the loop iteration and leave with one ``writelines``. A peer that
 has not read more than ``write_buffer_bytes`` of them is *congested*: what makes large answers is
 deferred until it has read enough.
+
+Under TLS the transport encrypts what it is given before it returns, for 4 MiB some milliseconds. So
+it gets ``SLICE_BYTES`` in one iteration, and the rest in the next ones.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
+from vq import limits
 from vq.clock import Clock
 from vq.remoting.frames import Buffer
+
+#: Bytes that are encrypted in one iteration of the loop, in about a quarter of a millisecond.
+SLICE_BYTES: Final = 256 * limits.KIB
 
 
 class Outgoing:
@@ -21,6 +29,7 @@ class Outgoing:
 
     Attributes:
         congested: See above.
+        encrypted: The connection is under TLS.
     """
 
     __slots__ = (
@@ -33,10 +42,12 @@ class Outgoing:
         "_now",
         "_unread_bytes",
         "congested",
+        "encrypted",
     )
 
     def __init__(self, buffer_bytes: int, clock: Clock) -> None:
         self.congested = False
+        self.encrypted = False
         self._buffer_bytes = buffer_bytes
         self._now = clock.monotonic
         self._buffers: list[Buffer] = []
@@ -56,16 +67,26 @@ class Outgoing:
             self._congest()  # until the transport has shown how much it takes
         return is_first
 
-    def write(self, transport: asyncio.WriteTransport | None) -> bool:
+    @property
+    def waits(self) -> bool:
+        """Whether a ``write`` has left something for the next iteration of the loop."""
+        return bool(self._buffers)
+
+    def write(self, transport: asyncio.WriteTransport | None, *, whole: bool = False) -> bool:
         """Hand what was gathered to the transport; True: the peer is not congested any more.
 
-        ``relieve`` comes next then.
+        ``relieve`` comes next then. Under TLS some may be left, unless ``whole``; see ``waits``.
         """
         buffers, self._buffers = self._buffers, []
-        self._bytes = 0
+        size, self._bytes = self._bytes, 0
         if transport is None or not buffers:
             return False
+        if self.encrypted and size > SLICE_BYTES and not whole:
+            buffers, self._buffers = _cut(buffers)
+            self._bytes = sum(map(len, self._buffers))
         transport.writelines(buffers)
+        if self._buffers:
+            return False
         return (
             self.congested
             and not self._is_write_paused
@@ -115,3 +136,15 @@ class Outgoing:
             self.congested = True
             self._congested_since = self._now()
             self._unread_bytes = 0
+
+
+def _cut(buffers: list[Buffer]) -> tuple[list[Buffer], list[Buffer]]:
+    """Return the first ``SLICE_BYTES`` of some buffers, and the rest; nothing is copied."""
+    left = SLICE_BYTES
+    for index, buffer in enumerate(buffers):
+        if len(buffer) > left:
+            view = memoryview(buffer)
+            first = [*buffers[:index], view[:left]] if left else buffers[:index]
+            return first, [view[left:], *buffers[index + 1 :]]
+        left -= len(buffer)
+    return buffers, []

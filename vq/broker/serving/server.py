@@ -6,10 +6,13 @@ In here: what connections share. Not in here: one connection (``broker_session``
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Final, cast
 
 from vq.broker.base.config import ConnectionLimits
+from vq.broker.base.notice import Notice
 from vq.broker.base.session import Door
+from vq.broker.security.authentication import Authentication
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.broker_session import BrokerSession
 from vq.broker.serving.shares import (
@@ -20,7 +23,7 @@ from vq.broker.serving.shares import (
 )
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
-from vq.errors import Busy, InvalidState, VqError
+from vq.errors import AuthenticationFailed, Busy, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import (
@@ -60,8 +63,11 @@ class Server:
             them get more; see ``shares``.
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
+        failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
         admission: Who may connect.
+        authentication: As which user; None: nobody is asked.
+        swept: Told at the end of each sweep.
     """
 
     door: Door
@@ -74,12 +80,14 @@ class Server:
         clock: Clock,
         gate: Gate,
         proving: Proving | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
         self.limits = limits
         self.turn = turn
         self._gate = gate
         self._listener: Listener | None = None
         self.proving = proving
+        self.authentication = authentication
         self.clock = clock
         self.now = clock.monotonic
         self.sessions: dict[BrokerSession, None] = {}
@@ -97,6 +105,8 @@ class Server:
         turn.on_end(self._begin_turn)
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
+        self.swept: Final = Notice[[]]()
+        self.failed_handshakes = 0
         self.refusals: Counter[type[VqError]] = Counter()
         self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
@@ -142,10 +152,19 @@ class Server:
         """Return the protocol of a new connection; what a listener is given."""
         return BrokerSession(self)
 
-    def new_connection(self) -> ServerConnection:
+    def new_connection(self, session: BrokerSession) -> ServerConnection:
         """Return the state of a new connection."""
+        authentication = self.authentication
+        if authentication is None:
+            return ServerConnection(
+                self._gate.identity,
+                proving=self.proving,
+                requests_max=self.limits.requests_in_flight_max,
+            )
         return ServerConnection(
             self._gate.identity,
+            authenticate=partial(authentication.begin, session),
+            mechanisms=authentication.mechanisms,
             proving=self.proving,
             requests_max=self.limits.requests_in_flight_max,
         )
@@ -216,6 +235,8 @@ class Server:
         """
         self.admission.forget(session, self.now())
         self.refused += 1
+        if self.authentication is not None and isinstance(error, AuthenticationFailed):
+            self.authentication.failed(session)
         self._bad_peers[session.address] += 1
         self._last_bad = error
 
@@ -262,6 +283,7 @@ class Server:
                 last_error=self._last_bad,
             )
             self._bad_peers.clear()
+        self.swept.tell()
 
     def end_all(self, error: VqError) -> None:
         """End every connection, telling the peers why."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vq.broker.base.facts import Fact, Facts, counter, gauge
+from vq.broker.security.authentication import Authentication
 from vq.broker.serving.server import Server
 
 __all__ = ["server_facts"]
@@ -24,6 +25,12 @@ def server_facts(server: Server) -> Iterator[Facts[Any]]:
             "Connections that the node ended because of a bound or of what the peer did.",
             lambda server: server.refused,
         ),
+        counter(
+            "vq_failed_handshakes",
+            "TLS connections that ended before their handshake did: no TLS, another authority, no "
+            "certificate, or too slow.",
+            lambda server: server.failed_handshakes,
+        ),
         gauge(
             "vq_waiting_requests",
             "Requests without an answer, reads not counted.",
@@ -42,6 +49,28 @@ def server_facts(server: Server) -> Iterator[Facts[Any]]:
             "vq_waiting_put_bytes",
             "Bytes of sends that wait for an answer.",
             lambda server: server.put_bytes,
+        ),
+    )
+    yield Facts[Authentication](
+        things=lambda: {} if server.authentication is None else {(): server.authentication},
+        facts=(
+            counter(
+                "vq_failed_authentications",
+                "Connections that did not show who they are: an unknown user, a wrong password, or "
+                "no proof at all.",
+                lambda authentication: authentication.attempts.failed,
+            ),
+            counter(
+                "vq_refused_authentications",
+                "Attempts that were not looked at, because their address had failed too often.",
+                lambda authentication: authentication.attempts.refused,
+            ),
+            gauge(
+                "vq_users_age_seconds",
+                "How long ago the users were read from ZooKeeper; after 300 s the node takes no "
+                "new connections of users.",
+                lambda authentication: authentication.users.age_s,
+            ),
         ),
     )
     yield Facts[int](

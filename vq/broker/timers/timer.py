@@ -15,7 +15,7 @@ been sent before is sent again under the same stamp, and the broker recognises i
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -276,17 +276,25 @@ class Timer(JournalReader):
         return () if needed is None else (needed,)
 
     # Cancelling ---------------------------------------------------------------------------------
-    async def cancel(self, offset: int, message_id: int) -> Cancellation:
+    async def cancel(
+        self, offset: int, message_id: int, check: Callable[[str], None] = lambda _topic: None
+    ) -> Cancellation:
         """Have a message delivered to nobody; return what became of it.
 
+        Args:
+            offset, message_id: Of the message.
+            check: Called with the topic that it goes to; raises why it is not recalled.
+
         Raises:
-            VqError: That cannot be told now, or it is no message that was sent here.
+            VqError: ``check`` raised it; or that cannot be told now, or it is no message that was
+                sent here.
         """
         if not self.is_live:
             raise Busy(f"what waits in {self.channel} is being read; try again")
         if offset < self._log.begin:
             return Cancellation.DELIVERED
         message = await self._message_at(offset, message_id)
+        check(self._targets[message.target].topic)
         if offset in self._cancelled:
             return Cancellation.CANCELLED
         committed = self._cancels.get(offset)

@@ -12,12 +12,14 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
+from vq.broker.security.authority import Authority
 from vq.broker.standing.gate import Gate
 from vq.broker.timers.timer import Counts, Timer
 from vq.clock import Clock
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.reserved import DELAYED_TOPIC
+from vq.security.rules import Resource, Right
 
 __all__ = ["Timers"]
 
@@ -33,6 +35,7 @@ class Timers:
         partitions: Those of the node.
         outbox: Sends what is due.
         gate: Says whether anything may be appended.
+        authority: Says whose messages a user may recall.
         clock, runner: See ``Timer``.
 
     Attributes:
@@ -45,10 +48,12 @@ class Timers:
         partitions: Partitions,
         outbox: Outbox,
         gate: Gate,
+        authority: Authority,
         *,
         clock: Clock,
         runner: Runner,
     ) -> None:
+        self._authority = authority
         self.counts: Final = Counts()
         counts = self.counts
         self.readers: Final = JournalReaders[Timer](
@@ -61,15 +66,21 @@ class Timers:
         )
 
     async def cancel(
-        self, channel: Channel, _session: Session, _id: RequestId, header: wire.CancelRequest
+        self, channel: Channel, session: Session, _id: RequestId, header: wire.CancelRequest
     ) -> wire.CancelResponse:
         """Carry out a CANCEL.
 
         Raises:
+            NotAuthorized: The user may not write where the message goes.
             VqError: See ``Timer.cancel``; or this node has no timer for the partition.
         """
         found = self.readers.of(channel, header.epoch, "delayed messages")
-        outcome = await found.cancel(header.offset, header.message_id)
+
+        def check(topic: str) -> None:
+            if self._authority.enabled:
+                self._authority.check(session.principal, Right.WRITE, Resource.TOPIC, topic)
+
+        outcome = await found.cancel(header.offset, header.message_id, check)
         return wire.CancelResponse(outcome=outcome)
 
     def facts(self) -> Iterator[Facts[Any]]:

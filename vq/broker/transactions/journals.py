@@ -1,6 +1,6 @@
 """The journals of a node: one for each partition of the topic of transactions that it leads."""
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -11,14 +11,17 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
+from vq.broker.security.authority import Authority
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.journal import Journal, JournalCounts
+from vq.broker.transactions.ledger import JournaledTransaction
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator
 from vq.model import TransactionState
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.reserved import TRANSACTIONS_TOPIC
+from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
+from vq.security.rules import Need, Resource, Right
 
 __all__ = ["Journals"]
 
@@ -35,6 +38,7 @@ class Journals:
         partitions: Those of the node.
         outbox: Delivers what is committed.
         gate: Says whether anything may be appended.
+        authority: Says whether a producer group is still a user's when a check is handed out.
         coordinator, clock, runner: See ``Journal``.
 
     Attributes:
@@ -47,12 +51,13 @@ class Journals:
         partitions: Partitions,
         outbox: Outbox,
         gate: Gate,
+        authority: Authority,
         *,
         coordinator: Coordinator,
         clock: Clock,
         runner: Runner,
     ) -> None:
-        self._clock = clock
+        self._authority = authority
         self.counts: Final = JournalCounts()
         counts = self.counts
         self._clock = clock
@@ -99,15 +104,33 @@ class Journals:
         epoch = await self.readers.of(channel, header.epoch, _WHAT).fence(header.client)
         return wire.FenceResponse(client_epoch=epoch)
 
-    def check(
+    async def check(
         self, channel: Channel, session: Session, _id: RequestId, header: wire.CheckRequest
-    ) -> Coroutine[Any, Any, tuple[wire.CheckResponse, bytes]]:
+    ) -> tuple[wire.CheckResponse, bytes]:
         """Carry out a CHECK.
 
         Raises:
+            NotAuthorized: The right to the group was withdrawn while it waited.
             VqError: See ``Journal.check``; or this node has no journal for the partition.
         """
-        return self.readers.of(channel, header.epoch, _WHAT).check(session, header)
+        found = await self.readers.of(channel, header.epoch, _WHAT).check(session, header)
+        if self._authority.enabled and not header.again:
+            self._authority.check(session.principal, Right.WRITE, Resource.GROUP, header.group)
+        return found
+
+    def concerned(self, header: wire.TransactRequest) -> Iterable[Need]:
+        """Return what a TRANSACT needs for what the journal has of its transaction.
+
+        Its delayed messages are left out: what they need was looked at when they came.
+        """
+        asked, number = (header.topic, header.partition), header.transaction
+        ledgers = [
+            journal.ledger
+            for channel, journal in self.readers.all.items()
+            if channel.partition == asked
+        ]
+        found = [each.active.get(number) or each.kept.get(number) for each in ledgers]
+        return [need for each in found if each is not None for need in _needs_of(each)]
 
     async def listed(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.TransactionsRequest
@@ -194,3 +217,13 @@ class Journals:
                 lambda _: self.counts.undeliverable,
             ),
         )
+
+
+def _needs_of(found: JournaledTransaction) -> list[Need]:
+    topics = {each.to.topic for each in found.parts} - {DELAYED_TOPIC}
+    needs = [Need(Right.WRITE, Resource.TOPIC, topic) for topic in sorted(topics)]
+    if found.client:
+        needs.append(Need(Right.WRITE, Resource.TRANSACTIONAL_ID, found.client))
+    if found.checks is not None:
+        needs.append(Need(Right.WRITE, Resource.GROUP, found.checks.group))
+    return needs

@@ -14,7 +14,7 @@ from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
-from vq.errors import InvalidArgument, VqError
+from vq.errors import InvalidArgument
 from vq.operations.archives import archives
 from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
 from vq.operations.base.sizes import bytes_text
@@ -267,19 +267,17 @@ def restore(
         blocks, silent = await archives.list_archives(
             cluster, topic, partitions=partitions, since_ms=since_ms, until_ms=until_ms
         )
-        done = []
-        for block in blocks:
-            error = ""
-            if yes:
-                try:
-                    await archives.restore_archive(cluster, block)
-                except VqError as problem:
-                    error = f"{type(problem).__name__}: {problem}"
-            done.append((block, error))
-        return done, silent
+        if not yes:
+            return [(block, "") for block in blocks], silent
+        done = await archives.restore_archives(
+            cluster,
+            blocks,
+            on_progress=lambda done, total: output.remark(f"{done} of {total} archives restored"),
+        )
+        return [(each.block, each.error) for each in done], silent
 
-    found, silent = invocation.call(work)
     output = invocation.output
+    found, silent = invocation.call(work)
     if output.as_json:
         blocks = [{**_json(block), "error": error or None} for block, error in found]
         output.document({"done": yes, "blocks": blocks})

@@ -111,7 +111,12 @@ async def _ask(params: dict[str, Any], names: Names) -> list[str]:
     given = {name: params.get(name) for name in ("zookeeper", "cluster")}
     sources = read_sources(params.get("config"), os.environ, **given)
     config = build(MessageFactoryConfig, "client", sources)
-    coordinator = ZooKeeperCoordinator(config.zookeeper, config.cluster)
+    coordinator = ZooKeeperCoordinator(
+        config.zookeeper,
+        config.cluster,
+        auth=config.zookeeper_auth,
+        tls=config.zookeeper_tls,
+    )
     try:
         await coordinator.start(WAIT_S)
         if await coordinator.exists(BROKERS) is None:  # no such cluster: leave none behind

@@ -21,9 +21,11 @@ from vq import limits
 from vq.cli.base.errors import name_nearest_group, name_nearest_topic, name_topic
 from vq.cli.base.logs import FORMATS, LEVELS, LogOptions
 from vq.cli.base.output import Output
+from vq.cli.base.passwords import ask_password, read_password
 from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
 from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
+from vq.security.tls import ClientCertificates
 
 if TYPE_CHECKING:
     from vq.client.cluster import ClusterClient
@@ -147,6 +149,7 @@ class Invocation:
     sources: Sources
     output: Output
     logs: LogOptions = field(default_factory=LogOptions)
+    asked: dict[str, str] = field(default_factory=dict, repr=False)  # of the person, once
 
     def client_config(self) -> "MessageFactoryConfig":
         """Return how to reach the cluster."""
@@ -155,6 +158,9 @@ class Invocation:
         sources = self.sources
         if not is_given("client", "client_id", sources):
             sources = sources.with_flags(client_id=f"vq-cli-{os.getpid()}")
+        if sources.flags.get("user") and not is_given("client", "password", sources):
+            self.asked.update(password=self.asked.get("password") or ask_password(sources))
+            sources = sources.with_flags(**self.asked)
         return build(MessageFactoryConfig, "client", sources)
 
     def producer_config(self, **flags: Any) -> "ProducerConfig":
@@ -210,6 +216,26 @@ class Invocation:
         return asyncio.run(work)
 
 
+#: Options for the files of TLS, the same for clients and for a broker.
+_TLS_FILES: Final = (
+    ("--tls-ca", "Reach brokers with TLS: authorities of certificates; 'system': this machine's."),
+    ("--tls-certificate", "Certificate of this end; a broker that has one serves TLS."),
+    ("--tls-key", "Its private key.  [in the same file]"),
+)
+CLIENT_CERTIFICATES: Final = tuple(str(each) for each in ClientCertificates)
+#: For whoever listens.
+plaintext_option: Final = click.option(
+    "--plaintext",
+    is_flag=True,
+    default=None,
+    help="Serve other machines without TLS: the network is yours alone.",
+)
+#: Options of a command that serves HTTP.
+_HTTPS_FILES: Final = (
+    ("--https-certificate", "Serve HTTPS with this certificate.  [plain HTTP]"),
+    ("--https-key", "Its private key.  [in the same file]"),
+    ("--https-ca", "Authorities of certificates of clients."),
+)
 #: Commands for which a topic that is missing may be one to create.
 _MAY_CREATE: Final = ("produce", "consume", "bench")
 
@@ -217,7 +243,8 @@ _MAY_CREATE: Final = ("produce", "consume", "bench")
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
-    They are ``--zookeeper --cluster --config --json --log-level --log-format``.
+    They are ``--zookeeper --cluster --user --password-file --config --json --log-level
+    --log-format``, and those of ``_TLS_FILES``.
     """
 
     @functools.wraps(function)
@@ -225,10 +252,15 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         zookeeper: str | None,
         cluster: str | None,
+        user: str | None,
+        password_file: str | None,
         config: str | None,
         as_json: bool,
         log_level: str | None,
         log_format: str | None,
+        tls_ca: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
         **rest: Any,
     ) -> Any:
         sources = read_sources(
@@ -236,8 +268,13 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             os.environ,
             zookeeper=zookeeper,
             cluster=cluster,
+            user=user,
+            password=None if password_file is None else read_password(password_file),
             log_level=log_level,
             log_format=log_format,
+            tls_ca=tls_ca,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
         )
         logs = LogOptions(
             choice("log_level", LEVELS, sources) or "",
@@ -269,6 +306,17 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
         click.option(
+            "--user",
+            metavar="NAME",
+            help="Who this is to brokers; the password is VQ_PASSWORD, in a file, or asked for.",
+        ),
+        click.option(
+            "--password-file",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="File whose first line is the password of --user.",
+        ),
+        click.option(
             "--config",
             metavar="FILE",
             type=click.Path(dir_okay=False),
@@ -284,6 +332,27 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--log-format",
             type=click.Choice(FORMATS),
             help="Form of log lines.  [text; with --json: json]",
+        ),
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _TLS_FILES
+        ),
+    )
+
+
+def https_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add those of ``_HTTPS_FILES``, ``--https-client-certificates`` and ``--plaintext``."""
+    return _apply(
+        function,
+        plaintext_option,
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _HTTPS_FILES
+        ),
+        click.option(
+            "--https-client-certificates",
+            type=click.Choice(CLIENT_CERTIFICATES),
+            help="Whether clients must show a certificate.  [none]",
         ),
     )
 

@@ -7,6 +7,9 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     # vq.toml                        variable                      flag
     zookeeper = "zk1:2181,zk2:2181"  VQ_ZOOKEEPER                  --zookeeper
     cluster = "orders"               VQ_CLUSTER                    --cluster
+    zookeeper_auth = "name:password" VQ_ZOOKEEPER_AUTH             (never on a command line)
+    user = "anna"                    VQ_USER                       --user
+    password = "..."                 VQ_PASSWORD                   (a file, or asked for)
     [broker]
     data = "/var/lib/vq"             VQ_BROKER_DATA                --data
     data = ["/mnt/1/vq", "/mnt/2/vq"]  VQ_BROKER_DATA=/mnt/1/vq:…  --data … --data …
@@ -17,6 +20,7 @@ file. Not in here: what a setting means or which values are allowed; the datacla
     rack = "r1"                      VQ_BROKER_LABELS=rack=r1,...
     log_level = "info"               VQ_LOG_LEVEL                  --log-level
     log_format = "json"              VQ_LOG_FORMAT                 --log-format
+    tls_ca = "/etc/vq/ca.pem"        VQ_TLS_CA                     --tls-ca
     [client] [producer] [consumer]   VQ_CLIENT_..., VQ_PRODUCER_..., VQ_CONSUMER_...
     [gateway]                        VQ_GATEWAY_...
     [console]                        VQ_CONSOLE_...
@@ -36,15 +40,33 @@ from typing import Any, TypeVar
 
 from vq.errors import InvalidArgument
 from vq.model import Address
+from vq.security.tls import Tls
 from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
-SHARED = ("zookeeper", "cluster")
+SHARED = (
+    "zookeeper",
+    "cluster",
+    "user",
+    "password",
+    "zookeeper_auth",
+    "plaintext",
+    "tls_ca",
+    "tls_certificate",
+    "tls_key",
+    "zookeeper_tls_ca",
+    "zookeeper_tls_certificate",
+    "zookeeper_tls_key",
+)
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
 SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console")
 #: Variables of vq that are no settings of a command.
-_OTHERS = frozenset({"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR"})
+_OTHERS = frozenset(
+    {"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR", "VQ_NEW_PASSWORD"}
+)
+#: Settings whose values no text shows.
+_SECRETS = frozenset({"password"})
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
 #: Between paths in a variable, as in ``PATH``.
@@ -193,7 +215,9 @@ def _names_of(cls: Any, section: str) -> list[str]:
     names: list[str] = []
     for item in dataclasses.fields(cls):
         kind = _plain(hints[item.name])
-        if dataclasses.is_dataclass(kind):
+        if kind is Tls:
+            names += [_variable(section, name) for name in _files_of(item.name)]
+        elif dataclasses.is_dataclass(kind):
             names += _names_of(kind, f"{section}.{item.name}")
         else:
             names.append(_variable(section, item.name))
@@ -202,8 +226,11 @@ def _names_of(cls: Any, section: str) -> list[str]:
 
 def _build(cls: type[T], section: str, table: Mapping[str, Any], sources: Sources) -> T:
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    _refuse_unknown(table, [item.name for item in fields], f"{sources.file_name} [{section}]")
     hints = typing.get_type_hints(cls)
+    known: list[str] = []
+    for item in fields:
+        known += _files_of(item.name) if _plain(hints[item.name]) is Tls else [item.name]
+    _refuse_unknown(table, known, f"{sources.file_name} [{section}]")
     values = {}
     for item in fields:
         found = _look_up(item.name, hints[item.name], section, table, sources)
@@ -224,6 +251,8 @@ def _look_up(
     if sources.flags.get(name) is not None:
         return sources.flags[name]
     group = _plain(kind)
+    if group is Tls:
+        return _tls(name, section, table, sources)
     if dataclasses.is_dataclass(group) and isinstance(group, type):
         inner = table.get(name, {})
         if not isinstance(inner, Mapping):
@@ -242,8 +271,25 @@ def _look_up(
             return _from_text(sources.environ[variable], kind, variable)
     for place, source in ((table, f"[{section}]"), (sources.file, "the top")):
         if name in place and (place is table or name in SHARED):
+            if name in _SECRETS and not isinstance(place[name], str):
+                raise InvalidArgument(
+                    f"{name} in {source} of {sources.file_name} is not a text: put it in quotes"
+                )
             return _from_toml(place[name], kind, f"{name} in {source} of {sources.file_name}")
     return None
+
+
+def _files_of(name: str) -> list[str]:
+    """Return the settings that a field for TLS has; they stand beside the others."""
+    return [f"{name}_{item.name}" for item in dataclasses.fields(Tls)]
+
+
+def _tls(name: str, section: str, table: Mapping[str, Any], sources: Sources) -> Tls | None:
+    """Return the files of TLS as settings name them; None: none does."""
+    found = [_look_up(each, Path, section, table, sources) for each in _files_of(name)]
+    if not any(found):
+        return None
+    return Tls(**dict(zip((item.name for item in dataclasses.fields(Tls)), found, strict=True)))
 
 
 def _variable(section: str, name: str) -> str:

@@ -19,6 +19,7 @@ from vq.cli.base.json_schema import NUMBER, TEXT, WHOLE, maybe, record, shows, s
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.cli.bench import worker
 from vq.client.config import MessageFactoryConfig
+from vq.client.environment import export_tls
 from vq.coordination.groups import groups
 from vq.coordination.topics import topics
 from vq.devtools.processes import BrokerChild, BrokerSpec
@@ -62,7 +63,12 @@ class Bench:
         self._config = config
         self._load = load
         self._prefix = f"vq-bench-{secrets.token_hex(4)}"
-        self._client = dataclasses.asdict(config)
+        # Workers have the files of TLS from their environment.
+        self._client = {
+            item.name: getattr(config, item.name)
+            for item in dataclasses.fields(config)
+            if not item.name.endswith("tls")
+        }
 
     def run(self) -> list[dict[str, Any]]:
         """Run every part that was asked for and return a row for each."""
@@ -377,7 +383,8 @@ def bench(invocation: Invocation, *, standalone: bool, flush: str, **values: Any
                 raise InvalidArgument("--standalone starts its own ZooKeeper: leave --zookeeper")
             invocation.output.remark("starting a temporary ZooKeeper and broker ...")
             hosts = stack.enter_context(temporary_cluster(config.cluster))
-            config = dataclasses.replace(config, zookeeper=hosts)
+            config = dataclasses.replace(config, zookeeper=hosts, tls=None, zookeeper_tls=None)
+        export_tls(config.tls, config.zookeeper_tls)
         rows = Bench(invocation, config, load).run()
     if invocation.output.as_json:
         invocation.output.document([_json(row) for row in rows])

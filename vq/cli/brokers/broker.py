@@ -9,7 +9,15 @@ from pathlib import Path
 import click
 
 from vq.cli.base.errors import exit_code_of
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, directory
+from vq.cli.base.options import (
+    CLIENT_CERTIFICATES,
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    directory,
+    plaintext_option,
+)
 from vq.cli.base.settings import Sources, build
 from vq.cli.brokers.broker_groups import drain, remove, undrain
 from vq.cli.brokers.jobs import jobs
@@ -56,6 +64,17 @@ logger = get_logger(__name__)
     metavar="N",
     help="Port of metrics and health; 0: none.  [8124, or the next free one]",
 )
+@click.option(
+    "--tls-client-certificates",
+    type=click.Choice(CLIENT_CERTIFICATES),
+    help="Whether clients and other nodes must show a certificate.  [none]",
+)
+@click.option(
+    "--metrics-client-certificates",
+    type=click.Choice(CLIENT_CERTIFICATES),
+    help="The same for those that read metrics.  [none]",
+)
+@plaintext_option
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
 @click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
@@ -86,6 +105,9 @@ def broker(
     advertised: str | None,
     metrics_host: str | None,
     metrics_port: int | None,
+    tls_client_certificates: str | None,
+    metrics_client_certificates: str | None,
+    plaintext: bool | None,
     pool: str | None,
     rack: str | None,
     archive_at: str | None,
@@ -114,6 +136,9 @@ def broker(
         advertised=None if advertised is None else Address.parse(advertised),
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        tls_client_certificates=tls_client_certificates,
+        metrics_client_certificates=metrics_client_certificates,
+        plaintext=plaintext,
         pool=pool,
         rack=rack,
         archive_at=archive_at,

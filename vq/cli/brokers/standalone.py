@@ -22,7 +22,13 @@ from vq.backoff import Backoff
 from vq.broker.base.config import is_every_address
 from vq.cli.base.console import missing_package
 from vq.cli.base.json_schema import TEXT, WHOLE, maybe, record, shows, some
-from vq.cli.base.options import Invocation, WholeNumber, command_options, directory
+from vq.cli.base.options import (
+    Invocation,
+    WholeNumber,
+    command_options,
+    directory,
+    plaintext_option,
+)
 from vq.devtools.processes import BrokerChild, BrokerSpec, ConsoleChild
 from vq.devtools.zookeeper import EmbeddedZooKeeper, find_parts, full_text
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
@@ -244,6 +250,7 @@ class StandaloneCluster:
     show_default=True,
     help="Port of the web console; 0 takes a free one.",
 )
+@plaintext_option
 @click.option("--no-console", is_flag=True, help="Run no web console.")
 @shows(
     record(
@@ -265,13 +272,15 @@ def standalone(
     port: int,
     zookeeper_port: int,
     console_port: int,
+    plaintext: bool | None,
     no_console: bool,
 ) -> None:
     """Run ZooKeeper, brokers and a web console here, for development.
 
     Runs until ctrl-C and takes everything down with it. A broker that ends by itself, or
     ZooKeeper, is started again. Everything listens on 127.0.0.1, unless --host names another
-    address: whoever reaches that one can read, send and delete everything. Not for production:
+    address, with --plaintext: whoever reaches that one can read, send and delete everything, and
+    whoever is on the way can read it. Not for production:
     there, ZooKeeper is an ensemble of its own and `vq broker` runs on each machine.
     """
     if "zookeeper" in invocation.sources.flags:
@@ -279,6 +288,11 @@ def standalone(
     cluster_name = invocation.client_config().cluster
     names = [(f"b{b + 1}", _node(n + 1)) for n in range(replicas) for b in range(brokers)]
     _check_host(host)
+    if not is_loopback(host) and not plaintext:
+        raise InvalidArgument(
+            f"--host {host} is reached by other machines, and standalone has neither TLS nor "
+            "passwords: add --plaintext if the network is yours alone"
+        )
     java, jars = find_parts()
     _check_not_running(data)
     ports = _broker_ports(len(names), Address(host, port))

@@ -22,6 +22,7 @@ from vq.operations.cluster import checks
 from vq.operations.cluster.checks import Finding, Level
 from vq.operations.cluster.doctor import check_cluster, check_database, check_machine
 from vq.remoting.ports import port_error
+from vq.security.tls import Tls
 
 #: A terminal that leaves fewer columns for details breaks them itself.
 _ROOM_MIN: Final = 20
@@ -56,7 +57,7 @@ def doctor(
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
         *check_machine(config),
-        port_finding(Address(config.host, config.port)),
+        port_finding(Address(config.host, config.port), config.tls),
     ]
     if not local:
         is_broker_here = is_given("broker", "group", invocation.sources)
@@ -113,10 +114,10 @@ def _part(check: str, find: Callable[[], str]) -> Finding:
         return checks.part(check, None, str(error))
 
 
-def port_finding(address: Address) -> Finding:
+def port_finding(address: Address, tls: Tls | None = None) -> Finding:
     if address.port == 0:
         return checks.broker_port(str(address), None, None)
     error = port_error(address)
-    status = asyncio.run(ask_status(address)) if error is not None else None
+    status = asyncio.run(ask_status(address, tls=tls)) if error is not None else None
     broker = None if status is None else f"broker {status.group}/{status.node} of {status.cluster}"
     return checks.broker_port(str(address), error, broker)

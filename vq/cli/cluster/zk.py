@@ -1,9 +1,9 @@
-"""``vq zk``: the cluster's tree in ZooKeeper, checked, repaired, exported and imported."""
+"""``vq zk``: the cluster's tree in ZooKeeper: checked, repaired, secured, exported, imported."""
 
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -14,7 +14,11 @@ from vq.cli.base.options import Commands, Invocation, command_options, yes_optio
 from vq.cli.base.output import Output
 from vq.cli.base.text import in_seconds, utc
 from vq.client.cluster import ClusterClient
+from vq.coordination.tree.acls import checked_auth, identity_of
+from vq.coordination.tree.coordinator import Acl
+from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
+from vq.gateway.tokens import read_file
 from vq.operations.base.connect import cluster_client
 from vq.operations.tree.checking import (
     CheckedTree,
@@ -31,18 +35,27 @@ from vq.operations.tree.copying import (
     plan_import_tree,
 )
 from vq.operations.tree.document import TreeExport, read_tree
+from vq.operations.tree.securing import (
+    SecuredTree,
+    identities_of,
+    plan_secure_tree,
+    secure_tree,
+)
 from vq.operations.tree.tree_rules import TreeFinding
 
 _FINDING: Final = record(
     path=TEXT, problem=TEXT, severity=TEXT, text=TEXT, commands=some(TEXT), repair=maybe(TEXT)
 )
+T = TypeVar("T")
+
+SECRET_FILE: Final = click.Path(dir_okay=False, path_type=Path)
 #: Steps of an import that a table for people has.
 _STEPS_SHOWN: Final = 50
 
 
 @click.group(cls=Commands)
 def zk() -> None:
-    """Check, repair, export and import the cluster's tree in ZooKeeper."""
+    """Check, repair, secure, export and import the cluster's tree in ZooKeeper."""
 
 
 @zk.command()
@@ -138,6 +151,123 @@ def repair(invocation: Invocation, backup: Path | None, yes: bool) -> None:
 
 
 @zk.command()
+@click.option(
+    "--operators",
+    type=SECRET_FILE,
+    multiple=True,
+    help="File with name:password of operators, who may do everything.",
+)
+@click.option(
+    "--brokers",
+    type=SECRET_FILE,
+    multiple=True,
+    help="File with name:password of brokers.",
+)
+@click.option(
+    "--clients",
+    metavar="FILE[=GROUPS]",
+    multiple=True,
+    help="File with name:password of producers and consumers, and the groups whose nodes they may "
+    "write: names and patterns, separated by commas.  [*]",
+)
+@click.option("--undo", is_flag=True, help="Let anybody do anything again.")
+@yes_option
+@shows(
+    record(
+        done=TRUTH,
+        secured=TRUTH,
+        nodes=WHOLE,
+        open=WHOLE,
+        others=WHOLE,
+        wrong=some(record(path=TEXT, found=TEXT, wanted=TEXT)),
+    )
+)
+@command_options
+def secure(
+    invocation: Invocation,
+    operators: tuple[Path, ...],
+    brokers: tuple[Path, ...],
+    clients: tuple[str, ...],
+    undo: bool,
+    yes: bool,
+) -> None:
+    """Let only those use the tree whom ZooKeeper knows: give each node its ACL.
+
+    Without --yes only the plan is shown. Operators may do everything, brokers everything but change
+    an ACL; clients read what is no secret and write only their groups, and what ids and
+    transactions need. Without files, those hold rights who do already, and nodes are found that
+    have not their ACL yet.
+
+    First let every process name itself (zookeeper_auth, VQ_ZOOKEEPER_AUTH), and restart it; then
+    run this as one of the operators. Passwords go over the wire as they are: use TLS.
+    """
+    given = _given_identities(operators, brokers, clients)
+    if undo and given is not None:
+        raise InvalidArgument("--undo takes no identities: anybody may do anything then")
+
+    async def work(cluster: ClusterClient) -> tuple[SecuredTree, bool]:
+        identities = None if undo else given or await identities_of(cluster)
+        if identities is None and not undo:
+            raise InvalidArgument(
+                "nobody holds rights in this tree yet: name --operators FILE, --brokers FILE and "
+                "--clients FILE; or --undo to see what somebody else has closed"
+            )
+        run = secure_tree if yes else plan_secure_tree
+        return await run(cluster, identities), identities is not None
+
+    found, secured = invocation.run(_anywhere(invocation, work))
+    rows = [
+        {"path": each.path or "/", "found": _acl_text(each.found), "wanted": _acl_text(each.wanted)}
+        for each in found.wrong
+    ]
+    output = invocation.output
+    counts = {"nodes": found.nodes, "open": found.open, "others": found.others}
+    if output.as_json:
+        output.document({"done": yes, "secured": secured, **counts, "wrong": rows})
+        return
+    output.record(counts)
+    if rows:
+        output.table(rows[:_STEPS_SHOWN], columns=("path", "found", "wanted"))
+    if not yes:
+        invocation.only_planned()
+
+
+def _given_identities(
+    operators: tuple[Path, ...], brokers: tuple[Path, ...], clients: tuple[str, ...]
+) -> Identities | None:
+    """Return the identities of options; None: there are none."""
+    if not (operators or brokers or clients):
+        return None
+    of_clients: dict[str, tuple[str, ...]] = {}
+    for each in clients:
+        file, _, groups = each.partition("=")
+        names = tuple(part.strip() for part in groups.split(",") if part.strip())
+        of_clients[_identity_in(Path(file))] = names or ("*",)
+    return Identities(
+        operators=tuple(map(_identity_in, operators)),
+        brokers=tuple(map(_identity_in, brokers)),
+        clients=of_clients,
+    )
+
+
+def _identity_in(file: Path) -> str:
+    """Return the digest of the name:password in a file that only its owner reads."""
+    try:
+        auth = checked_auth(read_file(file).strip())
+        if not auth:
+            raise InvalidArgument("it is empty")
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{file}: {error.message}") from error
+    return identity_of(auth)
+
+
+def _acl_text(acl: Acl) -> str:
+    """Return an ACL without its hashes: whoever knows one may try passwords."""
+    texts = {f"{each.id.partition(':')[0]}:{each.rights.letters}" for each in acl}
+    return " ".join(sorted(texts)) or "nobody"
+
+
+@zk.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--below", metavar="PATH", default="", help="Only this node, and what lies below it.")
 @click.option(
@@ -214,8 +344,8 @@ def import_(
 
 async def _anywhere(
     invocation: Invocation,
-    work: Callable[[ClusterClient], Coroutine[Any, Any, PlannedImport]],
-) -> PlannedImport:
+    work: Callable[[ClusterClient], Coroutine[Any, Any, T]],
+) -> T:
     """Run work on a cluster that need not be there: its first broker may be to come."""
     async with cluster_client(invocation.client_config(), must_exist=False) as cluster:
         return await work(cluster)

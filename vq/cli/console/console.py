@@ -1,15 +1,24 @@
 """``vq console``: serve the web console; make and change its accounts, and their tokens."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from vq.cli.base.console import missing_package
-from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, maybe, record, shows, some
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, record, shows, some
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    https_options,
+    yes_option,
+)
 from vq.cli.base.settings import build
 from vq.devtools import processes
 from vq.errors import InvalidArgument, VqError
@@ -86,6 +95,7 @@ _database = click.option(
 )
 @click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
 @shows(record(console=TEXT))
+@https_options
 @command_options
 @click.pass_context
 def console(
@@ -100,6 +110,11 @@ def console(
     probe: bool | None,
     others: Sequence[str],
     die_with: int | None,
+    https_certificate: Path | None,
+    https_key: Path | None,
+    https_ca: Path | None,
+    https_client_certificates: str | None,
+    plaintext: bool | None,
 ) -> None:
     """Serve the web console; make and change its accounts and tokens.
 
@@ -112,6 +127,7 @@ def console(
     _needs_packages()
     if die_with is not None:
         processes.die_with(die_with)
+    from vq.client.environment import export_tls
     from vq.console.server import serve
 
     config = _settings(
@@ -124,6 +140,11 @@ def console(
         trusted_proxies=trusted_proxies or None,
         open=is_open or None,
         probe=probe,
+        https_certificate=https_certificate,
+        https_key=https_key,
+        https_ca=https_ca,
+        https_client_certificates=https_client_certificates,
+        plaintext=plaintext,
     )
 
     def started(address: str) -> None:
@@ -133,6 +154,8 @@ def console(
             invocation.output.line(f"console  {address}")
         sys.stdout.flush()
 
+    own = invocation.client_config()
+    export_tls(own.tls, own.zookeeper_tls)  # for the processes that make reports
     asyncio.run(serve(config, started))
 
 
@@ -439,3 +462,52 @@ def revoke(
         invocation.output.line(f"token {name} of {account} {what}")
     if not yes:
         invocation.only_planned()
+
+
+# History --------------------------------------------------------------------------------------
+@console.group(cls=Commands)
+def history() -> None:
+    """Export what the console has measured."""
+
+
+@history.command()
+@click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
+@click.option(
+    "--series",
+    metavar="BEGIN",
+    default="",
+    help="Only series whose names begin so, such as 'disk_used b1/'.  [all]",
+)
+@_database
+@shows(record(done=TRUTH, file=TEXT, samples=WHOLE))
+@command_options
+def export(invocation: Invocation, file: Path, series: str, database: str | None) -> None:
+    """Write the measurements of a cluster as lines of JSON, one for each interval.
+
+    Each has the name of the series, the begin and the width of the interval in seconds (time_s,
+    step_s), the mean and the largest value, and how many were measured. --cluster says which
+    cluster, as the console calls it. `vq report capacity --history FILE` forecasts from it.
+    """
+    _needs_packages()
+    from vq.console.clusters.history import all_samples, kept_clusters
+
+    cluster = invocation.client_config().cluster
+
+    def write(connection: "Connection") -> int:
+        known = kept_clusters(connection)
+        if cluster not in known:
+            raise InvalidArgument(
+                f"the console has measured no cluster {cluster!r}; it has: "
+                f"{', '.join(known) or 'none'}"
+            )
+        count = 0
+        with file.open("w", encoding="utf-8") as lines:
+            for count, each in enumerate(all_samples(connection, cluster, series), 1):  # noqa: B007
+                lines.write(f"{json.dumps(each)}\n")
+        return count
+
+    count = _work(invocation, database, write)
+    if invocation.output.as_json:
+        invocation.output.document({"done": True, "file": str(file), "samples": count})
+    else:
+        invocation.output.line(f"{count} samples of {cluster} written to {file}")

@@ -19,7 +19,8 @@ from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
 from vq.errors import CorruptData, PartitionQuarantined, VqError
-from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.cluster.lag_looks import look_at_groups
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
 from vq.operations.groups.group_removal import (
     GroupDeletion,
     TopicForgetting,
@@ -124,9 +125,8 @@ for command in (reset, plan, history, alter, roll, create, clone, export, import
 def list_(invocation: Invocation, with_lag: bool) -> None:
     """List consumer groups with their topics and live members.
 
-    --lag asks brokers, one group after the other, about at most 10,000 partitions; a lag that they
-    do not tell whole is unknown. `vq group describe` shows each partition, and `vq report lag`
-    all of a large cluster.
+    --lag asks brokers about at most 10,000 partitions; a lag that they do not tell whole is
+    unknown. `vq group describe` shows each partition, and `vq report lag` all of a large cluster.
 
     Exit code 1 when a group cannot be read in ZooKeeper and is left out.
     """

@@ -6,23 +6,36 @@ One process asks ZooKeeper and the brokers for all groups, at a bounded rate, ho
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 from prometheus_client.metrics_core import Metric
 
-from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.base.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    https_options,
+)
+from vq.cli.base.settings import build
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address, check_host
 from vq.operations.base.connect import cluster_client
+from vq.operations.cluster.lag_looks import look_at_groups
+from vq.operations.cluster.lag_memory import LagMemory
 from vq.operations.cluster.probe import ClusterProbe
 from vq.operations.cluster.probe_metrics import probe_families
-from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags, look_at_groups
+from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
 from vq.operations.groups.lag_metrics import lag_families
 from vq.remoting.exposition import metrics_page
 from vq.remoting.http import HttpServer, Page, text_page
+from vq.remoting.ports import check_plaintext
+from vq.remoting.tls_files import TlsFiles
 from vq.remoting.transport import Network, TcpNetwork
+from vq.security.tls import ClientCertificates, Tls, TlsContexts, check_asked
 from vq.shown import shown_raised
 
 logger = get_logger(__name__)
@@ -132,6 +145,15 @@ class LagExporter:
         return text_page(503, self._cause or "the groups have not been read yet")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How other machines are served: the settings of ``https_options``."""
+
+    https: Tls | None = None
+    https_client_certificates: ClientCertificates = ClientCertificates.NONE
+    plaintext: bool = False
+
+
 @click.command(name="lag-exporter")
 @click.option(
     "--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Where to listen."
@@ -158,9 +180,16 @@ class LagExporter:
     is_flag=True,
     help="Send a message a second to each broker group, and read it back.",
 )
+@https_options
 @command_options
 def lag_exporter(
-    invocation: Invocation, host: str, port: int, interval: float, no_count: bool, probe: bool
+    invocation: Invocation,
+    host: str,
+    port: int,
+    interval: float,
+    no_count: bool,
+    probe: bool,
+    **https: Any,
 ) -> None:
     """Serve the lag of all consumer groups as metrics for Prometheus.
 
@@ -172,6 +201,18 @@ def lag_exporter(
     """
     check_host(host)
     config = invocation.client_config()
+    serving = build(Serving, "lag_exporter", invocation.sources.with_flags(**https))
+    asked = serving.https_client_certificates
+    contexts = None
+    if serving.https is not None:
+        contexts = TlsContexts(serving.https, client_certificates=asked, serves=True)
+    check_asked("https_client_certificates", asked, serving.https)
+    check_plaintext(
+        {"host": host},
+        encrypted=contexts is not None,
+        plaintext=serving.plaintext,
+        settings="https",
+    )
 
     async def work() -> None:
         stop = asyncio.Event()
@@ -179,18 +220,27 @@ def lag_exporter(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with cluster_client(config) as cluster:
             probing = ClusterProbe(cluster) if probe else None
+            memory = LagMemory()
             exporter = LagExporter(
-                lambda: look_at_groups(cluster, count=not no_count, partitions_max=PARTITIONS_MAX),
+                lambda: look_at_groups(
+                    cluster, count=not no_count, partitions_max=PARTITIONS_MAX, memory=memory
+                ),
                 interval_s=interval,
                 cluster=config.cluster,
                 probe=probing,
             )
-            address = await exporter.serve(TcpNetwork(), Address(host, port))
-            invocation.output.remark(f"serving http://{address}/metrics")
+            network = TcpNetwork(server_ssl=None if contexts is None else contexts.server)
+            address = await exporter.serve(network, Address(host, port))
+            scheme = "http" if contexts is None else "https"
+            invocation.output.remark(f"serving {scheme}://{address}/metrics")
             tasks = {
                 asyncio.ensure_future(exporter.run()),
                 asyncio.ensure_future(stop.wait()),
             }
+            if contexts is not None:
+                files = TlsFiles(contexts)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, files.look_soon)
+                tasks.add(asyncio.ensure_future(files.run()))
             if probing is not None:
                 tasks.add(asyncio.ensure_future(probing.run()))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -18,6 +18,7 @@ from vq.cli.base.completion import group_names, topic_names
 from vq.cli.base.json_schema import shows
 from vq.cli.base.moments import Moment
 from vq.cli.base.options import Invocation, Seconds, WholeNumber, command_options, no_effect
+from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom, StartPosition
@@ -156,6 +157,12 @@ def form_of(
     return text.as_terminal_line if terminal else text.as_line
 
 
+def _decoded_form(
+    decoding: Decoding, form: Callable[[Message], bytes]
+) -> Callable[[Message], bytes]:
+    return lambda message: form(decoding(message))
+
+
 @click.command()
 @click.argument("topic", shell_complete=topic_names)
 @click.option(
@@ -236,6 +243,7 @@ def form_of(
 )
 @shows(MESSAGE_SCHEMA)
 @command_options
+@decodes
 def consume(
     invocation: Invocation,
     topic: str,
@@ -254,6 +262,7 @@ def consume(
     rack: str | None,
     verbose: bool,
     pattern: str | None,
+    decoding: Decoding | None,
 ) -> None:
     """Print messages, as a member of a group or without one.
 
@@ -286,7 +295,9 @@ def consume(
     )
     # Of the other forms, none has the content as it is; a person sees it made safe.
     in_pattern = pattern is not None and "{content}" in pattern and not sys.stdout.isatty()
-    as_it_is = form is text.as_line or in_pattern
+    as_it_is = decoding is None and (form is text.as_line or in_pattern)
+    if decoding is not None:
+        form = _decoded_form(decoding, form)
     warn = invocation.output.remark if as_it_is else None
     printer = Printer(sys.stdout.buffer, form, limit=limit, warn=warn)
     places = {"--since": since, "--last": last, "--offset": offset}

@@ -2,11 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
 from vq.cli.base.json_schema import TEXT, maybe, record, shows
-from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.options import (
+    CLIENT_CERTIFICATES,
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    https_options,
+)
 from vq.cli.base.settings import build
 from vq.errors import InvalidArgument, InvalidState
 from vq.extras import install_command
@@ -44,6 +52,12 @@ from vq.extras import install_command
     metavar="N",
     help="Port of metrics and health; 0: none.  [8126]",
 )
+@click.option(
+    "--metrics-client-certificates",
+    type=click.Choice(CLIENT_CERTIFICATES),
+    help="Whether those that read metrics must show a certificate.  [none]",
+)
+@https_options
 @command_options
 def gateway(
     invocation: Invocation,
@@ -54,6 +68,7 @@ def gateway(
     allow_origin: tuple[str, ...],
     metrics_host: str | None,
     metrics_port: int | None,
+    **https: Any,
 ) -> None:
     """Serve the cluster over HTTP, for programs without a client of vq.
 
@@ -73,6 +88,7 @@ def gateway(
         origins=allow_origin or None,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        **https,
     )
     config = build(GatewayConfig, "gateway", sources)
     try:

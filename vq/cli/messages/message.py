@@ -11,6 +11,7 @@ from vq.cli.base.completion import topic_names
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import shows
 from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.message_find import find
 from vq.cli.messages.message_format import MESSAGE_SCHEMA
 from vq.cli.messages.message_number import number
@@ -48,6 +49,7 @@ def message() -> None:
 )
 @shows(MESSAGE_SCHEMA)
 @command_options
+@decodes
 def get(
     invocation: Invocation,
     topic: str,
@@ -56,6 +58,7 @@ def get(
     count: int,
     raw: bool,
     go_on: bool,
+    decoding: Decoding | None,
 ) -> None:
     """Print the message at OFFSET of a partition.
 
@@ -64,10 +67,13 @@ def get(
     """
     if raw and invocation.output.as_json:
         raise click.UsageError("--raw and --json exclude one another")
+    if raw and decoding is not None:
+        raise click.UsageError("--raw and --as exclude one another")
     printed = 0
     with MessageFactory(invocation.client_config()) as factory:
         for some in _read(factory, topic, partition, offset, count, go_on=go_on):
-            _print(invocation, some, raw=raw, first=not printed)
+            shown = some if decoding is None else [decoding(each) for each in some]
+            _print(invocation, shown, raw=raw, first=not printed)
             printed += len(some)
     if not printed:
         raise CommandFailed(f"{topic}-{partition} ends at {offset}: no message is there yet")

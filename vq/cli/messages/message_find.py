@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import click
@@ -14,6 +14,7 @@ from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, maybe, optional, record, shows, some
 from vq.cli.base.moments import Moment, check_span
 from vq.cli.base.options import Invocation, Seconds, Size, WholeNumber, command_options, no_effect
+from vq.cli.messages.decoding import Decoding, decodes
 from vq.cli.messages.lines import KEY_TYPES, key_of
 from vq.cli.messages.message_format import MESSAGE_SCHEMA, NAMES, MessageFormat
 from vq.model import Key, Message
@@ -147,6 +148,7 @@ class PlaceParam(click.ParamType[tuple[int, int]]):
     )
 )
 @command_options
+@decodes
 def find(
     invocation: Invocation,
     topic: str,
@@ -164,6 +166,7 @@ def find(
     max_bytes: int | None,
     timeout: float,
     pattern: str | None,
+    decoding: Decoding | None,
 ) -> None:
     """Find messages by id, key, tag, headers and time.
 
@@ -210,7 +213,8 @@ def find(
     if invocation.output.as_json:
         invocation.output.document(_document(found))
     else:
-        _print(invocation, found.messages, form)
+        messages = found.messages if decoding is None else map(decoding, found.messages)
+        _print(invocation, messages, form)
         for line in _report(topic, found, is_by_id=message_id is not None):
             invocation.output.remark(line)
         if not found.messages and isinstance(wanted_key, str) and wanted_key.isdecimal():
@@ -226,7 +230,7 @@ def find(
         )
 
 
-def _print(invocation: Invocation, found: Sequence[Message], form: MessageFormat | None) -> None:
+def _print(invocation: Invocation, found: Iterable[Message], form: MessageFormat | None) -> None:
     for number, each in enumerate(found):
         if form is not None:
             sys.stdout.buffer.write(form.line(each, terminal=sys.stdout.isatty()))

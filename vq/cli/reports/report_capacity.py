@@ -13,6 +13,7 @@ from vq.cli.base.text import in_seconds
 from vq.cli.reports.report import (
     ReportFiles,
     connect_of,
+    missing,
     progress_of,
     report_options,
     told_failures,
@@ -70,6 +71,13 @@ _MOVES: Final = ("topic", "partition", "from", "to", "bytes_per_day", "reason")
     help="Write the proposed moves to this file, as JSON.",
 )
 @click.option(
+    "--history",
+    "history_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="How full disks were, from `vq console history export FILE`: a forecast at once.",
+)
+@click.option(
     "--retention-hours",
     "retention_hours",
     type=WholeNumber(min=1, max=2**31),
@@ -94,15 +102,18 @@ def capacity(
     top: int,
     start: "Callable[[str], SparkSession]",
     plan_file: Path | None,
+    history_file: Path | None,
     retention_hours: Sequence[int],
     moves_max: int,
 ) -> None:
     """Report what grows, which disk is full when, and what frees space.
 
-    A forecast takes six snapshots: run it again and again with the same --out. It proposes moves
-    of partitions and makes none. A broker that does not answer makes its rows unknown.
+    A forecast takes six snapshots: run it again and again with the same --out, or give it the
+    history of the web console. It proposes moves of partitions and makes none. A broker that does
+    not answer makes its rows unknown.
     """
     connect = connect_of(invocation)
+    shares = {} if history_file is None else _shares(history_file)
     spark = start("vq-capacity-report")
     from pyspark_vq.reports import capacity as reports
     from pyspark_vq.reports.capacity_summary import summarize
@@ -114,12 +125,28 @@ def capacity(
         out=None if files.out is None else f"{files.out}/{NAME}",
         retention_hours=retention_hours,
         moves_max=moves_max,
+        shares=shares,
     )
     with told_failures(), reports.measure(spark, wanted, progress) as made:
         summary = summarize(made, top, progress)
         with progress.step("writing", spark.sparkContext):
             _write(made, summary, files, plan_file, top=top)
         _show(invocation, made, summary, files, plan_file)
+
+
+def _shares(path: Path) -> "Mapping[tuple[str, str], Sequence[tuple[float, float]]]":
+    """Return what a file of the console's history says of disks.
+
+    Raises:
+        InvalidArgument: It is none.
+        SparkMissing: Spark is not installed.
+    """
+    try:
+        from pyspark_vq.reports.past import read_shares
+    except ImportError as error:
+        raise missing(error) from error
+    with path.open(encoding="utf-8", errors="backslashreplace") as lines:
+        return read_shares(lines)
 
 
 def now_s() -> float:

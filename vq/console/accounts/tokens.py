@@ -128,12 +128,19 @@ def find_access_token(connection: Connection, token: str) -> AccessToken | None:
     None: there is none, its time is over, or its account is disabled.
     """
     row = connection.execute(
-        sqlalchemy.select(tokens, accounts.c.role.label("own"), accounts.c.disabled)
+        sqlalchemy.select(
+            tokens,
+            accounts.c.role.label("own"),
+            accounts.c.disabled,
+            accounts.c.created_ms.label("account_created_ms"),
+        )
         .join(accounts, accounts.c.name == tokens.c.account)
         .where(tokens.c.digest == digest_of(token).hex())
     ).first()
     now = now_ms()
     if row is None or row.disabled or row.expires_ms <= now:
+        return None
+    if row.created_ms < row.account_created_ms:  # made while an account of this name was removed
         return None
     if now - (row.used_ms or 0) > _TOUCH_MS:
         used = tokens.update().where(tokens.c.digest == row.digest)

@@ -107,6 +107,8 @@ class LongAct:
 JOBS_MAX: Final = 100
 #: Jobs that go on at the same time.
 RUNNING_MAX: Final = 20
+#: Names of topics that the subject of an act has.
+_NAMES_MAX: Final = 5
 logger = get_logger(__name__)
 
 
@@ -359,6 +361,9 @@ def subject_of(arguments: Mapping[str, Any], concerned: str) -> str:
         value = next((each for each in arguments.values() if isinstance(each, str | int)), "")
     if isinstance(value, str | int):
         return str(value)
+    if isinstance(value, list | tuple):  # of blocks, topics, moves: the topics
+        names = dict.fromkeys(str(getattr(each, "topic", each)) for each in value)
+        return ", ".join([*list(names)[:_NAMES_MAX], *["…"][: len(names) > _NAMES_MAX]])
     return text_of(value)
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from vq.console.acts.messages import browse_messages, send_message
 from vq.console.acts.reports import run_report
+from vq.operations.cluster.definitions import changed_definitions
 from vq.operations.operation import Effect, Operation, row, rows_of
 from vq.operations.table import Operations
 from vq.security.rules import Resource, Right
@@ -18,6 +19,9 @@ class OwnOperations:
     browse_messages = row(browse_messages, Effect.ASK, Right.READ, Resource.TOPIC, "consume")
     send_message = row(send_message, Effect.ACT, Right.WRITE, Resource.TOPIC, "produce")
     run_report = row(run_report, Effect.ACT, Right.READ, Resource.CLUSTER, "report lag")
+    changed_definitions = row(
+        changed_definitions, Effect.ASK, Right.DESCRIBE, Resource.CLUSTER, "cluster import"
+    )
 
 
 #: Each by its name.
@@ -30,6 +34,12 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "broker_status": "it connects to an address of the caller's choice",
     "blocks_of": "it connects to an address of the caller's choice",
     "read_bytes": "it connects to an address of the caller's choice",
+    "verify_archives": "it connects to the address in each block; the page Archive does it",
+    "restore_archive": "it connects to the address in the block; the page Archive does it",
+    "delete_cut": "it connects to the address in the file",
+    "read_placements": "it reads any number of nodes; describe_topic tells of one topic",
+    "read_places": "it reads any number of nodes; describe_group tells of one group",
+    "measure": "it has brokers count any number of ranges; describe_group tells of one group",
     "list_branches": "it connects to a database of the caller's choice",
     "recover_branches": "it connects to a database of the caller's choice",
     "read_columns": "it yields buffers of many megabytes, for programs beside the cluster",
@@ -45,11 +55,14 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "plan_moves": "its result holds what a move rests on, and does not go to a browser and back",
     "plan_emptying": "its result holds what a move rests on, and does not go to a browser and back",
     "move": "it takes the result of plan_moves",
+    "import_definitions": "its plan holds what was there before, and does not come back from JSON",
     "wait_for_archive_run": "it waits for long; archive_history tells how far a run is",
     "plan_balance": "a strategy may be code; the page of a group shows it",
     "export_tree": "it can have the secret of the cluster",
     "import_tree": "it takes the result of export_tree",
     "plan_import_tree": "it takes the result of export_tree",
+    "add_user": "it takes a password, which is for `vq user add` at a terminal",
+    "rotate_user": "it takes a password, which is for `vq user rotate` at a terminal",
     "run_report": "it takes minutes; the page Reports begins one and keeps it",
     "read_cut": "it returns stored bytes, for programs beside the cluster",
 }

@@ -4,7 +4,7 @@ A series is a name such as ``bytes_in b1``. Functions on a connection of the dat
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy import Connection
 
+from vq.console.config import HISTORY_SERIES
 from vq.console.database.schema import samples
 
 #: Width of the intervals, and how long they are kept, in seconds.
@@ -20,34 +21,53 @@ STEPS: Final[Mapping[int, int]] = {
     900: 30 * 24 * 3600,
     86_400: 400 * 24 * 3600,
 }
-#: Series of one cluster that are kept; more are left out, and that is said.
-SERIES_MAX: Final = 2_000
+#: A series that is kept stays up to this part of the bound behind it.
+_STAYS: Final = 4
 
 
 @dataclass(slots=True)
 class MinuteMeter:
     """Collects values of one cluster until their minute is over. Loop-bound.
 
+    Beyond the bound, the first series in the order of the values are kept. One that was kept stays
+    until it is well behind the bound: otherwise two that are alike take turns, each with gaps.
+
     Attributes:
-        left_out: How many series of the last minute were beyond the bound.
+        series_max: How many series are kept.
+        left_out: How many series were beyond the bound lately.
     """
 
+    series_max: int = HISTORY_SERIES
     left_out: int = 0
     _minute: int = 0
+    _kept: set[str] = field(default_factory=set)
     _values: dict[str, list[float]] = field(default_factory=dict)
 
+    @property
+    def kept(self) -> int:
+        """How many series are kept."""
+        return len(self._kept)
+
     def add(self, values: Mapping[str, float], now_s: float) -> tuple[int, dict[str, list[float]]]:
-        """Take values; return a minute and its values if one is over, else nothing in it."""
+        """Take values, the most important series first.
+
+        Returns:
+            A minute and its values if one is over, else nothing in it.
+        """
         minute = int(now_s) // 60 * 60
         done: tuple[int, dict[str, list[float]]] = (self._minute, {})
         if minute != self._minute:
             done = (self._minute, self._values)
-            self._minute, self._values, self.left_out = minute, {}, 0
-        for series, value in values.items():
-            if series in self._values or len(self._values) < SERIES_MAX:
-                self._values.setdefault(series, []).append(value)
-            else:
-                self.left_out += 1
+            self._minute, self._values = minute, {}
+            near = list(values)[: self.series_max + self.series_max // _STAYS]
+            self._kept = set([each for each in near if each in self._kept][: self.series_max])
+        for series in values:
+            if len(self._kept) >= self.series_max:
+                break
+            self._kept.add(series)
+        for series in self._kept & values.keys():
+            self._values.setdefault(series, []).append(values[series])
+        self.left_out = len(values.keys() - self._kept)
         return done
 
 
@@ -120,6 +140,30 @@ def _widen(connection: Connection, cluster: str, step: int, wider: int, begin_s:
         for each in narrow
     ]
     _replace(connection, cluster, wider, begin_s, rows)
+
+
+def kept_clusters(connection: Connection) -> list[str]:
+    """Return the names of the clusters of which something is kept, sorted."""
+    found = connection.execute(sqlalchemy.select(samples.c.cluster).distinct())
+    return sorted(each.cluster for each in found)
+
+
+def all_samples(
+    connection: Connection, cluster: str, begin: str = ""
+) -> Iterator[dict[str, str | float]]:
+    """Yield all intervals of the series whose names have this begin, by series and time.
+
+    Each has ``series``, ``step_s`` (its width), ``time_s`` (its begin, in seconds since 1970),
+    ``mean``, ``most`` and ``count``. Rows are read in parts: the history may be large.
+    """
+    columns = [each for each in samples.c if each.name != "cluster"]
+    rows = connection.execution_options(yield_per=1_000).execute(
+        sqlalchemy.select(*columns)
+        .where(samples.c.cluster == cluster, samples.c.series.startswith(begin, autoescape=True))
+        .order_by(samples.c.series, samples.c.step_s, samples.c.time_s)
+    )
+    for each in rows:
+        yield dict(each._mapping)
 
 
 def read_series(

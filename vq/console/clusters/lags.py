@@ -1,7 +1,7 @@
 """What looks at consumer groups found, kept small: of each group what lists and series show."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from vq.operations.cluster.bulk import GroupContract
@@ -28,6 +28,8 @@ class SeenGroup:
         verdict: What was to be thought of it.
         lag_bytes, lag_messages, lag_s: Over all its partitions.
         topics: Its lag in each topic.
+        end_bytes: Where the partitions end that it reads, together.
+        bytes_per_s: How fast that grew since the look before.
     """
 
     time_ms: int
@@ -37,6 +39,17 @@ class SeenGroup:
     lag_messages: int | None
     lag_s: float | None
     topics: Mapping[str, TopicLag]
+    end_bytes: int | None = None
+    bytes_per_s: float | None = None
+
+    def since(self, before: "SeenGroup | None") -> "SeenGroup":
+        """Return this group with what it got since an earlier look."""
+        if before is None or before.time_ms >= self.time_ms:
+            return self
+        if self.end_bytes is None or before.end_bytes is None:
+            return replace(self, bytes_per_s=before.bytes_per_s)
+        grown, passed_s = self.end_bytes - before.end_bytes, (self.time_ms - before.time_ms) / 1000
+        return replace(self, bytes_per_s=max(0.0, grown / passed_s))
 
 
 def seen(group: GroupDescription, time_ms: int, *, whole: bool = True) -> SeenGroup:
@@ -61,7 +74,13 @@ def seen(group: GroupDescription, time_ms: int, *, whole: bool = True) -> SeenGr
         group.lag_messages,
         group.lag_s,
         topics,
+        _total(each.end for each in group.partitions),
     )
+
+
+def unread(time_ms: int) -> SeenGroup:
+    """Return what is kept of a group that could not be read."""
+    return SeenGroup(time_ms, 0, LagVerdict("unknown"), None, None, None, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,11 @@ def readers_of(
                 _most(before.lag_bytes, own.lag_bytes), _most(before.lag_s, own.lag_s)
             )
     return {topic: TopicReaders(tuple(sorted(each)), most[topic]) for topic, each in names.items()}
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(each or 0 for each in known)
 
 
 def _most(one: Any, other: Any) -> Any:

@@ -3,6 +3,7 @@
 import math
 from typing import Final
 
+from vq.console.clusters.lags import SeenGroup
 from vq.console.clusters.site import SiteFacts
 from vq.operations.cluster.probed import ProbeResult
 
@@ -20,7 +21,10 @@ LAG_S: Final = "lag_s"
 
 
 def measured(facts: SiteFacts) -> dict[str, float]:
-    """Return the values of now; what is not known has none."""
+    """Return the values of now, the most important series first; what is not known has none.
+
+    Those of brokers come before those of consumer groups, and of these the ones that read most.
+    """
     found: dict[str, float] = {}
     masters = {
         (each.group.group, each.name) for each in facts.status.brokers if each.role == "master"
@@ -40,7 +44,7 @@ def measured(facts: SiteFacts) -> dict[str, float]:
         latency = latency_of(result)
         if latency is not None:
             found[f"{PROBE_S} {group}"] = latency
-    for name, lag in facts.lags.items():
+    for name, lag in sorted(facts.lags.items(), key=_by_traffic):
         if lag.lag_bytes is not None:
             found[f"{LAG_BYTES} {name}"] = lag.lag_bytes
         if lag.lag_s is not None:
@@ -56,3 +60,8 @@ def latency_of(result: ProbeResult) -> float | None:
     if result.error or result.last_s is None:
         return None
     return max(result.last_s, result.waiting_s)
+
+
+def _by_traffic(named: tuple[str, SeenGroup]) -> tuple[float, str]:
+    name, group = named
+    return -(group.bytes_per_s or 0.0), name

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -32,6 +33,8 @@ def _string(chars: int) -> String:
 _TEXT: Final = Text().with_variant(
     mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"
 )
+#: MariaDB's own BLOB ends at 64 KiB.
+_BYTES: Final = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 
 accounts: Final = Table(
     "vq_accounts",
@@ -108,6 +111,27 @@ masks: Final = Table(
     metadata,
     Column("cluster", _string(100), primary_key=True),
     Column("topic", _string(249), primary_key=True),
+)
+
+descriptors: Final = Table(
+    "vq_descriptors",
+    metadata,
+    Column("cluster", _string(100), primary_key=True),
+    Column("name", _string(200), primary_key=True),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("person", _string(100), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("types", Integer, nullable=False),
+    Column("data", _BYTES, nullable=False),  # a FileDescriptorSet
+)
+
+topic_types: Final = Table(
+    "vq_topic_types",
+    metadata,
+    Column("cluster", _string(100), primary_key=True),
+    Column("topic", _string(249), primary_key=True),
+    Column("descriptors", _string(200), nullable=False),
+    Column("type", _TEXT, nullable=False),  # full name of a type in it
 )
 
 plans: Final = Table(

@@ -191,7 +191,7 @@ async def GROUP(context: PageContext) -> Response:
         epoch=rows[0].report.epoch,
         rows=rows,
         found=table(_columns(context)[1:], rows, Asked()),
-        disks=table(_DISKS, disks, Asked()),
+        disks=table(_DISKS, disks, Asked(), empty=N_("No node tells of its disks now.")),
         unsafe=[each for each in context.site.facts.status.unsafe if each.group == group],
         byte_series=[f"{BYTES_IN} {group}"],
         busy_series=[f"{BUSY} {group}/{each.report.name}" for each in rows],

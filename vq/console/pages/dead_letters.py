@@ -4,14 +4,17 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from vq.console.acts.contents import decoded
 from vq.console.acts.masking import is_masked
+from vq.console.pages.messages import message_types_of
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.forms import confirm, number_of, whole_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
+from vq.decoding.contents import Decoded, decoded
+from vq.decoding.descriptors import MessageType
 from vq.errors import InvalidArgument, UnknownTopic
+from vq.model import Message
 from vq.operations.messages.dead_letters import DeadLetters
 from vq.operations.messages.settling import LetterState
 
@@ -89,12 +92,21 @@ async def LETTERS(context: PageContext) -> Response:
     except InvalidArgument as error:
         problem = str(error)
     hidden = await context.console.door.masks(context.site.name)
+    origins = {each.message.origin.topic for each in letters if each.message.origin is not None}
+    types = await message_types_of(context, sorted(origins))
+
+    def told(message: Message) -> Decoded:
+        kind = None if message.origin is None else types.get(message.origin.topic)
+        return decoded(
+            message.content, message_type=kind if isinstance(kind, MessageType) else None
+        )
+
     return context.page(
         "letters.html",
         group=group,
         problem=problem,
         letters=[
-            (each, None if is_masked(each.message, hidden) else decoded(each.message.content))
+            (each, None if is_masked(each.message, hidden) else told(each.message))
             for each in letters
         ],
         more=more,

@@ -38,7 +38,9 @@ async def DELAYED(context: PageContext) -> Response:
         columns,
         found.first,
         Asked.of(context.query),
-        empty=N_("No message waits for its time."),
+        empty=N_(
+            "No message waits for its time. One is sent with delay_s, or by the form of a topic."
+        ),
         searched=lambda each: f"{each.topic} {each.key} {each.tag} {each.waits.id}",
     )
     return context.exported(listed, "delayed") or context.page(

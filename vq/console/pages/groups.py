@@ -2,8 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -17,9 +17,12 @@ from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.forms import checked_of, confirm, whole_of
 from vq.console.web.languages import N_
-from vq.console.web.tables import Asked, Column, Kind, StateWord, table
+from vq.console.web.owner_line import LANES_MAX, OwnerLine, owner_line
+from vq.console.web.tables import Asked, Column, Kind, StateWord, TablePage, table
 from vq.errors import InvalidArgument
+from vq.model import TopicPartition
 from vq.operations.cluster.bulk import GroupContract
+from vq.operations.groups.balance import OwnerChange
 from vq.operations.groups.groups import GroupDescription, GroupMember, GroupProgress
 from vq.operations.groups.lag_rules import LagVerdict
 from vq.operations.groups.resets import Goal, Target
@@ -125,9 +128,14 @@ async def GROUPS(context: PageContext) -> Response:
         columns,
         rows,
         Asked.of(context.query),
-        empty=N_("There is no consumer group yet. One is made when its first consumer starts."),
+        empty=N_(
+            "There is no consumer group yet. One is made when its first consumer starts: "
+            "`vq consume TOPIC --group NAME`."
+        ),
         searched=lambda each: f"{each.contract.group} {' '.join(each.contract.topics)}",
     )
+    if not found.asked.export:
+        context.site.want(each.contract.group for each in found.rows)
     return context.exported(found, "groups") or context.page(
         "groups.html",
         found=found,
@@ -178,6 +186,53 @@ _MEMBERS: Final[list[Column[GroupMember]]] = [
 ]
 
 
+_REASONS: Final[Mapping[str, str]] = {
+    "first": N_("nobody had it"),
+    "balance": N_("the shares changed"),
+    "left": N_("its member left"),
+    "again": N_("claimed anew"),
+    "reset": N_("the group was reset"),
+}
+_CLAIMS: Final[list[Column[OwnerChange]]] = [
+    Column("time", N_("Time"), lambda each: each.time_ms, Kind.MOMENT),
+    Column("partition", N_("Partition"), lambda each: f"{each.topic}/{each.partition}"),
+    Column("before", N_("Before"), lambda each: each.before or "", Kind.CODE),
+    Column("member", N_("Member"), lambda each: each.member, Kind.CODE),
+    Column(
+        "reason",
+        N_("Why"),
+        lambda each: StateWord(_REASONS.get(each.reason, each.reason)),
+        Kind.STATE,
+    ),
+]
+#: How far back the time line goes, in hours.
+_BACKS: Final = (
+    ("", N_("all")),
+    ("168", N_("7 days")),
+    ("24", N_("24 hours")),
+    ("1", N_("1 hour")),
+)
+
+
+def _line(
+    context: PageContext, group: GroupDescription, history: Sequence[OwnerChange]
+) -> tuple[TablePage[TopicPartition], OwnerLine]:
+    """Return the partitions of the page that is asked for, and their time line."""
+    owners = {TopicPartition(each.topic, each.partition): each.owner for each in group.partitions}
+    places = {TopicPartition(each.topic, each.partition) for each in history}
+    asked = replace(Asked.of(context.query, "o."), size=LANES_MAX, export="")
+    drawn = table([], sorted(places), asked, prefix="o.")
+    hours = dict(_BACKS).keys() & {context.query.get("back", "")}
+    back = int(next(iter(hours)) or 0) if hours else 0
+    return drawn, owner_line(
+        drawn.rows,
+        history,
+        owners,
+        now_ms=context.site.cluster.clock.wall_ms(),
+        back_ms=back * 3_600_000 or None,
+    )
+
+
 @page("/c/{cluster}/groups/{group}")
 async def GROUP(context: PageContext) -> Response:
     """Show a group."""
@@ -191,7 +246,16 @@ async def GROUP(context: PageContext) -> Response:
         searched=lambda each: f"{each.topic}/{each.partition} {each.owner or ''}",
         prefix="p.",
     )
-    history = await context.run("group_history", name)
+    history: list[OwnerChange] = await context.run("group_history", name)
+    claims = table(
+        _CLAIMS,
+        history[::-1],
+        Asked.of(context.query, "h."),
+        empty=N_("No partition has changed hands yet."),
+        searched=lambda each: f"{each.topic}/{each.partition} {each.member} {each.before or ''}",
+        prefix="h.",
+    )
+    drawn, line = _line(context, group, history)
     verdict = group.worst_verdict(THRESHOLDS, now_s=context.site.cluster.clock.wall_ms() / 1000)
     return context.exported(progress, f"{name}-lag") or context.page(
         "group.html",
@@ -201,7 +265,11 @@ async def GROUP(context: PageContext) -> Response:
             _MEMBERS, group.members, Asked(), empty=N_("No member is alive. Start a consumer.")
         ),
         verdict=state_of(verdict),
-        history=history[-50:][::-1],
+        claims=claims,
+        drawn=drawn,
+        line=line,
+        backs=_BACKS,
+        back=context.query.get("back", ""),
         lag_series=[f"{LAG_BYTES} {name}"],
         age_series=[f"{LAG_S} {name}"],
         live=True,

@@ -1,17 +1,26 @@
 """Acts that go on: how far they are, and what came of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from vq.console.acts.door import LongAct, text_of
+from vq.console.pages.archive import RESTORED, VERIFIED
+from vq.console.pages.definitions import step_columns
 from vq.console.pages.page import page
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, table
 from vq.errors import InvalidArgument
 from vq.shown import shown
+
+#: The columns of what acts return that have a row for each thing.
+_RESULTS: Final[Mapping[str, Callable[[PageContext], list[Column[Any]]]]] = {
+    "verify_archives": lambda _: VERIFIED,
+    "restore_archives": lambda _: RESTORED,
+    "import_definitions": lambda context: step_columns(context, taken=True),
+}
 
 
 def _state(job: LongAct) -> StateWord:
@@ -56,15 +65,28 @@ async def JOB(context: PageContext) -> Response:
             f"this console knows no act {shown(number)}: it remembers those since its start, "
             "the audit has all"
         )
+    results = None
+    if job.act in _RESULTS and isinstance(job.result, list):
+        results = table(
+            _RESULTS[job.act](context),
+            job.result,
+            Asked.of(context.query, "o."),
+            empty=N_("There was nothing to do."),
+            prefix="o.",
+        )
+        if file := context.exported(results, f"act-{job.number}"):
+            return file
+    steps = _steps(job.progress)
     return context.page(
         "job.html",
         job=job,
         state=_state(job),
-        share=_share(job.progress),
-        progress=_told(job.progress),
-        result=_told(job.result),
+        steps=steps,
+        progress="" if steps else _told(job.progress),
+        results=results,
+        result="" if results else _told(job.result),
         place=_place(context, job),
-        live=True,
+        live=job.ended_ms is None,
     )
 
 
@@ -82,9 +104,14 @@ def _place(context: PageContext, job: LongAct) -> str:
     return context.path(*(each.format(job.subject) for each in parts)) if parts else ""
 
 
-def _share(progress: Any) -> tuple[int, int] | None:
-    done, total = getattr(progress, "done", None), getattr(progress, "total", None)
-    return (done, total) if isinstance(done, int) and isinstance(total, int) else None
+def _steps(progress: Any) -> tuple[int, int] | None:
+    """Return how many steps of how many are done, if progress is told so."""
+    if hasattr(progress, "done") and hasattr(progress, "total"):
+        progress = (progress.done, progress.total)
+    match progress:
+        case (int() as done, int() as total) if 0 <= done <= total and total:
+            return done, total
+    return None
 
 
 def _told(value: Any) -> str:

@@ -1,13 +1,14 @@
 """Messages of a topic: browsed, found, decoded; one is sent."""
 
+import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from vq.console.acts.contents import Format, decoded
+from vq.console.acts.descriptors import message_types
 from vq.console.acts.masking import is_masked
 from vq.console.acts.messages import BrowsedMessages, Start
 from vq.console.pages.explain import why
@@ -16,6 +17,8 @@ from vq.console.web.context import PageContext
 from vq.console.web.forms import KEY_KINDS, Field, key_of, number_of, text_of, whole_of
 from vq.console.web.languages import N_
 from vq.console.web.statuses import status_of
+from vq.decoding.contents import Decoded, Format, decoded
+from vq.decoding.descriptors import MessageType
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused
 from vq.model import Message
 from vq.shown import shown
@@ -70,16 +73,22 @@ async def MESSAGES(context: PageContext) -> Response:
         problem = str(error)
     hidden = await context.console.door.masks(context.site.name)
     masked = topic in hidden
+    types = await message_types_of(context, [topic])
+    kind = types.get(topic)
     one = next(iter(following)) if len(following) == 1 else None
     return context.page(
         "messages.html",
         400 if problem else 200,
         topic=topic,
         problem=problem,
-        messages=[
-            (each, None if is_masked(each, hidden) else decoded(each.content, Format(as_format)))
-            for each in messages
-        ],
+        messages=await asyncio.to_thread(
+            lambda: [
+                (each, None if is_masked(each, hidden) else _told(each.content, as_format, kind))
+                for each in messages
+            ]
+        ),
+        message_type=kind.name if isinstance(kind, MessageType) else "",
+        untyped=kind if isinstance(kind, str) else "",
         masked=masked,
         remarks=remarks,
         finds=finds,
@@ -92,17 +101,16 @@ async def MESSAGES(context: PageContext) -> Response:
         why_of=lambda each: why(
             context, "message", topic=topic, message=f"{each.partition}:{each.offset}"
         ),
-        command=_find_command(topic, query) if finds else _browse_command(topic, query),
+        command=shlex.join(_find_words(topic, query) if finds else _browse_words(topic, query))
+        + _of_type(kind),
     )
 
 
-def _browse_command(topic: str, query: Mapping[str, str]) -> str:
+def _browse_words(topic: str, query: Mapping[str, str]) -> list[str]:
     start, at = query.get("start", Start.NEWEST), query.get("at", "").strip()
     partition, limit = query.get("partition", "").strip(), query.get("limit", "").strip() or "50"
     if start == Start.NUMBER:
-        return shlex.join(
-            ["vq", "message", "number", topic, partition or "0", "--number", at or "0"]
-        )
+        return ["vq", "message", "number", topic, partition or "0", "--number", at or "0"]
     words = ["vq", "consume", topic]
     if start == Start.NEWEST:
         words += ["--last", limit]
@@ -113,17 +121,34 @@ def _browse_command(topic: str, query: Mapping[str, str]) -> str:
     if start == Start.OFFSET:
         words += ["--offset", at or "0"]
         partition = partition or "0"
-    return shlex.join(words + (["--partition", partition] if partition else []))
+    return words + (["--partition", partition] if partition else [])
 
 
-def _find_command(topic: str, query: Mapping[str, str]) -> str:
+def _find_words(topic: str, query: Mapping[str, str]) -> list[str]:
     words = ["vq", "message", "find", topic]
     for name in _FINDS_BY:
         if query.get(name, "").strip():
             words += [f"--{name}", query[name].strip()]
     if query.get("key") and query.get("key_is", "text") != "text":
         words += ["--key-type", "int" if query["key_is"] == "number" else "hex"]
-    return shlex.join(words)
+    return words
+
+
+def _of_type(kind: MessageType | str | None) -> str:
+    return f" --descriptors FILE --type {kind.name}" if isinstance(kind, MessageType) else ""
+
+
+async def message_types_of(
+    context: PageContext, topics: Sequence[str]
+) -> Mapping[str, MessageType | str]:
+    """Return the types of topics that have one; see ``message_types``."""
+    return await context.console.database.run(
+        lambda connection: message_types(connection, context.site.name, topics)
+    )
+
+
+def _told(content: bytes, as_format: str, kind: MessageType | str | None) -> Decoded:
+    return decoded(content, Format(as_format), kind if isinstance(kind, MessageType) else None)
 
 
 async def _browse(context: PageContext, topic: str) -> BrowsedMessages:

@@ -25,6 +25,7 @@ _PROBES_SHOWN: Final = 10
 async def OVERVIEW(context: PageContext) -> Response:
     """Show the cluster at a glance."""
     facts = context.site.facts
+    context.site.look_at_probe()
     found = troubles(facts)
     groups = sorted({each.group.group for each in facts.status.brokers})
     verdicts = verdict_counts(facts)
@@ -41,7 +42,7 @@ async def OVERVIEW(context: PageContext) -> Response:
         facts=facts,
         troubles=[each for each in found if each.tone != "quiet"],
         remarks=[each for each in found if each.tone == "quiet"],
-        nodes=[each for each in facts.status.brokers if each.name],
+        nodes=facts.status.brokers,  # a group of which none has registered is one that is silent
         up=[each for each in facts.status.brokers if each.name and not each.error],
         groups=groups,
         topics=[each for each in facts.topics if not is_reserved(each.topic)],
@@ -62,6 +63,7 @@ async def OVERVIEW(context: PageContext) -> Response:
             for each in facts.status.brokers[:12]
             if each.name
         ],
+        left_out=context.console.left_out(context.site.name),
         live=True,
         command="vq cluster status; vq doctor",
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vq.console.accounts.accounts import AccountRole
 from vq.console.web.context import PageFunction
+from vq.console.web.security import BODY_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class ConsolePage:
         methods: GET, and POST if it takes a form.
         role: The least role that sees it. What operations it asks for is checked at the door, too.
         public: Nobody has to log in for it.
+        body_bytes_max: Bytes of a form that it takes.
         name: Of the function.
     """
 
@@ -25,6 +27,7 @@ class ConsolePage:
     methods: Sequence[str] = ("GET",)
     role: AccountRole = AccountRole.VIEWER
     public: bool = False
+    body_bytes_max: int = BODY_BYTES_MAX
 
     @property
     def name(self) -> str:
@@ -42,10 +45,14 @@ def page(path: str, **options: object) -> Callable[[PageFunction], ConsolePage]:
 
 
 def form(
-    path: str, role: AccountRole = AccountRole.OPERATOR
+    path: str,
+    role: AccountRole = AccountRole.OPERATOR,
+    body_bytes_max: int = BODY_BYTES_MAX,
 ) -> Callable[[PageFunction], ConsolePage]:
     """Make a page of a function that shows a form and takes it."""
-    return lambda function: ConsolePage(path, function, ("GET", "POST"), role)
+    return lambda function: ConsolePage(
+        path, function, ("GET", "POST"), role, body_bytes_max=body_bytes_max
+    )
 
 
 def post(

@@ -133,7 +133,7 @@ def troubles(facts: SiteFacts) -> list[Trouble]:
             Trouble(
                 tone,
                 where,
-                unsafe.text,
+                unsafe.text.removeprefix(f"{where}: "),
                 remedy,
                 command.format(group=unsafe.group, node=unsafe.node or "NODE"),
             )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from vq.console.accounts.accounts import AccountRole, now_ms
 from vq.console.acts.door import LongAct
 from vq.console.acts.reports import ReportKind, report_needs
-from vq.console.clusters.kept_reports import KeptReport
+from vq.console.clusters.kept import KeptReport
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
@@ -26,9 +26,9 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 #: By the words of ``vq report``.
 _TONES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("ok", "normal", "sound", "idle", "steady"), "ok"),
-    **dict.fromkeys(("warning", "hot", "unknown", "may fill"), "warn"),
-    **dict.fromkeys(("stalled", "stopped", "full", "fills", "bad"), "bad"),
+    **dict.fromkeys((N_("ok"), N_("normal"), N_("sound"), N_("idle"), N_("steady")), "ok"),
+    **dict.fromkeys((N_("warning"), N_("hot"), N_("unknown"), N_("may fill")), "warn"),
+    **dict.fromkeys((N_("stalled"), N_("stopped"), N_("full"), N_("fills"), N_("bad")), "bad"),
 }
 _Columns = Sequence[tuple[str, str, Kind]]
 
@@ -219,7 +219,7 @@ async def REPORTS(context: PageContext) -> Response:
         columns,
         context.site.reports.all(),
         Asked.of(context.query),
-        empty=N_("No report was made since the console started."),
+        empty=N_("No report was made since the console started. Choose one above."),
     )
     return context.exported(found, "reports") or context.page(
         "reports.html",

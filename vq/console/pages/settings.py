@@ -29,6 +29,8 @@ async def SETTINGS(context: PageContext) -> Response:
         ],
         masked=masked,
         database=context.console.database.name,
+        kept=context.console.meters[context.site.name].kept,
+        left_out=context.console.left_out(context.site.name),
         is_admin=context.visitor.person.role is AccountRole.ADMIN,
         zookeeper=context.site.config.zookeeper,
         command="vq cluster settings",

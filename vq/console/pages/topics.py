@@ -352,6 +352,14 @@ async def TOPIC(context: PageContext) -> Response:
         Asked.of(context.query, "p."),
         prefix="p.",
     )
+    read_by = table(
+        groups,
+        readers.groups if readers is not None else (),
+        Asked.of(context.query, "g."),
+        empty=N_("No consumer group reads it."),
+        prefix="g.",
+    )
+    context.site.want(read_by.rows)
     return context.exported(partitions, f"{name}-partitions") or context.page(
         "topic.html",
         topic=description.topic,
@@ -361,13 +369,7 @@ async def TOPIC(context: PageContext) -> Response:
             for each in fields(TopicSettings)
         ],
         partitions=partitions,
-        groups=table(
-            groups,
-            readers.groups if readers is not None else (),
-            Asked.of(context.query, "g."),
-            empty=N_("No consumer group reads it."),
-            prefix="g.",
-        ),
+        groups=read_by,
         reserved=is_reserved(name),
         look=facts.lags_look,
         live=True,

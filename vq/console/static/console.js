@@ -74,8 +74,8 @@ const FORMATS = {
   rate: (value) => scaled(value, 1024, "B/s"),
   percent: (value) => `${Math.round(value * 100)} %`,
   duration: (value) => (value < 1 ? `${+(value * 1000).toPrecision(2)} ms` : value < 120 ? `${+value.toPrecision(3)} s` : `${Math.round(value / 60)} min`),
-  count: (value) => value.toLocaleString("en"),
-  per_s: (value) => `${value.toLocaleString("en")}/s`,
+  count: (value) => value.toLocaleString("en", { maximumFractionDigits: 1 }),
+  per_s: (value) => `${value.toLocaleString("en", { maximumFractionDigits: 1 })}/s`,
 };
 
 function scaled(value, base, unit) {
@@ -91,8 +91,15 @@ function clock(moment, span) {
   return span > 2 * 86400 && midnight ? text.slice(5, 10) : text.slice(11, 16);
 }
 
-const COLOURS = { light: ["#1455c0", "#b34700", "#1a6b3c", "#7a3db8", "#9c1c4f", "#00697a"],
-                  dark: ["#7db0ff", "#ffab66", "#6fd39b", "#c79bff", "#ff8fb8", "#5fd1e3"] };
+// Colours are the tokens of the style sheet, as the browser resolves them.
+const probe = document.body.appendChild(document.createElement("span"));
+probe.hidden = true;
+const LINES = 6;
+
+function colour(token) {
+  probe.style.color = `var(--${token})`;
+  return getComputedStyle(probe).color;
+}
 
 async function drawChart(figure) {
   const plot = figure.querySelector(".plot");
@@ -105,16 +112,14 @@ async function drawChart(figure) {
   plot.hidden = !known;
   plot.replaceChildren();
   if (!known) return;
-  const theme = isDark() ? "dark" : "light";
-  const style = getComputedStyle(root);
-  const soft = style.getPropertyValue("--plot-soft") || (theme === "dark" ? "#a6b0be" : "#4f5b6b");
+  const soft = colour("soft");
   const span = found.times[found.times.length - 1] - found.times[0];
   const few = Math.max(...found.series.map((each) => each.values.filter((value) => value !== null).length)) < 40;
-  const grid = { stroke: theme === "dark" ? "#363d49" : "#d5dae1", width: 1 };
+  const grid = { stroke: colour("line"), width: 1 };
   const options = {
     width: plot.clientWidth || 400, height: 180, tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
     series: [{ label: "UTC", value: (_, value) => (value === null ? "–" : clock(value, Infinity)) }, ...found.series.map((each, place) => ({
-      label: each.name, stroke: COLOURS[theme][place % 6], width: 2, dash: place > 5 ? [6, 4] : undefined,
+      label: each.name, stroke: colour(`line-${place % LINES}`), width: 2, dash: place >= LINES ? [6, 4] : undefined,
       value: (_, value) => (value === null ? "–" : format(value)), points: { show: few, size: 5 } }))],
     axes: [{ stroke: soft, grid, values: (_, ticks) => ticks.map((each) => clock(each, span)) }, { stroke: soft, grid, size: 78, values: (_, ticks) => ticks.map(format),
       ...(["bytes", "rate"].includes(figure.dataset.kind) ? { incrs: BINARY } : {}) }],

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from vq.console.acts.door import Door, LongAct, may
 from vq.console.acts.table import OPERATIONS
+from vq.console.clusters.history import MinuteMeter
 from vq.console.clusters.site import Site
 from vq.console.config import ConsoleConfig
 from vq.console.database.database import Database
@@ -52,6 +53,7 @@ class Console:
         flashes: What is to be said on the next page.
         menu: The pages of a cluster.
         oidc: A provider of identities; None: passwords only.
+        meters: What is kept of the measurements of each cluster.
     """
 
     config: ConsoleConfig
@@ -61,6 +63,11 @@ class Console:
     flashes: "Flashes"
     menu: Sequence[MenuEntry] = ()
     oidc: "OidcProvider | None" = None
+    meters: Mapping[str, MinuteMeter] = field(default_factory=dict)
+
+    def left_out(self, cluster: str) -> int:
+        """How many series of measurements of a cluster are not kept."""
+        return self.meters[cluster].left_out
 
 
 @dataclass(slots=True)
@@ -73,7 +80,8 @@ class PageContext:
         visitor: Who asks.
         language: In which the answer is.
         nonce: By which the browser knows what is the console's own.
-        form: What was sent.
+        form: What was sent; files as text.
+        files: Files that were sent, as they are.
         site_or_none: The cluster that the address names.
         needs_account: Nobody can log in yet, and the console is not for this machine only.
     """
@@ -84,6 +92,7 @@ class PageContext:
     language: str
     nonce: str
     form: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
     site_or_none: Site | None = None
     needs_account: bool = False
 

@@ -24,7 +24,7 @@ class Field:
     Attributes:
         name: Of the value that is sent.
         label: In English; the page translates it. Names of settings are shown as they are.
-        kind: text, number, area, select, check, password, hidden, moment.
+        kind: text, number, area, select, check, password, hidden, moment, file.
         value: What is in it.
         options: Of a select: value and text.
         help: What it means, in English.

@@ -66,7 +66,7 @@ class ConsoleGate:
     @property
     def secure(self) -> bool:
         """Whether browsers reach the console over TLS only."""
-        return self._public is not None and self._public[0] == "https"
+        return self._config.secure
 
     def visitor(
         self, request: Request, session: BrowserSession | None, *, has_accounts: bool
@@ -132,7 +132,7 @@ class ConsoleGate:
         if self._public is not None and own == self._public:
             return True
         host = request.headers.get("host", "").lower()
-        scheme = request.scope.get("scheme", "http")
+        scheme = "https" if self.secure else request.scope.get("scheme", "http")
         return self._public is None and own == (scheme, host)
 
 

@@ -1,6 +1,6 @@
 """The broker groups of a cluster as those see them who place partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from vq.coordination.brokers.open_counts import OpenCount, read_counts
 from vq.coordination.brokers.registry import read_group, read_node, read_state
@@ -23,23 +23,24 @@ __all__ = ["counted_groups", "groups", "known_nodes"]
 logger = get_logger(__name__)
 
 
-async def groups(coordinator: Coordinator) -> list[GroupView]:
-    """Return all broker groups, sorted by name, each with its number of open partitions.
+async def groups(coordinator: Coordinator, names: Sequence[str] | None = None) -> list[GroupView]:
+    """Return broker groups, all of them sorted by name, each with its number of open partitions.
 
     See ``counted_groups``.
     """
-    return (await counted_groups(coordinator))[0]
+    return (await counted_groups(coordinator, names))[0]
 
 
 async def counted_groups(
-    coordinator: Coordinator,
+    coordinator: Coordinator, names: Sequence[str] | None = None
 ) -> tuple[list[GroupView], dict[str, OpenCount | None]]:
-    """Return all broker groups, and the counts with their numbers of open partitions.
+    """Return broker groups (None: all), and the counts with their numbers of open partitions.
 
     This takes a few reads for each group, whatever the number of topics. If a group has no count,
     because only older brokers run, every partition is read.
     """
-    names = await children_or_none(coordinator, BROKERS)
+    if names is None:
+        names = await children_or_none(coordinator, BROKERS)
     counts = await read_counts(coordinator, names)
     known = {
         name: count.open

@@ -9,7 +9,7 @@ lead a group; ``leadership`` decides that.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -29,6 +29,7 @@ from vq.coordination.tree.coordinator import (
     SessionExpired,
     SessionState,
     Set,
+    Watch,
     WatchEvent,
 )
 from vq.coordination.tree.own_node import OwnNode, delete_own
@@ -483,16 +484,23 @@ async def read_group(coordinator: Coordinator, group: str) -> BrokerGroup | None
         return None
 
 
-async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:
-    """Return the registered nodes of a group, sorted by name."""
-    names = await children_or_none(coordinator, Registration.parent(group))
+async def nodes(
+    coordinator: Coordinator, group: str, *, watch: Watch | None = None
+) -> list[NodeInfo]:
+    """Return the registered nodes of a group, sorted by name.
+
+    ``watch`` fires when one comes or goes.
+    """
+    names = await children_or_none(coordinator, Registration.parent(group), watch=watch)
     found = await gather_all(read_node(coordinator, group, name) for name in names)
     return [info for info in found if info is not None]
 
 
-async def all_nodes(coordinator: Coordinator) -> list[NodeInfo]:
-    """Return the registered nodes of all groups, sorted by group and node."""
-    names = await children_or_none(coordinator, BROKERS)
+async def all_nodes(
+    coordinator: Coordinator, groups: Sequence[str] | None = None
+) -> list[NodeInfo]:
+    """Return the registered nodes of groups, all of them sorted by name; sorted by node, too."""
+    names = await children_or_none(coordinator, BROKERS) if groups is None else groups
     return [
         node
         for found in await gather_all(nodes(coordinator, name) for name in names)
@@ -523,11 +531,13 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
     )
 
 
-async def read_state(coordinator: Coordinator, group: str) -> GroupState | None:
-    """Return the group's state; None if no node has led it yet."""
+async def read_state(
+    coordinator: Coordinator, group: str, *, watch: Watch | None = None
+) -> GroupState | None:
+    """Return the group's state; None if no node has led it yet. ``watch`` fires when it changes."""
     path = GroupState.path(group)
     try:
-        return GroupState.decode(path, (await coordinator.get(path)).data)
+        return GroupState.decode(path, (await coordinator.get(path, watch=watch)).data)
     except NoNode:
         return None
 

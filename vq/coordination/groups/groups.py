@@ -16,17 +16,27 @@ from vq.coordination.tree.coordinator import (
     Coordinator,
     Create,
     Delete,
+    Listing,
     Node,
     NodeExists,
     NoNode,
+    NotAllowed,
     NotEmpty,
     Operation,
+    Read,
     Set,
+    Stat,
     Watch,
     WatchEvent,
 )
 from vq.coordination.tree.paths import CONSUMERS, TOPICS
-from vq.coordination.tree.reading import children_or_none, read_all
+from vq.coordination.tree.reading import (
+    children_or_none,
+    gather_all,
+    listing_or_none,
+    read_all,
+    read_nodes,
+)
 from vq.coordination.tree.subtree import remove_below
 from vq.coordination.tree.update import Plan, apply_plan, update
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
@@ -246,6 +256,71 @@ async def members(coordinator: Coordinator, group: str) -> dict[str, MemberView]
     paths = [Member.path(group, name) for name in names]
     nodes = zip(names, paths, await read_all(coordinator, paths), strict=True)
     return {name: member_of(name, path, node) for name, path, node in nodes if node is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMembers:
+    """The nodes of a group's members, at one version of the node above them.
+
+    A member's node is made anew when its value changes, so that version rises.
+    """
+
+    version: tuple[int, int]
+    nodes: Mapping[str, Read]
+
+
+async def read_member_nodes(
+    coordinator: Coordinator, names: Sequence[str], known: dict[str, KnownMembers] | None = None
+) -> dict[str, Mapping[str, Read] | NotAllowed]:
+    """Return the nodes of the members of groups, by group and member; an error for a denied group.
+
+    One request tells of 200 groups whether their members changed. ``known`` is what an earlier call
+    found: only the members of groups that changed are read, and put into it.
+    """
+    known = {} if known is None else known
+    found: dict[str, Mapping[str, Read] | NotAllowed] = {}
+    changed: dict[str, Listing] = {}
+
+    async def list_again(name: str) -> None:
+        try:
+            listing = await listing_or_none(coordinator, Member.parent(name))
+        except NotAllowed as error:
+            found[name] = error
+        else:
+            if listing is None:
+                found[name] = {}
+            else:
+                changed[name] = listing
+
+    doubtful = []
+    parents = await read_nodes(coordinator, [Member.parent(name) for name in names])
+    for name, parent in zip(names, parents, strict=True):
+        kept = known.pop(name, None)
+        if isinstance(parent, NotAllowed):
+            found[name] = parent
+        elif parent is None or not parent.stat.children_version:
+            found[name] = {}
+        elif kept is not None and kept.version == _members_version(parent.stat):
+            found[name], known[name] = kept.nodes, kept
+        else:
+            doubtful.append(name)
+    await gather_all(list_again(name) for name in doubtful)
+    live = {
+        name: [each for each in listing.names if not each.endswith(_PLACE)]
+        for name, listing in changed.items()
+    }
+    paths = [Member.path(name, each) for name, members in live.items() for each in members]
+    nodes = iter(await read_nodes(coordinator, paths))
+    for name, members in live.items():
+        own = {each: next(nodes) for each in members}
+        found[name] = own
+        if all(isinstance(each, Node) for each in own.values()):
+            known[name] = KnownMembers(_members_version(changed[name].stat), own)
+    return found
+
+
+def _members_version(stat: Stat) -> tuple[int, int]:
+    return stat.czxid, stat.children_version
 
 
 async def read_member(coordinator: Coordinator, group: str, member: str) -> MemberView | None:

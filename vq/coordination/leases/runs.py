@@ -24,7 +24,7 @@ from vq.coordination.tree.coordinator import (
     Unreadable,
     join,
 )
-from vq.coordination.tree.reading import children_or_none, gather_all, numbered_children
+from vq.coordination.tree.reading import children_or_none, gather_all, numbered_children, read_nodes
 from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.runs import (
     RUNS_KEPT,
@@ -190,20 +190,17 @@ async def read_results(
     """Return what nodes wrote of a run, by group and node; the error where a value is none."""
     parent = RunOrder.path(number)
     found: dict[tuple[str, str], RunResult | Unreadable] = {}
-
-    async def read(name: str) -> None:
-        path = join(parent, name)
-        try:
-            found[RunResult.node_of(name)] = RunResult.decode(
-                path, (await coordinator.get(path)).data
-            )
-        except NoNode:
-            pass
-        except Unreadable as error:
-            found[RunResult.node_of(name)] = error
-
     names = await children_or_none(coordinator, parent)
-    await gather_all(read(name) for name in names)
+    paths = [join(parent, name) for name in names]
+    nodes = await read_nodes(coordinator, paths)
+    for name, path, node in zip(names, paths, nodes, strict=True):
+        if isinstance(node, Unreadable):
+            found[RunResult.node_of(name)] = node
+        elif node is not None:
+            try:
+                found[RunResult.node_of(name)] = RunResult.decode(path, node.data)
+            except Unreadable as error:
+                found[RunResult.node_of(name)] = error
     return dict(sorted(found.items()))
 
 

@@ -170,7 +170,10 @@ class NotAllowed(Unreadable):
     """The ACL of a znode does not let this client do what it asks for: nothing was changed."""
 
     retriable: ClassVar[bool] = False
-    hint = "give vq's clients all rights to it (setAcl of zkCli)"
+    hint = (
+        "set zookeeper_auth to an identity that may (docs/howto/secure-zookeeper.md), or run "
+        "`vq zk secure` as an operator"
+    )
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -202,6 +205,42 @@ class SessionExpired(CoordinationError):
 
     hint = _UNREACHABLE_HINT
 
+
+class NodeRights(enum.IntFlag):
+    """The rights that ZooKeeper knows, with its numbers."""
+
+    NONE = 0
+    READ = 1  # the value, the names of children, the ACL
+    WRITE = 2  # the value
+    CREATE = 4  # children
+    DELETE = 8  # children
+    ADMIN = 16  # the ACL
+    ALL = 31
+
+    @property
+    def letters(self) -> str:
+        """As zkCli writes them."""
+        known = zip("cdrwa", (4, 8, 1, 2, 16), strict=True)
+        return "".join(letter for letter, bit in known if self & bit)
+
+
+class Grant(NamedTuple):
+    """NodeRights of one identity on one node.
+
+    Attributes:
+        scheme: ``digest``, or ``world`` for anybody.
+        id: ``name:hash`` of a digest, or ``anyone``.
+        rights: What it may do.
+    """
+
+    scheme: str
+    id: str
+    rights: NodeRights
+
+
+Acl = frozenset[Grant]
+#: Of a node that anybody may do anything with.
+OPEN: Final[Acl] = frozenset({Grant("world", "anyone", NodeRights.ALL)})
 
 #: What was read of a node: None for a missing one, an error for one that may not be read.
 Read = Node | NotAllowed | None
@@ -339,6 +378,22 @@ class Coordinator(Protocol):
         Raises:
             NoNode, NodeExists, BadVersion, NotEmpty: The error of the first operation that failed;
                 ``details["index"]`` is its index. Nothing was applied.
+        """
+        ...
+
+    async def acl(self, path: str) -> Acl:
+        """Return who may do what with a node.
+
+        Raises:
+            NoNode: It does not exist.
+        """
+        ...
+
+    async def set_acl(self, path: str, acl: Acl) -> None:
+        """Say who may do what with a node. It holds for that node alone.
+
+        Raises:
+            NoNode: It does not exist.
         """
         ...
 

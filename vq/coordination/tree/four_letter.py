@@ -1,16 +1,32 @@
 """ZooKeeper's four-letter words: a server's status without a session. Blocking."""
 
+import contextlib
 import socket
+import ssl
 from typing import Final
 
 #: In each answer of ZooKeeper: its version, that it does not serve yet, or that the word is off.
 _SIGNS: Final = ("zookeeper", "whitelist")
 
 
-def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0) -> str:
-    """Send a ZooKeeper command such as ``srvr``; return the answer, "" if there is none."""
+def four_letter_word(
+    host: str,
+    port: int,
+    word: str,
+    *,
+    timeout_s: float = 1.0,
+    context: ssl.SSLContext | None = None,
+) -> str:
+    """Send a ZooKeeper command such as ``srvr``; return the answer, "" if there is none.
+
+    ``context`` None: without TLS.
+    """
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        with contextlib.ExitStack() as held:
+            connection = held.enter_context(socket.create_connection((host, port), timeout_s))
+            if context is not None:
+                secure = context.wrap_socket(connection, server_hostname=host)
+                connection = held.enter_context(secure)
             connection.sendall(word.encode())
             chunks = []
             while chunk := connection.recv(8192):

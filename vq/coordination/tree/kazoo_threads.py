@@ -13,6 +13,7 @@ cost. So:
 """
 
 import select
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ class ReadAhead:
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
+        # Under TLS, bytes that were decrypted wait where ``poll`` does not see them.
+        self._decrypted = sock.pending if isinstance(sock, ssl.SSLSocket) else None
         self._read = memoryview(b"")
         self.fileno = sock.fileno
         self.send = sock.send
@@ -43,6 +46,8 @@ class ReadAhead:
 
     def pending(self) -> int:
         """Return the number of bytes that were read ahead."""
+        if self._decrypted is not None:
+            return len(self._read) or int(self._decrypted())
         return len(self._read)
 
     def recv(self, size: int) -> bytes:
@@ -118,11 +123,19 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     kazoo waits a whole session time-out for one unreachable server. If one of three servers drops
     packets, the session would end during this wait.
+
+    Args:
+        connect_timeout_s: The bound, for a TLS handshake once more.
+        client_ssl: Returns the context of a new connection; None: plain TCP. kazoo would make one
+            that trusts the authorities of the machine, too, and takes TLS 1.0.
     """
 
-    def __init__(self, connect_timeout_s: float) -> None:
+    def __init__(
+        self, connect_timeout_s: float, client_ssl: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
+        self._client_ssl = client_ssl
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
         """Start a thread of kazoo, which logs at every step, mostly below the level."""
@@ -136,7 +149,17 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, **kwargs: Any) -> ReadAhead:
         """Connect to a server."""
         kwargs["timeout"] = self._connect_timeout_s
-        return ReadAhead(super().create_connection(*args, **kwargs))
+        if self._client_ssl is None:
+            return ReadAhead(super().create_connection(*args, **kwargs))
+        sock = super().create_connection(*args, **{**kwargs, "use_ssl": False})
+        try:
+            sock.settimeout(self._connect_timeout_s)
+            return ReadAhead(
+                self._client_ssl().wrap_socket(sock, server_hostname=kwargs["hostname"])
+            )
+        except BaseException:
+            sock.close()
+            raise
 
     def select(
         self,

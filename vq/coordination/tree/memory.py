@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from vq.clock import Clock, SystemClock
 from vq.coordination.tree.coordinator import (
+    Acl,
     ConnectionLost,
     Create,
     Delete,
@@ -591,6 +592,17 @@ class MemoryCoordinator(SessionBase):
             result if isinstance(each, Set) else None
             for each, result in zip(operations, results, strict=True)
         ]
+
+    async def acl(self, path: str) -> Acl:
+        """See ``Coordinator.acl``."""
+        full = self.full_path(path)
+        found: Acl = await self._call(lambda: self._seen.acl(full))
+        return found
+
+    async def set_acl(self, path: str, acl: Acl) -> None:
+        """See ``Coordinator.set_acl``."""
+        full = self.full_path(path)
+        await self._call(lambda: self.ensemble.tree.set_acl(full, acl), leader=True)
 
     async def sync(self, path: str = "") -> None:
         """See ``Coordinator.sync``."""

@@ -5,6 +5,9 @@ of repeatable writes in ``writes``.
 
     settings                              ClusterSettings  what operators decided for all of it
     security/secret                       ClusterSecret   by which brokers know each other
+    security/identities                   Identities      who holds rights in ZooKeeper
+    security/acls                         AccessList      who may do what at the brokers
+    security/users/<user>                 StoredUser      who may connect to brokers
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
       nodes/<node>            ephemeral   Registration    where the process listens
@@ -41,6 +44,7 @@ from typing import Final
 
 SETTINGS: Final = "settings"
 SECURITY: Final = "security"
+USERS: Final = f"{SECURITY}/users"
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 AUDIT: Final = "audit"

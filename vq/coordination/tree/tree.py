@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.coordination.tree.coordinator import (
+    OPEN,
+    Acl,
     BadVersion,
     Check,
     Create,
@@ -16,6 +18,7 @@ from vq.coordination.tree.coordinator import (
     EventKind,
     Node,
     NodeExists,
+    NodeRights,
     NoNode,
     NotAllowed,
     NotEmpty,
@@ -39,6 +42,7 @@ class _Znode:
     version: int = 0
     children: set[str] = field(default_factory=set)
     children_version: int = 0
+    acl: Acl = OPEN
 
     @property
     def stat(self) -> Stat:
@@ -60,13 +64,11 @@ class ZnodeTree:
     def __init__(self) -> None:
         self._nodes: dict[str, _Znode] = {"": _Znode(b"", 0, 0, 0)}
         self.zxid = 0
-        self.denied: set[str] = set()  # nodes whose ACL lets nobody read them
 
     def copy(self) -> "ZnodeTree":
         """Return an independent copy of the tree."""
         other = ZnodeTree()
         other.zxid = self.zxid
-        other.denied = set(self.denied)
         other._nodes = {
             path: replace(each, children=set(each.children)) for path, each in self._nodes.items()
         }
@@ -95,6 +97,22 @@ class ZnodeTree:
             NotAllowed: Nobody may read it.
         """
         return sorted(self._readable(path).children)
+
+    def acl(self, path: str) -> Acl:
+        """Return the ACL; only the right of anybody to read is minded here.
+
+        Raises:
+            NoNode: It does not exist.
+        """
+        return self._node(path).acl
+
+    def set_acl(self, path: str, acl: Acl) -> None:
+        """Set the ACL.
+
+        Raises:
+            NoNode: It does not exist.
+        """
+        self._node(path).acl = acl
 
     def apply(
         self, operations: Sequence[Operation], *, session: int, now_ms: int
@@ -188,7 +206,7 @@ class ZnodeTree:
 
     def _readable(self, path: str) -> _Znode:
         node = self._node(path)
-        if path in self.denied:
+        if not any(each.rights & NodeRights.READ for each in node.acl if each.scheme == "world"):
             raise NotAllowed(path)
         return node
 
@@ -215,6 +233,7 @@ class ZnodeTree:
                 node.version,
                 set(node.children),
                 node.children_version,
+                node.acl,
             )
 
     def _restore(self, undo: dict[str, _Znode | None]) -> None:

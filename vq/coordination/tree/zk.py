@@ -26,17 +26,22 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id
 
 from vq.clock import Clock, SystemClock
 from vq.coordination.tree import kazoo_reads
+from vq.coordination.tree.acls import acl_of, checked_auth
 from vq.coordination.tree.coordinator import (
+    Acl,
     Check,
     ConnectionLost,
     Create,
     Delete,
+    Grant,
     Listing,
     Node,
     NodeExists,
+    NodeRights,
     NoNode,
     NotAllowed,
     Operation,
@@ -46,6 +51,7 @@ from vq.coordination.tree.coordinator import (
     Set,
     Stat,
     Watch,
+    WatchEvent,
     join,
     parent_of,
 )
@@ -69,9 +75,11 @@ from vq.coordination.tree.session import (
     check_reads,
     end_task,
 )
+from vq.coordination.tree.values.identities import Identities
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_name
+from vq.security.tls import Tls, TlsContexts
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
@@ -110,7 +118,11 @@ class ZooKeeperCoordinator(SessionBase):
         cluster: Name of the cluster; its root is ``<root>/<cluster>``.
         session_timeout_s: The requested time-out; the server may grant another one.
         root: The parent of all clusters.
+        auth: ``name:password`` by which ZooKeeper knows this client; "": it is nobody. See
+            ``acls``.
         clock: For leases.
+        tls: The files of TLS to the servers; None: plain TCP. The certificate of each server must
+            have the name or address in ``hosts``.
 
     Attributes:
         hosts: The servers.
@@ -124,9 +136,12 @@ class ZooKeeperCoordinator(SessionBase):
         *,
         session_timeout_s: float = 10.0,
         root: str = ROOT,
+        auth: str = "",
         clock: Clock | None = None,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)
+        self._contexts = None if tls is None else TlsContexts(tls)
         self.hosts = checked_servers(hosts)
         self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
         self._asked_timeout_s = session_timeout_s
@@ -140,6 +155,9 @@ class ZooKeeperCoordinator(SessionBase):
         self._alive_at = -math.inf
         self._rebuilds = 0
         self._root_made_at_loss = 0
+        self._auth = checked_auth(auth)
+        self._identities: Identities | None = None  # who gets rights on the nodes that it makes
+        self._identities_changed = False
         self._reads_many = True  # the server has not said that it cannot
 
     def describe(self) -> str:
@@ -162,7 +180,7 @@ class ZooKeeperCoordinator(SessionBase):
                 await self._begin(timeout_s)
         except (CoordinationError, TimeoutError) as error:
             await self.close()
-            why = str(error) or await why_no_session(self.hosts)
+            why = str(error) or await why_no_session(self.hosts, self._contexts)
             remedy = "check the address and that it runs: `vq doctor`"
             raise CoordinationError(
                 f"no session with ZooKeeper at {self.hosts} within {timeout_s:g} s: {why}; "
@@ -184,6 +202,7 @@ class ZooKeeperCoordinator(SessionBase):
             await self._wait_connected(timeout_s)
             try:
                 await self._make_root()
+                await self._learn_identities()
             except (ConnectionLost, SessionExpired) as error:
                 logger.info(
                     "first calls to ZooKeeper were lost, trying again",
@@ -234,7 +253,11 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _new_client(self) -> KazooClient:
         server_count = self.hosts.count(",") + 1
-        handler = Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
+        contexts = self._contexts
+        handler = Handler(
+            max(0.2, self._asked_timeout_s / (2 * server_count)),
+            None if contexts is None else contexts.client,
+        )
         # A session must reconnect within one time-out, so pauses must be much shorter than that.
         pause_s = min(1.0, self._asked_timeout_s / 10)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
@@ -244,6 +267,11 @@ class ZooKeeperCoordinator(SessionBase):
             handler=handler,
             connection_retry=retry,
             logger=_kazoo_logger,
+            auth_data=[("digest", self._auth)] if self._auth else None,
+            # The handler makes the connections; a kazoo that does not ask it checks names, too.
+            use_ssl=contexts is not None,
+            verify_certs=True,
+            check_hostname=True,
         )
         mind_connecting(client, self._asked_timeout_s, self._negotiated_s)
         client.add_listener(lambda state: self._on_kazoo_state(client, state))
@@ -328,6 +356,43 @@ class ZooKeeperCoordinator(SessionBase):
             with contextlib.suppress(NodeExists):
                 await self._call(lambda client: client.create_async(absolute), absolute)
 
+    # Identities ---------------------------------------------------------------------------------
+    async def _learn_identities(self) -> None:
+        """Read who gets rights on new nodes, and hear of the next change; each session anew."""
+        self._identities_changed = False
+        try:
+            node = await self.get(Identities.path(), watch=self._on_identities)
+        except NoNode:
+            await self.exists(Identities.path(), watch=self._on_identities)
+            self._identities = None
+            return
+        except NotAllowed:
+            self._identities = None  # it may not read the tree, and makes no nodes in it
+            return
+        self._identities = Identities.decode(Identities.path(), node.data)
+
+    def _on_identities(self, _: WatchEvent) -> None:
+        self._identities_changed = True  # also after a lost session; the next heartbeat reads
+
+    def _acl(self, path: str) -> list[ACL] | None:
+        """Return the ACL of a node that is made; None: anybody may do anything with it."""
+        if self._identities is None:
+            return None
+        return _their_acl(acl_of(path, self._identities))
+
+    async def acl(self, path: str) -> Acl:
+        """See ``Coordinator.acl``."""
+        full = self.full_path(path)
+        found, _ = await self._call(lambda client: client.get_acls_async(full), path)
+        return frozenset(
+            Grant(each.id.scheme, each.id.id, NodeRights(each.perms)) for each in found
+        )
+
+    async def set_acl(self, path: str, acl: Acl) -> None:
+        """See ``Coordinator.set_acl``."""
+        full, theirs = self.full_path(path), _their_acl(acl)
+        await self._call(lambda client: client.set_acls_async(full, theirs), path, leader=True)
+
     # Watchdog -----------------------------------------------------------------------------------
     async def _watch_over(self) -> None:
         """Send heartbeats; replace a client that is dead while ZooKeeper is alive."""
@@ -351,6 +416,8 @@ class ZooKeeperCoordinator(SessionBase):
         if losses != self._root_made_at_loss:
             await self._make_root()
             self._root_made_at_loss = losses
+        if self._identities_changed:
+            await self._learn_identities()
         await self.sync()
 
     async def _maybe_rebuild(self) -> None:
@@ -482,7 +549,9 @@ class ZooKeeperCoordinator(SessionBase):
             with contextlib.suppress(NodeExists):
                 await self.create(above, parents=True)
         _, stat = await self._call(
-            lambda c: c.create_async(full, value, ephemeral=ephemeral, include_data=True),
+            lambda c: c.create_async(
+                full, value, acl=self._acl(path), ephemeral=ephemeral, include_data=True
+            ),
             path,
             leader=True,
         )
@@ -530,7 +599,9 @@ class ZooKeeperCoordinator(SessionBase):
         full = self.full_path(operation.path)
         match operation:
             case Create():
-                transaction.create(full, operation.data, ephemeral=operation.ephemeral)
+                transaction.create(
+                    full, operation.data, self._acl(operation.path), operation.ephemeral
+                )
             case Set():
                 transaction.set_data(full, operation.data, operation.version)
             case Delete():
@@ -594,3 +665,7 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _once(self, watch: Watch | None) -> WatchOnce | None:
         return WatchOnce(self, watch) if watch is not None else None
+
+
+def _their_acl(acl: Acl) -> list[ACL]:
+    return [ACL(int(each.rights), Id(each.scheme, each.id)) for each in sorted(acl)]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vq.errors import InvalidArgument
 from vq.model import COMMON_POOL
 from vq.operations.allocation.facts import AllocatedTopic, AllocationFacts, GroupLoad
 from vq.operations.allocation.plans import (
@@ -11,6 +12,7 @@ from vq.operations.allocation.plans import (
     AllocationPlan,
     PlannedTopic,
 )
+from vq.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,19 @@ def changes_since(
         facts: The cluster now; the loads do not count.
         done: Partitions that are where the plan wants them, and topics with their new pool, are no
             change: the plan was carried out in part.
+
+    Raises:
+        InvalidArgument: The plan says nothing of a group that its moves name.
     """
     found = []
     for topic in plan.topics:
         found += _topic_changes(topic, facts.topics.get(topic.topic), done=done)
     groups = {each.group: each for each in plan.groups}
     for name in sorted({name for move in plan.moves for name in (move.source, move.target)}):
+        if name not in groups:
+            raise InvalidArgument(
+                f"plan {plan.id} moves partitions of group {shown(name)}, and says nothing of it"
+            )
         found += _group_changes(groups[name], facts.groups.get(name))
     for move in plan.moves:
         found += _move_changes(move, facts, done=done)

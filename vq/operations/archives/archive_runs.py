@@ -5,7 +5,7 @@ Loop-bound functions on a ``ClusterClient``. Nodes go on with a run if the calle
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -184,10 +184,20 @@ async def _check_topics(cluster: ClusterClient, topic: str | None) -> None:
         )
 
 
-async def archive_history(cluster: ClusterClient) -> list[ArchiveRun]:
-    """Return the last 30 runs, and those not done yet, the newest first, with their results."""
+async def archive_history(
+    cluster: ClusterClient, nodes: Sequence[tuple[str, str]] | None = None
+) -> list[ArchiveRun]:
+    """Return the last 30 runs, and those not done yet, the newest first, with their results.
+
+    Args:
+        cluster: Where.
+        nodes: Group and name of each registered node, if the caller knows them; None: they are
+            read, which costs two reads for each.
+    """
     found = await runs.read_runs(cluster.coordinator)
-    registered = [(each.group, each.node) for each in await registry.all_nodes(cluster.coordinator)]
+    if nodes is None:
+        nodes = [(each.group, each.node) for each in await registry.all_nodes(cluster.coordinator)]
+    registered = list(nodes)
     read = await gather_all(
         _run(cluster, number, run, registered) for number, run in found.known.items()
     )

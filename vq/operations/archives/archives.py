@@ -5,16 +5,16 @@ each is asked.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination.brokers import registry
 from vq.coordination.topics import topics
 from vq.coordination.tree.reading import gather_all
-from vq.errors import VqError
+from vq.errors import CorruptData, DiskFull, InvalidRequest, Unreachable, VqError
 from vq.model import Address, NodeInfo
 from vq.operations.partitions.offsets import check_time
 from vq.remoting.format import Command
@@ -24,9 +24,11 @@ from vq.store.archive.archive import place_of
 
 __all__ = [
     "ArchivedBlock",
+    "RestoredArchive",
     "VerifiedArchive",
     "list_archives",
     "restore_archive",
+    "restore_archives",
     "verify_archives",
 ]
 
@@ -95,8 +97,22 @@ class VerifiedArchive:
     error: str = ""
 
 
-#: Called with how many were read, and how many there are.
-VerifiedListener = Callable[[int, int], object]
+@dataclass(frozen=True, slots=True)
+class RestoredArchive:
+    """What became of an archive that was to be restored.
+
+    Attributes:
+        block: Which.
+        error: Why it was not restored, or whether is not known; "": it was.
+    """
+
+    block: ArchivedBlock
+    error: str = ""
+
+
+R = TypeVar("R")
+#: Called with how many were taken, and how many there are.
+ArchiveListener = Callable[[int, int], object]
 
 
 async def list_archives(
@@ -110,7 +126,7 @@ async def list_archives(
     """Return the archived blocks of all nodes, and which nodes did not answer, and why.
 
     Each node of a broker group has archives of its own. A node that was in sync once and does
-    not run is one that does not answer.
+    not run is one that does not answer. Of a topic, only the groups that have some of it are asked.
 
     Args:
         topic: Only of this one; None: of all.
@@ -124,7 +140,7 @@ async def list_archives(
         if value is not None:
             check_time(name, value)
     groups = await _groups(cluster, topic)
-    nodes = await registry.all_nodes(cluster.coordinator)
+    nodes = await registry.all_nodes(cluster.coordinator, groups)
     answers = await gather_all(_of_node(cluster, node, topic) for node in nodes)
     away = await gather_all(_away(cluster, group, nodes) for group in groups)
     found = [
@@ -145,38 +161,41 @@ async def verify_archives(
     cluster: ClusterClient,
     blocks: Sequence[ArchivedBlock],
     *,
-    on_progress: VerifiedListener | None = None,
+    on_progress: ArchiveListener | None = None,
 ) -> list[VerifiedArchive]:
     """Have nodes read archives whole, each node one at a time; return what that has shown.
 
     ``on_progress`` is called with how many were read and how many there are, on the factory's
     thread; it must be short.
     """
-    done = 0
 
-    async def of_node(some: list[ArchivedBlock]) -> list[VerifiedArchive]:
-        nonlocal done
-        found: list[VerifiedArchive] = []
-        away: Counter[str] = Counter()  # by place: how many in turn could not be read
-        for block in some:
-            place = place_of(block.url)
-            if block.url and away[place] >= AWAY_AFTER:
-                why = f"not asked for: {place} did not answer for {AWAY_AFTER} archives in turn"
-                found.append(VerifiedArchive(block, None, error=why))
-            else:
-                found.append(await _verify(cluster, block))
-                away[place] = away[place] + 1 if found[-1].error else 0
-            done += 1
-            if on_progress is not None:
-                on_progress(done, len(blocks))
-        return found
+    def told(block: ArchivedBlock, answer: ArchiveResponse | None, error: str) -> VerifiedArchive:
+        if answer is None:
+            return VerifiedArchive(block, None, error=error)
+        return VerifiedArchive(block, answer.batches, answer.problem)
 
-    by_node: dict[Address, list[ArchivedBlock]] = {}
-    for block in blocks:
-        by_node.setdefault(block.address, []).append(block)
-    answers = await gather_all(of_node(some) for some in by_node.values())
-    found = {each.block: each for answer in answers for each in answer}
-    return [found[block] for block in blocks]
+    return await _each(cluster, blocks, _VERIFY, told, on_progress)
+
+
+async def restore_archives(
+    cluster: ClusterClient,
+    blocks: Sequence[ArchivedBlock],
+    *,
+    on_progress: ArchiveListener | None = None,
+) -> list[RestoredArchive]:
+    """Have nodes make block files of archives again, and delete the archives.
+
+    Each node does one at a time. One that fails does not keep the others from being done. The next
+    run archives the blocks again while their topic has blocks of that age archived.
+
+    ``on_progress`` is called with how many were taken and how many there are, on the factory's
+    thread; it must be short.
+    """
+
+    def told(block: ArchivedBlock, _: ArchiveResponse | None, error: str) -> RestoredArchive:
+        return RestoredArchive(block, error)
+
+    return await _each(cluster, blocks, _RESTORE, told, on_progress)
 
 
 async def restore_archive(cluster: ClusterClient, block: ArchivedBlock) -> None:
@@ -189,9 +208,57 @@ async def restore_archive(cluster: ClusterClient, block: ArchivedBlock) -> None:
         CorruptData: The archive is damaged.
         Busy: Its place cannot be reached, or it is in use.
         DiskFull: There is no space for the block.
+        Unreachable: The node is not registered.
         OutcomeUnknown: The node did not answer; the block is restored, or not.
     """
-    await _ask(cluster, block, _RESTORE)
+    await _ask(cluster, block, _RESTORE, await _addresses(cluster))
+
+
+async def _each(
+    cluster: ClusterClient,
+    blocks: Sequence[ArchivedBlock],
+    action: int,
+    told: Callable[[ArchivedBlock, ArchiveResponse | None, str], R],
+    on_progress: ArchiveListener | None,
+) -> list[R]:
+    """Ask for something to be done with blocks, each node for one at a time."""
+    addresses = await _addresses(cluster)
+    done = 0
+
+    async def of_node(some: list[ArchivedBlock]) -> list[R]:
+        nonlocal done
+        found: list[R] = []
+        away: Counter[str] = Counter()  # by place: how many in turn could not be reached
+        for block in some:
+            place = place_of(block.url)
+            answer, error = None, ""
+            if block.url and away[place] >= AWAY_AFTER:
+                error = f"not asked for: {place} did not answer for {AWAY_AFTER} archives in turn"
+            else:
+                try:
+                    answer = await _ask(cluster, block, action, addresses)
+                except VqError as raised:
+                    error = f"{type(raised).__name__}: {raised}"
+                    is_away = not isinstance(raised, CorruptData | DiskFull | InvalidRequest)
+                    away[place] = away[place] + is_away
+                else:
+                    away[place] = 0
+            found.append(told(block, answer, error))
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(blocks))
+        return found
+
+    by_node: dict[tuple[str, str], list[ArchivedBlock]] = {}
+    for block in blocks:
+        by_node.setdefault((block.group, block.node), []).append(block)
+    answers = await gather_all(of_node(some) for some in by_node.values())
+    found = {
+        block: each
+        for some, answer in zip(by_node.values(), answers, strict=True)
+        for block, each in zip(some, answer, strict=True)
+    }
+    return [found[block] for block in blocks]
 
 
 async def _groups(cluster: ClusterClient, topic: str | None) -> list[str]:
@@ -257,16 +324,22 @@ def _block(node: NodeInfo, told: ToldBlock) -> ArchivedBlock:
     )
 
 
-async def _verify(cluster: ClusterClient, block: ArchivedBlock) -> VerifiedArchive:
-    try:
-        answer = await _ask(cluster, block, _VERIFY)
-    except VqError as error:
-        return VerifiedArchive(block, None, error=f"{type(error).__name__}: {error}")
-    return VerifiedArchive(block, answer.batches, answer.problem)
+async def _addresses(cluster: ClusterClient) -> Mapping[tuple[str, str], Address]:
+    """Return where nodes are now: a block may come from far, and says only where its node was."""
+    nodes = await registry.all_nodes(cluster.coordinator)
+    return {(each.group, each.node): each.address for each in nodes}
 
 
-async def _ask(cluster: ClusterClient, block: ArchivedBlock, action: int) -> ArchiveResponse:
+async def _ask(
+    cluster: ClusterClient,
+    block: ArchivedBlock,
+    action: int,
+    addresses: Mapping[tuple[str, str], Address],
+) -> ArchiveResponse:
     check_whole("start", block.start)
+    address = addresses.get((block.group, block.node))
+    if address is None:
+        raise Unreachable(f"{block.group}/{block.node} is not registered")
     request = ArchiveRequest(
         action=action,
         topic=block.topic,
@@ -274,6 +347,6 @@ async def _ask(cluster: ClusterClient, block: ArchivedBlock, action: int) -> Arc
         start_offset=block.start,
         topic_id=block.topic_id,
     )
-    answer, _ = await cluster.request(block.address, Command.ARCHIVE, request, timeout=ANSWER_S)
+    answer, _ = await cluster.request(address, Command.ARCHIVE, request, timeout=ANSWER_S)
     assert isinstance(answer, ArchiveResponse)
     return answer

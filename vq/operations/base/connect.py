@@ -31,7 +31,7 @@ async def cluster_client(
         UnknownCluster: There is no such cluster.
         CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
     """
-    cluster = await open_cluster(config)
+    cluster = await open_cluster(config, operator=True)
     try:
         if await cluster.coordinator.exists(BROKERS) is None:
             if must_exist:
@@ -55,7 +55,12 @@ async def forget_root(coordinator: Coordinator) -> None:
 async def cluster_names(config: MessageFactoryConfig) -> list[str]:
     """Return the clusters that exist; forget that of ``config``, which does not."""
     tree = ZooKeeperCoordinator(
-        config.zookeeper, ROOT, root="", session_timeout_s=config.session_timeout_s
+        config.zookeeper,
+        ROOT,
+        root="",
+        session_timeout_s=config.session_timeout_s,
+        auth=config.zookeeper_auth,
+        tls=config.zookeeper_tls,
     )
     await tree.start(config.start_timeout_s)
     try:

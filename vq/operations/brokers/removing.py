@@ -12,8 +12,8 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.coordination.brokers.insync import forgotten
+from vq.coordination.brokers.open_counts import read_counts
 from vq.coordination.topics import topics
-from vq.coordination.topics.grace import describe_stored
 from vq.coordination.tree.coordinator import (
     BadVersion,
     Coordinator,
@@ -24,11 +24,11 @@ from vq.coordination.tree.coordinator import (
     Operation,
     Set,
 )
-from vq.coordination.tree.reading import TopicView, children_or_none, gather_all
+from vq.coordination.tree.reading import TopicView, children_or_none, gather_all, read_topics
 from vq.coordination.tree.update import update
 from vq.coordination.tree.values.brokers import BrokerGroup, GroupState
-from vq.coordination.tree.values.topics import IN_GRACE
-from vq.errors import CoordinationError, InvalidArgument, InvalidState, UnknownTopic
+from vq.coordination.tree.values.topics import IN_GRACE, READY
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.operations.base.changes import unknown_when_cut
@@ -60,7 +60,9 @@ class Removal:
     Attributes:
         group: The broker group.
         node: The node; "": the group with all that the tree says of it.
-        running: The nodes that are registered, or are in sync: they run, or may come back.
+        running: The nodes that are registered, or are in sync: they run, or may come back. While
+            there are some, what is stored on a group is not looked for, and all below but ``open``
+            is empty.
         open: How many partitions take messages there.
         topics: Topics with messages that are stored there alone, sorted.
         ranges: Where these messages are.
@@ -137,8 +139,12 @@ async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Re
     value = await check_group(cluster, group)
     state = await registry.read_state(coordinator, group)
     registered = [each.node for each in await registry.nodes(coordinator, group)]
+    if not node and registered:
+        count = (await read_counts(coordinator, [group]))[group]
+        if count is not None and count.open is not None:
+            return Removal(group, node, tuple(registered), count.open, ())
     if not node:
-        return _removal(group, tuple(registered), await _all_topics(cluster))
+        return _removal(group, tuple(registered), await _stored_topics(cluster))
     insync = () if state is None else state.insync
     left = () if state is None else state.left
     known = {*registered, *insync, *left, *value.drained}
@@ -247,17 +253,15 @@ async def _below(coordinator: Coordinator, path: str) -> list[tuple[str, int]]:
     return [*(each for below in found for each in below), (path, stat.version)]
 
 
-async def _all_topics(cluster: ClusterClient) -> list[TopicView]:
+async def _stored_topics(cluster: ClusterClient) -> list[TopicView]:
+    """Return all topics of which brokers keep data: 200 nodes with one request.
+
+    They need not be of one moment: a partition that is placed on the group meanwhile changes the
+    count of its open ones, and with it the version that ``_delete_group`` checks.
+    """
     names = await topics.list_topics(cluster.coordinator)
-    found = await gather_all(_topic(cluster, name) for name in names)
-    return [each for each in found if each is not None]
-
-
-async def _topic(cluster: ClusterClient, name: str) -> TopicView | None:
-    try:
-        return await describe_stored(cluster.coordinator, name)
-    except UnknownTopic:  # it was deleted meanwhile
-        return None
+    found = await read_topics(cluster.coordinator, names)
+    return [each for each in found.values() if each.phase in {READY, IN_GRACE}]
 
 
 def _removal(group: str, running: tuple[str, ...], views: Sequence[TopicView]) -> Removal:

@@ -6,17 +6,19 @@ does not fail the others. A number that no broker answers is None, never 0.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
 from vq.coordination.brokers import group_views
 from vq.coordination.groups import groups
+from vq.coordination.groups.groups import KnownMembers
 from vq.coordination.topics import topics
-from vq.coordination.tree.coordinator import Coordinator, Node, NotAllowed, Read, Unreadable
-from vq.coordination.tree.reading import gather_all, read_nodes
+from vq.coordination.tree.coordinator import Node, NotAllowed, Read, Unreadable
+from vq.coordination.tree.reading import read_nodes
 from vq.coordination.tree.values.consumers import (
     Assignment,
     CommittedOffset,
@@ -81,45 +83,39 @@ async def read_contracts(cluster: ClusterClient) -> list[GroupContract]:
 
     Two reads of ZooKeeper for each group, and none of its partitions.
     """
+    return await contracts_of(cluster, {})
+
+
+async def contracts_of(
+    cluster: ClusterClient, known: dict[str, KnownMembers]
+) -> list[GroupContract]:
+    """Return what ``read_contracts`` does; members in ``known`` are read only if they changed."""
     coordinator = cluster.coordinator
     names = await groups.list_groups(coordinator)
     nodes = await read_nodes(coordinator, [ConsumerGroup.path(name) for name in names])
     present = await topics.list_topics(coordinator)
-    members_of = await gather_all(_member_names(coordinator, name) for name in names)
-    paths = [
-        [] if isinstance(members, str) else [Member.path(name, each) for each in members]
-        for name, members in zip(names, members_of, strict=True)
-    ]
-    values = await read_nodes(coordinator, [path for each in paths for path in each])
-    by_path = dict(zip([path for each in paths for path in each], values, strict=True))
+    members_of = await groups.read_member_nodes(coordinator, names, known)
     found = []
-    for name, node, members, own in zip(names, nodes, members_of, paths, strict=True):
+    for name, node in zip(names, nodes, strict=True):
+        members = members_of[name]
         if not is_valid_name(name):
             error = f"{shown(name)} is not a valid name for a consumer group"
             found.append(GroupContract(group=name, error=error))
         elif node is not None:  # else it was deleted meanwhile
-            count = members if isinstance(members, str) else len(members)
-            read = _subscribed({path: by_path[path] for path in own})
+            count = str(members) if isinstance(members, NotAllowed) else len(members)
+            read = None if isinstance(members, NotAllowed) else _subscribed(name, members)
             found.append(_contract(name, node, count, read, present))
     return found
 
 
-async def _member_names(coordinator: Coordinator, group: str) -> list[str] | str:
-    """Return the members of a group, or why they are not known."""
-    try:
-        return await groups.member_names(coordinator, group)
-    except NotAllowed as error:
-        return str(error)
-
-
-def _subscribed(members: Mapping[str, Node | NotAllowed | None]) -> list[Member] | None:
+def _subscribed(group: str, members: Mapping[str, Read]) -> list[Member] | None:
     """Return the members; None: not all are known, or there is none."""
     read: list[Member] = []
-    for path, node in members.items():
+    for name, node in members.items():
         if not isinstance(node, Node):
             return None
         try:
-            read.append(Member.decode(path, node.data))
+            read.append(Member.decode(Member.path(group, name), node.data))
         except (Unreadable, InvalidArgument):
             return None
     return read or None
@@ -235,7 +231,12 @@ async def read_placements(
 
     ZooKeeper is asked for up to 200 nodes with one request, four at a time. A partition that
     is not there, or cannot be read, has its error in the result.
+
+    Raises:
+        InvalidArgument: A topic cannot have so many partitions.
     """
+    for n in partitions.values():
+        _check_count(n)
     wanted = [
         TopicPartition(topic, number) for topic, n in partitions.items() for number in range(n)
     ]
@@ -254,6 +255,15 @@ async def read_placements(
     return found
 
 
+def _check_count(partitions: int) -> None:
+    check_whole("partitions", partitions)
+    if not 0 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidArgument(
+            f"partitions = {partitions} is outside [0, {limits.PARTITIONS_PER_TOPIC_MAX}], which a "
+            "topic may have"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopic:
     """A topic of a consumer group, to be asked about.
@@ -265,6 +275,7 @@ class GroupTopic:
         has_members: The group has a consumer; without one, no partition has an owner to ask for.
         with_younger: Find out which partitions are younger than the group; only a group that starts
             at the latest message needs it.
+        by_pattern: The group reads the topic by a pattern of names.
     """
 
     group: str
@@ -272,6 +283,7 @@ class GroupTopic:
     partitions: int
     has_members: bool = True
     with_younger: bool = False
+    by_pattern: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,12 +318,15 @@ async def read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> l
 
     ZooKeeper is read as by ``read_placements``: a hundred thousand places take seconds. A node
     that cannot be read has its error in the result.
+
+    Raises:
+        InvalidArgument: A topic cannot have so many partitions.
     """
     found: list[GroupPlace] = []
     step: list[GroupTopic] = []
     size = 0
     for each in wanted:
-        check_whole("partitions", each.partitions)
+        _check_count(each.partitions)
         step.append(each)
         size += each.partitions
         if size >= _NODES_AT_ONCE:
@@ -321,51 +336,68 @@ async def read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> l
 
 
 async def _read_places(cluster: ClusterClient, wanted: Sequence[GroupTopic]) -> list[GroupPlace]:
+    return [_place(each) for each in await read_place_nodes(cluster, wanted)]
+
+
+class PlaceNodes(NamedTuple):
+    """What ZooKeeper has of a group in one partition, as it was read.
+
+    Attributes:
+        asked: The group and the topic.
+        number: Of the partition.
+        offset_path, offset: Where the committed offset is, and the node.
+        owner_path, owner: Those of the owner; without members, no owner is read.
+        younger: The partition was made after the group began; see ``GroupTopic.with_younger``.
+    """
+
+    asked: GroupTopic
+    number: int
+    offset_path: str
+    offset: Read
+    owner_path: str
+    owner: Read
+    younger: bool | NotAllowed
+
+
+async def read_place_nodes(
+    cluster: ClusterClient, wanted: Sequence[GroupTopic]
+) -> list[PlaceNodes]:
+    """Return the nodes of groups in all partitions of topics, for ``read_places``."""
     keys = [(each, number) for each in wanted for number in range(each.partitions)]
-
-    async def nodes_of(
-        path: Callable[[str, str, int], str], asked: Callable[[GroupTopic], bool]
-    ) -> dict[str, Read]:
-        paths = [path(each.group, each.topic, n) for each, n in keys if asked(each)]
-        return dict(zip(paths, await read_nodes(cluster.coordinator, paths), strict=True))
-
-    offsets = await nodes_of(CommittedOffset.path, lambda _: True)
-    owners = await nodes_of(Owner.path, lambda each: each.has_members)
+    offset_paths = [CommittedOffset.path(each.group, each.topic, n) for each, n in keys]
+    offsets = await read_nodes(cluster.coordinator, offset_paths)
+    owner_paths = [
+        Owner.path(each.group, each.topic, n) if each.has_members else "" for each, n in keys
+    ]
+    read = iter(await read_nodes(cluster.coordinator, [each for each in owner_paths if each]))
+    owners = [next(read) if path else None for path in owner_paths]
     fresh = [
-        (each, number)
-        for each, number in keys
-        if each.with_younger
-        and offsets[CommittedOffset.path(each.group, each.topic, number)] is None
+        key
+        for key, offset in zip(keys, offsets, strict=True)
+        if key[0].with_younger and offset is None
     ]
     younger = await _younger(cluster, fresh)
     return [
-        _place(
-            each,
-            number,
-            offsets[CommittedOffset.path(each.group, each.topic, number)],
-            owners.get(Owner.path(each.group, each.topic, number)),
-            younger.get((each, number), False),
+        PlaceNodes(*key, offset_path, offset, owner_path, owner, younger.get(key, False))
+        for key, offset_path, offset, owner_path, owner in zip(
+            keys, offset_paths, offsets, owner_paths, owners, strict=True
         )
-        for each, number in keys
     ]
 
 
-def _place(
-    asked: GroupTopic, number: int, offset: Read, owner: Read, younger: bool | NotAllowed
-) -> GroupPlace:
-    where = asked.group, asked.topic, number
-    committed, wrong_offset = _value(CommittedOffset, CommittedOffset.path(*where), offset)
-    owned, wrong_owner = _value(Owner, Owner.path(*where), owner)
-    wrong_age = str(younger) if isinstance(younger, NotAllowed) else ""
+def _place(nodes: PlaceNodes) -> GroupPlace:
+    committed, wrong_offset = _value(CommittedOffset, nodes.offset_path, nodes.offset)
+    owned, wrong_owner = _value(Owner, nodes.owner_path, nodes.owner)
+    wrong_age = str(nodes.younger) if isinstance(nodes.younger, NotAllowed) else ""
     return GroupPlace(
-        group=asked.group,
-        topic=asked.topic,
-        partition=number,
+        group=nodes.asked.group,
+        topic=nodes.asked.topic,
+        partition=nodes.number,
         owner=None if owned is None else owned.member,
         committed=committed,
         stopped=None if owned is None else owned.stopped or None,
         stopped_since_ms=None if owned is None else owned.stopped_since_ms or None,
-        younger=younger is True,
+        younger=nodes.younger is True,
         error=wrong_offset or wrong_owner or wrong_age,
     )
 
@@ -377,7 +409,7 @@ async def _younger(
 
     See ``claims.is_younger``.
     """
-    firsts = list({Assignment.parent(each.group, each.topic): None for each, _ in fresh})
+    firsts = list({_first(each): None for each, _ in fresh})
     mades = list({Partition.path(each.topic, number): None for each, number in fresh})
     nodes = await read_nodes(cluster.coordinator, [*firsts, *mades])
     read = dict(zip([*firsts, *mades], nodes, strict=True))
@@ -385,7 +417,7 @@ async def _younger(
     def is_younger(each: GroupTopic, number: int) -> bool | NotAllowed:
         if group_of(each.topic, Purpose.RETRY) == each.group:
             return True
-        first = read[Assignment.parent(each.group, each.topic)]
+        first = read[_first(each)]
         made = read[Partition.path(each.topic, number)]
         for node in (first, made):
             if isinstance(node, NotAllowed):
@@ -397,6 +429,13 @@ async def _younger(
         )
 
     return {(each, number): is_younger(each, number) for each, number in fresh}
+
+
+def _first(each: GroupTopic) -> str:
+    """Return the node that was made when the group began with the topic."""
+    if each.by_pattern:
+        return ConsumerGroup.path(each.group)
+    return Assignment.parent(each.group, each.topic)
 
 
 def _value(kind: type[V], path: str, node: Read) -> tuple[V | None, str]:

@@ -19,6 +19,8 @@ SYNC_WARN_S = 0.020
 ZOOKEEPER_LATENCY_WARN_S = 0.050
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 60.0
+#: A certificate that expires so soon is to be renewed.
+CERTIFICATE_WARN_S = 30 * 86_400.0
 #: A day of 25 hours, and an hour in which it is looked whether a run is due.
 ARCHIVE_QUIET_WARN_S = 26 * 3600.0
 #: Damaged ranges of one broker that are shown; `vq cluster status` shows all.
@@ -147,12 +149,16 @@ def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
 
 
 # ZooKeeper and the brokers --------------------------------------------------------------------
-def zookeeper_servers(versions: Mapping[str, str | None], causes: str = "") -> Finding:
+def zookeeper_servers(
+    versions: Mapping[str, str | None], causes: str = "", *, secure: bool = False
+) -> Finding:
     """Judge the servers: ``address -> version``, None for one that does not answer.
 
-    ``causes`` says why, if none of them answers.
+    ``causes`` says why, if none of them answers. ``secure``: they were asked with TLS.
     """
     shown = ", ".join(f"{a} {v or 'does not answer'}" for a, v in versions.items())
+    if secure:
+        shown += "; with TLS, the names of servers are checked"
     silent = [address for address, version in versions.items() if version is None]
     if len(silent) == len(versions):
         return fail(
@@ -186,6 +192,22 @@ def zookeeper_session(seconds: Sequence[float], error: str | None) -> Finding:
     return warn("session", detail, "give ZooKeeper a disk of its own and bring it nearer")
 
 
+def tree(open_paths: Sequence[str], *, secured: bool, loopback: bool) -> Finding:
+    """Judge who may write to the tree: does ZooKeeper know those who may?"""
+    if secured and not open_paths:
+        return ok("tree", "only those whom ZooKeeper knows may use it")
+    if secured:
+        shown_paths = ", ".join(open_paths)
+        return warn("tree", f"anybody may use {shown_paths}", "run `vq zk secure --yes`")
+    if loopback:
+        return ok("tree", "anybody on this machine may use it: ZooKeeper is on loopback")
+    return warn(
+        "tree",
+        "anybody who reaches ZooKeeper may change it",
+        "give it identities: docs/howto/secure-zookeeper.md",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
     """The answer of one registered broker; ``error`` is None if it answered."""
@@ -202,6 +224,7 @@ class BrokerAnswer:
     disks: Sequence[DiskState] = ()
     deleted: Mapping[str, int] = field(default_factory=dict)
     failing_jobs: Sequence[str] = ()
+    certificate_left_s: float | None = None  # until it expires; None: the broker has no TLS
 
 
 #: What to do about each kind that is wrong; docs/howto/look-at-a-cluster.md has the same.
@@ -328,6 +351,15 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
         )
     if full:
         found += _deleted(check, answer)
+    left_s = answer.certificate_left_s
+    if left_s is not None and left_s < CERTIFICATE_WARN_S and not answer.problems:
+        found.append(
+            warn(
+                check,
+                f"{answer.address}: its TLS certificate expires in {int(left_s / 86_400)} days",
+                "write a new one over it, without a restart: docs/howto/use-tls.md says how",
+            )
+        )
     return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]
 
 

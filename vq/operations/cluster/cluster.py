@@ -5,11 +5,12 @@ reason; its numbers are None, never 0.
 """
 
 import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import group_views, registry
-from vq.coordination.tree.coordinator import Unreadable
+from vq.coordination.tree.coordinator import Unreadable, Watch
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import VqError
@@ -99,6 +100,15 @@ class ClusterStatus:
     brokers: tuple[BrokerReport, ...]
     unsafe: tuple[Unsafe, ...] = ()
 
+    def with_groups(self, groups: Collection[str], newer: "ClusterStatus") -> "ClusterStatus":
+        """Return this status with what ``newer`` has of some groups, and nothing else of them."""
+        kept = [each for each in self.brokers if each.group.group not in groups]
+        known = [each for each in self.unsafe if each.group not in groups]
+        return ClusterStatus(
+            tuple(sorted([*kept, *newer.brokers], key=lambda each: (each.group.group, each.name))),
+            tuple(sorted([*known, *newer.unsafe], key=lambda each: each.group)),
+        )
+
     @property
     def silent(self) -> list[BrokerReport]:
         """The brokers that do not answer, and the groups without a broker."""
@@ -137,8 +147,18 @@ class ClusterStatus:
 
 async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
     """Ask every registered broker for its status; a silent one is told with the reason."""
-    views = await group_views.groups(cluster.coordinator)
-    found = await gather_all(_readable_reports(cluster, view) for view in views)
+    return await status_of_groups(cluster)
+
+
+async def status_of_groups(
+    cluster: ClusterClient, groups: Sequence[str] | None = None, *, watch: Watch | None = None
+) -> ClusterStatus:
+    """Ask the brokers of some groups for their status; None: of all groups.
+
+    ``watch`` fires when a node of one of them registers or goes, or its record changes.
+    """
+    views = await group_views.groups(cluster.coordinator, groups)
+    found = await gather_all(_readable_reports(cluster, view, watch) for view in views)
     return ClusterStatus(
         tuple(report for reports, _ in found for report in reports),
         tuple(each for _, unsafe_there in found for each in unsafe_there),
@@ -146,20 +166,20 @@ async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
 
 
 async def _readable_reports(
-    cluster: ClusterClient, view: GroupView
+    cluster: ClusterClient, view: GroupView, watch: Watch | None
 ) -> tuple[list[BrokerReport], tuple[Unsafe, ...]]:
     try:
-        return await _reports(cluster, view)
+        return await _reports(cluster, view, watch)
     except Unreadable as error:  # the other groups have nothing to do with it
         return [BrokerReport(view, None, None, None, str(error))], ()
 
 
 async def _reports(
-    cluster: ClusterClient, view: GroupView
+    cluster: ClusterClient, view: GroupView, watch: Watch | None
 ) -> tuple[list[BrokerReport], tuple[Unsafe, ...]]:
     nodes, state, audit = await asyncio.gather(
-        registry.nodes(cluster.coordinator, view.group),
-        registry.read_state(cluster.coordinator, view.group),
+        registry.nodes(cluster.coordinator, view.group, watch=watch),
+        registry.read_state(cluster.coordinator, view.group, watch=watch),
         registry.read_unclean(cluster.coordinator, view.group),
     )
     epoch = None if state is None else state.epoch

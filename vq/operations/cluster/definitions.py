@@ -1,8 +1,8 @@
 """Definitions of a cluster: exported as one value, and imported with a plan first.
 
 Loop-bound functions on a ``ClusterClient``. A plan has the version of every node that it looked at.
-An import changes nothing if one of them has changed since; and each change is a compare-and-set on
-what the plan has seen.
+An import plans again, and changes nothing if that is another plan; each change is a compare-and-set
+on what was there then. So a plan is plain values that can go to a browser and back.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ from vq.coordination.groups import groups
 from vq.coordination.topics import cluster_settings
 from vq.coordination.tree.coordinator import Node, NoNode
 from vq.coordination.tree.paths import CONSUMERS, TOPICS
-from vq.coordination.tree.reading import children_or_none, gather_all, read_all
+from vq.coordination.tree.reading import children_or_none, gather_all
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.coordination.tree.values.consumers import ConsumerGroup
@@ -45,6 +45,7 @@ __all__ = [
     "DefinitionChange",
     "DefinitionStep",
     "PlannedDefinitions",
+    "changed_definitions",
     "export_definitions",
     "import_definitions",
     "plan_import_definitions",
@@ -114,14 +115,14 @@ class PlannedDefinitions:
         definitions: What is imported.
         steps: One for each thing, in the order in which they are done: settings, broker groups,
             topics, groups, and then what is deleted.
+        prune: Topics and groups that are not in the definitions are deleted.
         with_offsets: Groups that are made get the offsets of the definitions.
-        before: What the things were that are to change, by kind and name.
     """
 
     definitions: Definitions
     steps: tuple[DefinitionStep, ...]
-    with_offsets: bool
-    before: Mapping[tuple[str, str], Any]
+    prune: bool = False
+    with_offsets: bool = False
 
     def count(self, action: DefinitionAction) -> int:
         """Return for how many things an action is."""
@@ -207,6 +208,16 @@ async def plan_import_definitions(
     Raises:
         Unreadable: Something of the cluster cannot be read.
     """
+    plan = await _plan(cluster, definitions, prune=prune)
+    return PlannedDefinitions(
+        definitions=definitions,
+        steps=tuple(plan.steps),
+        prune=prune,
+        with_offsets=with_offsets,
+    )
+
+
+async def _plan(cluster: ClusterClient, definitions: Definitions, *, prune: bool) -> "_Planner":
     plan = _Planner(cluster)
     if definitions.settings is not None:
         await plan.settings(definitions.settings)
@@ -216,12 +227,8 @@ async def plan_import_definitions(
     await gather_all(plan.group(each) for each in definitions.groups or ())
     if prune:
         await plan.prune(definitions)
-    return PlannedDefinitions(
-        definitions=definitions,
-        steps=tuple(sorted(plan.steps, key=_order)),
-        with_offsets=with_offsets,
-        before=plan.before,
-    )
+    plan.steps.sort(key=_order)
+    return plan
 
 
 def _order(step: DefinitionStep) -> tuple[bool, int, str]:
@@ -233,7 +240,7 @@ def _order(step: DefinitionStep) -> tuple[bool, int, str]:
 
 
 class _Planner:
-    """Collects the steps of a plan."""
+    """Collects the steps of a plan, and what the things are that are to change."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
@@ -389,7 +396,8 @@ def _settings_fields(settings: ClusterSettings) -> Mapping[str, Any]:
 
 
 def _broker_fields(group: BrokerGroup) -> Mapping[str, Any]:
-    return {"pool": group.pool, "labels": dict(sorted(group.labels.items()))}
+    labels = ", ".join(f"{name}={value}" for name, value in sorted(group.labels.items()))
+    return {"pool": group.pool, "labels": labels or None}
 
 
 def _group_fields(contract: ConsumerGroup) -> Mapping[str, Any]:
@@ -415,30 +423,45 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Defin
 
 
 def _shown(value: object) -> str:
-    return "none" if value is None else shown(str(value), 200).strip("'\"")
+    if value is None:
+        return "none"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return shown(text, 200).strip("'\"")
 
 
 # Importing --------------------------------------------------------------------------------------
 async def import_definitions(
-    cluster: ClusterClient, planned: PlannedDefinitions
+    cluster: ClusterClient,
+    planned: PlannedDefinitions,
+    *,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> list[DefinitionStep]:
     """Make, change and delete as planned; return the steps, those not done with ``why_not``.
 
     A deleted topic can be brought back as any other. One thing that fails does not keep the others
     from being done.
 
+    ``on_progress`` is called with how many steps were taken and how many there are, on the
+    factory's thread; it must be short.
+
     Raises:
         InvalidState: Something has changed since the plan; nothing was done.
         ChangeUnknown: ZooKeeper went away during a step; those before it are done. Plan again.
     """
-    await _check_unchanged(cluster, planned.steps)
+    now = await _plan(cluster, planned.definitions, prune=planned.prune)
+    for step in _changed(planned.steps, now.steps):
+        raise InvalidState(
+            f"{_told(step)} has changed since the plan; nothing was done: plan again"
+        )
     done: list[DefinitionStep] = []
-    for step in planned.steps:
+    for step in now.steps:
+        if on_progress is not None:
+            on_progress(len(done), len(now.steps))
         if step.why_not or step.action is DefinitionAction.LEAVE:
             done.append(step)
             continue
         try:
-            await _do(cluster, planned, step)
+            await _do(cluster, planned, step, now.before.get((step.kind, step.name)))
         except OutcomeUnknown:
             raise
         except VqError as error:
@@ -448,16 +471,30 @@ async def import_definitions(
     return done
 
 
-async def _check_unchanged(cluster: ClusterClient, steps: Iterable[DefinitionStep]) -> None:
-    planned = list(steps)
-    nodes = await read_all(cluster.coordinator, [each.path for each in planned])
-    for step, node in zip(planned, nodes, strict=True):
-        now = (-1, 0) if node is None else (node.stat.version, node.stat.czxid)
-        if now != (step.version, step.created):
-            what = f"{step.kind} {step.name}".strip().replace("_", " ")
-            raise InvalidState(
-                f"the {what} has changed since the plan; nothing was done: plan again"
-            )
+async def changed_definitions(
+    cluster: ClusterClient, planned: PlannedDefinitions
+) -> list[DefinitionStep]:
+    """Return the things that have changed since a plan: an import of it would be refused.
+
+    A step is that of the plan; of a thing that is new, or was not in the plan, that of now.
+    """
+    now = await _plan(cluster, planned.definitions, prune=planned.prune)
+    return _changed(planned.steps, now.steps)
+
+
+def _changed(
+    planned: Iterable[DefinitionStep], now: Iterable[DefinitionStep]
+) -> list[DefinitionStep]:
+    """Return the steps that are in one plan only; why a thing stays as it is may be told anew."""
+    before, after = ({replace(each, why_not=""): each for each in plan} for plan in (planned, now))
+    gone = [each for key, each in before.items() if key not in after]
+    known = {(each.kind, each.name) for each in gone}
+    new = [each for key, each in after.items() if key not in before]
+    return [*gone, *(each for each in new if (each.kind, each.name) not in known)]
+
+
+def _told(step: DefinitionStep) -> str:
+    return f"the {step.kind} {step.name}".strip().replace("_", " ")
 
 
 def _same(before: T, what: str, after: T) -> Callable[[T], T]:
@@ -473,9 +510,11 @@ def _same(before: T, what: str, after: T) -> Callable[[T], T]:
     return change
 
 
-async def _do(cluster: ClusterClient, planned: PlannedDefinitions, step: DefinitionStep) -> None:
+async def _do(
+    cluster: ClusterClient, planned: PlannedDefinitions, step: DefinitionStep, before: Any
+) -> None:
+    """Take a step; ``before`` is what the thing was when the plan was looked at again."""
     wanted, name = planned.definitions, step.name
-    before: Any = planned.before.get((step.kind, name))
     doing: Awaitable[Any]
     match step.kind, step.action:
         case "settings", _:

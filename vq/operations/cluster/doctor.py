@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import ssl
 import tempfile
 import threading
 import time
@@ -48,6 +49,9 @@ from vq.operations.cluster.checks import (
 )
 from vq.operations.cluster.cluster import BrokerReport, cluster_status
 from vq.operations.topics.topics import readable_topics
+from vq.operations.tree.securing import identities_of, open_at_top
+from vq.remoting.ports import is_loopback
+from vq.security.tls import TlsContexts
 from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
@@ -164,26 +168,32 @@ async def check_cluster(
             none has registered is a warning then.
     """
     servers = [part.strip() for part in config.zookeeper.split(",")]
+    contexts = None if config.zookeeper_tls is None else TlsContexts(config.zookeeper_tls)
+    context = None if contexts is None else contexts.client()
     versions = await asyncio.gather(
-        *(asyncio.to_thread(server_version, server) for server in servers)
+        *(asyncio.to_thread(server_version, server, context) for server in servers)
     )
-    causes = "" if any(versions) else await why_no_session(",".join(servers))
-    found = checks.zookeeper_servers(dict(zip(servers, versions, strict=True)), causes)
+    causes = "" if any(versions) else await why_no_session(",".join(servers), contexts)
+    by_server = dict(zip(servers, versions, strict=True))
+    found = checks.zookeeper_servers(by_server, causes, secure=contexts is not None)
     if found.level is Level.FAIL:
         return [found]
     try:
         async with cluster_client(config, must_exist=False) as cluster:
             session = checks.zookeeper_session(await _latencies(cluster), None)
+            secured = await identities_of(cluster) is not None
+            loopback = all(is_loopback(each.rpartition(":")[0] or each) for each in servers)
+            tree = checks.tree(await open_at_top(cluster), secured=secured, loopback=loopback)
             is_known = await cluster.coordinator.exists(BROKERS) is not None
             others = "" if is_known else there_are(await cluster_names(config))
             brokers = await check_brokers(cluster, is_broker_here=is_broker_here, others=others)
-            return [found, session, *brokers]
+            return [found, session, tree, *brokers]
     except VqError as error:
         said = error.message.removesuffix(f"; {error.hint}")  # it may be to run the doctor
         return [found, checks.zookeeper_session((), said)]
 
 
-def server_version(server: str) -> str | None:
+def server_version(server: str, context: ssl.SSLContext | None = None) -> str | None:
     """Return the version of a ZooKeeper server; "unknown": it hides it, None: no answer."""
     try:
         host, number = Address.parse(server)
@@ -191,7 +201,7 @@ def server_version(server: str) -> str | None:
         host, number = server.strip("[]"), _ZOOKEEPER_PORT
     if not is_host(host):
         return None
-    answer = four_letter_word(host, number, "srvr")
+    answer = four_letter_word(host, number, "srvr", context=context)
     for line in answer.splitlines():
         if line.startswith("Zookeeper version: "):
             return line.removeprefix("Zookeeper version: ").split(",")[0].split("-")[0]
@@ -253,7 +263,13 @@ async def _answer(cluster: ClusterClient, report: BrokerReport, node: NodeInfo) 
         disks=report.disks,
         deleted=report.deleted_topics,
         failing_jobs=failing_jobs([] if report.status is None else report.status.raw["jobs"]),
+        certificate_left_s=_certificate_left_s(cluster, report),
     )
+
+
+def _certificate_left_s(cluster: ClusterClient, report: BrokerReport) -> float | None:
+    ends_ms = 0 if report.status is None else report.status.raw["tls_expires_ms"]
+    return (ends_ms - cluster.clock.wall_ms()) / 1_000 if ends_ms else None
 
 
 async def offset_facts(cluster: ClusterClient) -> list[GroupOffsets]:

@@ -23,7 +23,7 @@ from vq.message_filter import ALL
 from vq.model import PartitionPlacement, TopicPartition
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
 from vq.operations.groups.terms import GroupTerms, terms_of
-from vq.operations.partitions.offsets import Inspector
+from vq.operations.partitions.offsets import Inspector, PartitionEnds
 from vq.reserved import Purpose, group_of
 from vq.topic_pattern import matches
 
@@ -341,6 +341,51 @@ class GroupNodes:
     topics: Mapping[str, TopicView]
     younger: Set[TopicPartition] = frozenset()
 
+    def readable(self, topic: str) -> bool:
+        """Whether a topic is open for reading, or not known."""
+        view = self.topics.get(topic)
+        return view is None or view.settings.readable
+
+    def elsewhere(self, partition: TopicPartition) -> str:
+        """Why the committed offset is of another topic of this name; "": it is not."""
+        committed, view = self.offsets.get(partition), self.topics.get(partition.topic)
+        return "" if committed is None or view is None else why_of_another(committed, view.id)
+
+    def begin(self, placement: PartitionPlacement, ends: PartitionEnds | None) -> int | None:
+        """Return where the messages begin that lie behind the group's place.
+
+        None: it is not known, each member has a place of its own, messages were lost, or the
+        committed offset means nothing here.
+        """
+        if ends is None or self.contract.model == GroupModel.BROADCASTING:
+            return None
+        partition = TopicPartition(placement.topic, placement.partition)
+        committed = self.offsets.get(partition)
+        if committed is not None:
+            begin = max(committed.offset, ends.earliest)
+            return None if begin > ends.latest or self.elsewhere(partition) else begin
+        if self.contract.start == "latest" and partition not in self.younger:
+            return ends.latest
+        return ends.earliest if ends.earliest <= ends.latest else None
+
+    def progress(
+        self,
+        placement: PartitionPlacement,
+        ends: PartitionEnds | None,
+        *,
+        messages: int | None,
+        age_s: float | None,
+    ) -> GroupProgress:
+        """Return how far the group is in one partition.
+
+        Args:
+            placement: The partition.
+            ends: Where it ends; None: no broker tells.
+            messages: How many messages lie from ``begin`` on; None: not known, or not counted.
+            age_s: How old the first one of them is; 0: there is none. None: not known.
+        """
+        return _progress(self, placement, ends, messages, age_s)
+
 
 async def describe_group(
     cluster: ClusterClient, group: str, *, count: bool = True
@@ -437,42 +482,39 @@ async def progress(
     inspector: Inspector, nodes: GroupNodes, placement: PartitionPlacement, *, count: bool
 ) -> GroupProgress:
     """Return how far a group is in one partition."""
-    partition = TopicPartition(placement.topic, placement.partition)
-    committed = nodes.offsets.get(partition)
-    owner = nodes.owners.get(partition)
-    elsewhere = stopped = ""
-    view = nodes.topics.get(placement.topic)
-    readable = view is None or view.settings.readable
-    if committed is not None:
-        elsewhere = "" if view is None else why_of_another(committed, view.id)
-        stopped = committed.stopped or elsewhere  # the next member finds that out
-    ends = await inspector.ends_if_told(placement) if readable else None
-    begin = start = end = end_number = None
-    if ends is not None:
-        start, end, end_number = ends.earliest, ends.latest, ends.latest_number
-    if ends is not None and nodes.contract.model != GroupModel.BROADCASTING:
-        begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
-        if (
-            committed is None
-            and nodes.contract.start == "latest"
-            and partition not in nodes.younger
-        ):
-            begin = end
-    size = messages = age_s = None
-    if begin is not None and end is not None and begin <= end and not elsewhere:
-        # Otherwise messages were lost, or the offset means nothing here.
-        size = end - begin
-        age_s = await inspector.age_s(placement, begin) if size else 0.0
+    ends = await inspector.ends_if_told(placement) if nodes.readable(placement.topic) else None
+    begin = nodes.begin(placement, ends)
+    messages = age_s = None
+    if begin is not None and ends is not None:
+        age_s = await inspector.age_s(placement, begin) if begin < ends.latest else 0.0
         if count:
-            messages = await inspector.count(placement, begin, end) if size else 0
+            messages = 0
+            if begin < ends.latest:
+                messages = await inspector.count(placement, begin, ends.latest)
+    return nodes.progress(placement, ends, messages=messages, age_s=age_s)
+
+
+def _progress(
+    nodes: GroupNodes,
+    placement: PartitionPlacement,
+    ends: PartitionEnds | None,
+    messages: int | None,
+    age_s: float | None,
+) -> GroupProgress:
+    partition = TopicPartition(placement.topic, placement.partition)
+    committed, owner = nodes.offsets.get(partition), nodes.owners.get(partition)
+    elsewhere = nodes.elsewhere(partition)
+    stopped = "" if committed is None else committed.stopped or elsewhere
+    begin = nodes.begin(placement, ends)
+    end_number = None if ends is None else ends.latest_number
     return GroupProgress(
         topic=placement.topic,
         partition=placement.partition,
         owner=None if owner is None else owner.member,
         committed=None if committed is None else committed.offset,
-        start=start,
-        end=end,
-        lag_bytes=size,
+        start=None if ends is None else ends.earliest,
+        end=None if ends is None else ends.latest,
+        lag_bytes=None if begin is None or ends is None else ends.latest - begin,
         lag_messages=messages,
         lag_s=age_s,
         number=None if end_number is None or messages is None else end_number - messages,
@@ -482,6 +524,7 @@ async def progress(
         committed_epoch=None if committed is None else committed.epoch or None,
         committed_topic_id=None if committed is None else committed.topic_id or None,
         committed_is_copy=committed is not None and committed.copied,
+        # The next member finds out what ``elsewhere`` says.
         stopped=stopped or (owner.stopped if owner is not None else "") or None,
         stopped_at=None if owner is None else owner.stopped_at,
         stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
@@ -492,7 +535,7 @@ async def progress(
         needs_reset=bool(stopped),
         other_topic=bool(elsewhere) and committed is not None and not committed.stopped,
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
-        readable=readable,
+        readable=nodes.readable(placement.topic),
         filter=nodes.contract.topics.get(placement.topic, ALL).text or None,
     )
 

@@ -268,12 +268,16 @@ class Inspector:
 
         None when a broker does not answer, or there is no message.
         """
-        time_ms = await self._sent_ms(placement, offset)
+        time_ms = await self.sent_ms(placement, offset)
         if time_ms is None:
             return None
         return max(0.0, (self._cluster.clock.wall_ms() - time_ms) / 1000)
 
-    async def _sent_ms(self, placement: PartitionPlacement, offset: int) -> int | None:
+    async def sent_ms(self, placement: PartitionPlacement, offset: int) -> int | None:
+        """Return when the first message from ``offset`` on was sent, in milliseconds since 1970.
+
+        None when a broker does not answer, or there is no message.
+        """
         for _ in range(_CONTROLS_MAX):
             span = placement.span_at(offset)
             found = None if span is None else await self._master(span.group)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vq.coordination.leases.writes import WriteTask, WriteTopic
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.allocations import (
     AllocationCancel,
     AllocationOrder,
@@ -30,6 +31,7 @@ from vq.coordination.tree.values.consumers import (
     Owner,
 )
 from vq.coordination.tree.values.decisions import Decision
+from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.runs import RunCounter, RunOrder, RunResult
@@ -40,6 +42,7 @@ from vq.coordination.tree.values.topics import (
     GraceClock,
     TopicNode,
 )
+from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 
 __all__ = ["NodeKind", "kind_of", "names_in"]
@@ -76,6 +79,10 @@ KINDS: Final = (
     NodeKind("settings", ClusterSettings),
     NodeKind("security"),
     NodeKind("security/secret", ClusterSecret, is_secret=True),
+    NodeKind("security/identities", Identities),
+    NodeKind("security/acls", AccessList),
+    NodeKind("security/users"),
+    NodeKind("security/users/<user>", StoredUser, is_secret=True),
     NodeKind("brokers"),
     NodeKind("brokers/<group>", BrokerGroup, may_be_empty=True),
     NodeKind("brokers/<group>/state", GroupState),

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.values.brokers import BrokerGroup, GroupState, OpenPartitions
+from vq.coordination.tree.values.cluster import ClusterSecret
 from vq.coordination.tree.values.consumers import (
     Assignment,
     CommittedOffset,
@@ -38,6 +39,7 @@ from vq.coordination.tree.values.topics import (
     DeletedTopics,
     TopicNode,
 )
+from vq.coordination.tree.values.users import StoredUser
 from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError
 from vq.limits import is_valid_name
@@ -225,10 +227,18 @@ class TreeRules:
                 "newer_format" if is_newer else "unreadable",
                 Severity.WARNING if is_newer else Severity.ERROR,
                 error.message,
-                ("vq cluster replace-secret --yes",) if kind.is_secret and not is_newer else (),
+                () if is_newer else self._mends(kind, node),
                 repair=repair,
             )
             return None
+
+    def _mends(self, kind: NodeKind, node: StoredNode) -> tuple[str, ...]:
+        """Return the commands that mend a value that cannot be read."""
+        if kind.value is ClusterSecret:
+            return ("vq cluster replace-secret --yes",)
+        if kind.value is StoredUser:
+            return (f"vq user remove {shlex.quote(names_in(node.path)[-1])} --yes",)
+        return ()
 
     # Brokers ------------------------------------------------------------------------------------
     def _broker_group(self, node: StoredNode, value: Value | None) -> None:

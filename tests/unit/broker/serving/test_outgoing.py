@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vq.broker.serving.outgoing import Outgoing
+from vq.broker.serving.outgoing import SLICE_BYTES, Outgoing
 from vq.clock import ManualClock
 
 BUFFER_BYTES = 100
@@ -109,3 +109,37 @@ def test_the_time_counts_from_when_the_peer_read_something_last() -> None:
     assert peer.outgoing.unread_for(90, 63.0) == 3.0
     assert peer.outgoing.unread_for(80, 65.0) == 0.0
     assert peer.outgoing.unread_for(95, 66.0) == 1.0, "more was written, and none was read"
+
+
+def test_a_large_answer_is_encrypted_in_slices() -> None:
+    """One slice in each iteration, nothing copied, and in order with what comes meanwhile."""
+    peer = Peer()
+    peer.outgoing.encrypted = True
+    body = bytes(range(256)) * (3 * SLICE_BYTES // 256)
+    peer.outgoing.add([b"head", memoryview(body)])
+    written: list[list[bytes]] = peer.transport.written
+    for count in (1, 2, 3):
+        peer.outgoing.write(peer.transport)
+        assert peer.outgoing.waits
+        assert sum(map(len, written[-1])) == SLICE_BYTES
+        assert all(getattr(each, "obj", body) is body for each in written[-1][-1:])
+        peer.outgoing.add([b"%d" % count])
+    peer.outgoing.write(peer.transport)
+    assert not peer.outgoing.waits
+    assert b"".join(b"".join(each) for each in written) == b"head" + body + b"123"
+
+
+def test_the_end_of_a_connection_waits_for_no_slice() -> None:
+    peer = Peer()
+    peer.outgoing.encrypted = True
+    peer.outgoing.add([bytes(5 * SLICE_BYTES)])
+    peer.outgoing.write(peer.transport, whole=True)
+    assert not peer.outgoing.waits
+    assert len(peer.transport.written) == 1
+
+
+def test_without_tls_an_answer_leaves_in_one_write() -> None:
+    peer = Peer()
+    peer.outgoing.add([bytes(5 * SLICE_BYTES)])
+    peer.outgoing.write(peer.transport)
+    assert len(peer.transport.written) == 1

@@ -13,10 +13,9 @@ from support.json_schema import schema_of, wrong
 
 from vq.cli.archives import archive
 from vq.cli.base import errors
-from vq.errors import Busy
 from vq.model import Address, Message
 from vq.operations.archives import archives
-from vq.operations.archives.archives import ArchivedBlock, VerifiedArchive
+from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
 from vq.operations.base import connect
 from vq.operations.messages import streams
 
@@ -74,15 +73,16 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         on_progress(1, 2)
         return made.verified
 
-    async def restore(_: object, block: ArchivedBlock) -> None:
-        if block in made.refused:
-            raise Busy("its place cannot be reached")
-        made.restored.append(block)
+    async def restore(_: object, blocks: Any, *, on_progress: Any) -> Any:
+        made.restored += [each for each in blocks if each not in made.refused]
+        on_progress(1, 2)
+        away = "Busy: its place cannot be reached"
+        return [RestoredArchive(each, away if each in made.refused else "") for each in blocks]
 
     monkeypatch.setattr(connect, "cluster_client", client)
     monkeypatch.setattr(archives, "list_archives", list_archives)
     monkeypatch.setattr(archives, "verify_archives", verify)
-    monkeypatch.setattr(archives, "restore_archive", restore)
+    monkeypatch.setattr(archives, "restore_archives", restore)
     return made
 
 

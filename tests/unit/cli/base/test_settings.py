@@ -8,9 +8,11 @@ import pytest
 
 from vq.broker.base.config import BrokerConfig
 from vq.cli.base.settings import Sources, build, read_sources
-from vq.client.config import ProducerConfig
+from vq.client.config import MessageFactoryConfig, ProducerConfig
+from vq.client.environment import export_tls
 from vq.errors import InvalidArgument
 from vq.model import Address, FlushMode
+from vq.security.tls import ClientCertificates, Tls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,42 @@ def test_shared_settings_are_said_once_and_a_section_may_say_otherwise() -> None
     assert made(own).zookeeper == "s:1"
     both = Sources(environ={"VQ_ZOOKEEPER": "e:1", "VQ_BROKER_ZOOKEEPER": "b:1"})
     assert made(both).zookeeper == "b:1"
+
+
+def test_the_files_of_tls_stand_beside_other_settings_and_are_shared() -> None:
+    """Each file by itself comes from the first place that has it; without any there is no TLS."""
+    needed = {"group": "b1", "node": "n1", "data": Path("d")}
+    file = {
+        "tls_ca": "top.pem",
+        "broker": {"tls_certificate": "own.pem", "tls_client_certificates": "required"},
+    }
+    sources = Sources(environ={"VQ_TLS_KEY": "env.key"}, file=file)
+    broker = build(BrokerConfig, "broker", sources.with_flags(**needed))
+    assert broker.tls == Tls(ca="top.pem", certificate="own.pem", key="env.key")
+    assert broker.tls_client_certificates is ClientCertificates.REQUIRED
+    client = build(MessageFactoryConfig, "client", Sources(file={"tls_ca": "top.pem"}))
+    assert client.tls == Tls(ca="top.pem")
+    flags = Sources(file=file).with_flags(tls_ca=Path("flag.pem"))
+    assert build(MessageFactoryConfig, "client", flags).tls == Tls(ca="flag.pem")
+    assert build(BrokerConfig, "broker", Sources().with_flags(**needed)).tls is None
+    of_zookeeper = Sources(environ={"VQ_ZOOKEEPER_TLS_CA": "zk.pem"}).with_flags(**needed)
+    both = build(BrokerConfig, "broker", of_zookeeper)
+    assert (both.tls, both.zookeeper_tls) == (None, Tls(ca="zk.pem"))
+    with pytest.raises(InvalidArgument, match="unknown key 'tls_cert'"):
+        build(BrokerConfig, "broker", Sources(file={"broker": {"tls_cert": "x"}}))
+    with pytest.raises(InvalidArgument, match="VQ_BROKER_TLS_CERT"):
+        build(BrokerConfig, "broker", Sources(environ={"VQ_BROKER_TLS_CERT": "x"}))
+    with pytest.raises(InvalidArgument, match="needs TLS: give tls_certificate"):
+        BrokerConfig(**needed, metrics_client_certificates="required")  # type: ignore[arg-type]
+
+
+def test_an_application_takes_tls_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MessageFactoryConfig().tls is None
+    monkeypatch.setenv("VQ_TLS_CA", "ca.pem")
+    assert MessageFactoryConfig().tls == Tls(ca="ca.pem")
+    assert MessageFactoryConfig(tls=None).tls is None
+    with pytest.raises(InvalidArgument, match=r"is not a vq\.Tls"):
+        MessageFactoryConfig(tls="ca.pem")  # type: ignore[arg-type]
 
 
 def test_only_shared_names_are_taken_from_the_top_of_the_file() -> None:
@@ -269,3 +307,17 @@ def test_lost_directories_are_named_with_commas() -> None:
     names = {"group": "b1", "node": "n1", "data": Path("/d1")}
     sources = Sources(flags=names, environ={"VQ_BROKER_WITHOUT_DATA": "8f0c,31d9"})
     assert build(BrokerConfig, "broker", sources).without_data == ("8f0c", "31d9")
+
+
+def test_processes_of_a_command_take_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the command says that there is no TLS although its environment does."""
+    for name in ("VQ_TLS_CA", "VQ_TLS_CERTIFICATE", "VQ_TLS_KEY", "VQ_ZOOKEEPER_TLS_CA"):
+        monkeypatch.setenv(name, "before.pem")
+    for tls, zookeeper_tls in (
+        (Tls(ca="ca.pem", certificate="c.pem", key="c.key"), Tls(ca="zk.pem")),
+        (Tls(ca="system"), None),
+        (None, None),
+    ):
+        export_tls(tls, zookeeper_tls)
+        made = MessageFactoryConfig()
+        assert (made.tls, made.zookeeper_tls) == (tls, zookeeper_tls)

@@ -46,9 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
     async def plan(_: object, definitions: Definitions, **options: Any) -> PlannedDefinitions:
         told.update(options, definitions=definitions)
-        return PlannedDefinitions(
-            definitions=definitions, steps=told["steps"], with_offsets=False, before={}
-        )
+        return PlannedDefinitions(definitions=definitions, steps=told["steps"])
 
     async def act(_: object, planned: PlannedDefinitions) -> list[DefinitionStep]:
         told["done"] = True

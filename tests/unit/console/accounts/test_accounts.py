@@ -27,6 +27,7 @@ from vq.console.accounts.tokens import (
     make_access_token,
     revoke_access_token,
 )
+from vq.console.database import schema
 from vq.console.database.database import Database
 from vq.errors import InvalidArgument
 
@@ -138,6 +139,19 @@ def test_a_token_may_do_no_more_than_its_account_may_now(database: Database) -> 
     run(lambda each: remove_account(each, "anna"))
     run(lambda each: add_account(each, "anna", ADMIN, PASSWORD))
     assert role() is None  # it was of another anna
+
+
+def test_a_token_that_was_made_while_its_account_was_removed_is_of_no_later_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = database.run_here
+    token = run(lambda each: make_access_token(each, "anna", "ci", VIEWER, 30))
+    run(lambda each: each.execute(schema.accounts.delete().where(schema.accounts.c.name == "anna")))
+    assert run(lambda each: find_access_token(each, token)) is None
+    later = accounts.now_ms() + 1
+    monkeypatch.setattr(accounts, "now_ms", lambda: later)
+    run(lambda each: add_account(each, "anna", ADMIN, PASSWORD))
+    assert run(lambda each: find_access_token(each, token)) is None
 
 
 def test_a_token_ends_and_is_forgotten_when_the_next_one_is_made(

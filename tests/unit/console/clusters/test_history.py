@@ -24,11 +24,21 @@ def test_a_minute_is_told_when_the_next_one_begins() -> None:
     assert meter.add({"a": 9.0}, 120.0) == (60, {"a": [1.0, 3.0]})
 
 
-def test_series_beyond_the_bound_are_left_out_and_counted(monkeypatch) -> None:
-    monkeypatch.setattr(history, "SERIES_MAX", 2)
-    meter = MinuteMeter()
+def test_series_beyond_the_bound_are_left_out_and_counted() -> None:
+    """The first ones in the order of the values are kept."""
+    meter = MinuteMeter(2)
     meter.add({"a": 1, "b": 1, "c": 1}, 60.0)
-    assert meter.left_out == 1
+    assert (meter.kept, meter.left_out) == (2, 1)
+    assert set(meter.add({}, 120.0)[1]) == {"a", "b"}
+
+
+def test_a_series_that_is_kept_stays_until_it_is_well_behind_the_bound() -> None:
+    """Of a bound of four: place five stays, place six goes."""
+    meter = MinuteMeter(4)
+    meter.add(dict.fromkeys("abcdef", 1.0), 60.0)
+    meter.add(dict.fromkeys("abcedf", 1.0), 120.0)
+    assert set(meter.add(dict.fromkeys("abcefd", 1.0), 180.0)[1]) == set("abcd")
+    assert set(meter.add({}, 240.0)[1]) == set("abce")
 
 
 def test_a_minute_is_stored_again_and_long_names_that_begin_alike_are_one_series(database) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.cases import case
 
 from vq.coordination.tree import paths, values
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.allocations import (
     AllocationCancel,
     AllocationEvent,
@@ -39,6 +40,7 @@ from vq.coordination.tree.values.consumers import (
 )
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.group_terms import FailurePolicy
+from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.runs import (
@@ -50,13 +52,23 @@ from vq.coordination.tree.values.runs import (
 )
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import DeletedTopics, DeletionFence, GraceClock, TopicNode
+from vq.coordination.tree.values.users import StoredSecret, StoredUser
 from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
+from vq.security.rules import AccessRule, AccessRules
+from vq.security.scram import ScramSecret
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
+    (
+        Identities(
+            operators=(f"op:{'A' * 28}",), brokers=(), clients={f"c:{'B' * 28}": ("mail-*",)}
+        ),
+        '{"v": 1, "operators": ["op:AAAAAAAAAAAAAAAAAAAAAAAAAAAA"], "brokers": [], '
+        '"clients": {"c:BBBBBBBBBBBBBBBBBBBBBBBBBBBB": ["mail-*"]}}',
+    ),
     (
         AllocationOrder(
             started_ms=7,
@@ -101,6 +113,28 @@ GOLDEN: list[tuple[Value, str]] = [
     (
         LeaseHolder(holder="b1/n1", fence=3, since_ms=9, nonce="ab"),
         '{"v": 1, "holder": "b1/n1", "fence": 3, "since_ms": 9, "nonce": "ab"}',
+    ),
+    (
+        AccessList(rules=AccessRules([AccessRule.parse("deny * read,write topic:a*")])),
+        '{"v": 1, "rules": ["deny * read,write topic:a*"]}',
+    ),
+    (
+        StoredUser(
+            salt=b"\x5a" * 16,
+            iterations=15_000,
+            secrets=(StoredSecret(ScramSecret(b"\xa5" * 32, b"\x00" * 32), 8),),
+            roles=("shop", "audit"),
+            created_ms=7,
+            by="root@host",
+        ),
+        '{"v": 1, "salt": "'
+        + "5a" * 16
+        + '", "iterations": 15000, "secrets": [{"stored_key": "'
+        + "a5" * 32
+        + '", "server_key": "'
+        + "00" * 32
+        + '", "since_ms": 8}], '
+        '"roles": ["shop", "audit"], "created_ms": 7, "by": "root@host"}',
     ),
     (ClusterSecret(secret="a5" * 32), '{"v": 1, "secret": "' + "a5" * 32 + '"}'),
     (
@@ -364,6 +398,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
     """Other programs and operators rely on them."""
     assert [
         ClusterSecret.path(),
+        AccessList.path(),
         BrokerGroup.path("b1"),
         GroupState.path("b1"),
         Registration.path("b1", "n1"),
@@ -380,6 +415,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
         SlotMark.path(7),
     ] == [
         "security/secret",
+        "security/acls",
         "brokers/b1",
         "brokers/b1/state",
         "brokers/b1/nodes/n1",

@@ -296,3 +296,16 @@ async def test_a_range_of_batches_without_messages_has_no_age(brokers: Brokers) 
     wanted = MessageRange(PartitionPlacement("t", 0, (Span("b1", 0),)), 100, 900)
     assert await bulk.measure(cluster, [wanted]) == [MeasuredRange(0, 0.0)]
     assert await bulk.measure(cluster, [wanted], count=False) == [MeasuredRange(None, None)]
+
+
+@pytest.mark.parametrize("partitions", [-1, 4_097, 20_000_000])
+async def test_no_more_partitions_are_read_than_a_topic_may_have(
+    brokers: Brokers, partitions: int
+) -> None:
+    """Whoever asks says how many there are: that is no reason to read so many nodes."""
+    cluster = cluster_of(brokers)
+    wanted = GroupTopic(group="g", topic="t", partitions=partitions)
+    with pytest.raises(InvalidArgument, match="outside"):
+        await bulk.read_placements(cluster, {"t": partitions})
+    with pytest.raises(InvalidArgument, match="outside"):
+        await bulk.read_places(cluster, [wanted])

@@ -119,6 +119,18 @@ def test_a_group_that_cannot_be_read_says_why() -> None:
     assert "znode 'brokers/b1'" in found[0].detail
 
 
+def test_a_certificate_that_expires_soon_is_a_warning() -> None:
+    """Within the last days the broker says so itself."""
+    day = 86_400.0
+    for left_s, level in ((40 * day, Level.OK), (29.5 * day, Level.WARN)):
+        answer = BrokerAnswer("b1/n1", "h:1", certificate_left_s=left_s)
+        found = checks.brokers({"b1": True}, [answer])[0]
+        assert found.level is level
+    assert "expires in 29 days" in found.detail
+    told = BrokerAnswer("b1/n1", "h:1", certificate_left_s=day, problems=("expires in 1 days",))
+    assert [each.level for each in checks.brokers({"b1": True}, [told])][:-1] == [Level.FAIL]
+
+
 def test_damage_that_is_not_shown_is_counted() -> None:
     """A broker tells of the first ranges, and how many there are."""
     answer = BrokerAnswer("b1/n1", "h:1", damage=["t-0 is damaged"] * 8, damaged_ranges=64)

@@ -164,7 +164,7 @@ async def test_a_session_that_fails_is_not_told_to_run_the_doctor(
         remedy = "check the address: `vq doctor`"
         raise CoordinationError(f"no session: it hangs; {remedy}", hint=remedy)
 
-    monkeypatch.setattr(doctor, "server_version", lambda _server: "3.9.2")
+    monkeypatch.setattr(doctor, "server_version", lambda *_: "3.9.2")
     monkeypatch.setattr(doctor, "cluster_client", no_session)
     found = await doctor.check_cluster(MessageFactoryConfig(zookeeper="a:1"))
     assert [(each.check, each.detail) for each in found[1:]] == [

@@ -200,6 +200,9 @@ class Fetches:
     ) -> None:
         """Ask again once the attempt to connect has ended; but not with the permit in hand."""
         failures = self.cluster.unreachable.get(address)
+        if failures is not None and failures.refusal is not None:
+            asker.failed(failures.refusal)
+            return
         if error is None and failures is not None:
             error = Unreachable(f"{address}: {failures.cause}")
         if self.space.has_permit(asker):

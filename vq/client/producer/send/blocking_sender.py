@@ -60,6 +60,7 @@ class BlockingConnections:
             client_id=config.client_id,
             cluster=config.cluster,
             timeout=config.connect_timeout_s,
+            login=self._cluster.login,
         )
 
     def borrow(self, address: Address) -> BlockingConnection | None:

@@ -249,6 +249,7 @@ class Sender:
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if master is None:
+                self._fail_refused(queue)
                 self._set_aside(queue)
             if connection is not None:
                 while (batch := queue.next_to_send(now, self.take_ids, hurry=hurry)) is not None:
@@ -281,6 +282,18 @@ class Sender:
         if queue.has_failed:
             self.accumulator.drain_topic_of(queue)
             queue.fail_rest()
+
+    def _fail_refused(self, queue: PartitionQueue) -> None:
+        """Fail what waits for a broker that does not take this client: no retry helps."""
+        view = self._cluster.routes.topics.get(queue.partition.topic)
+        if view is None or queue.partition.partition >= len(view.partitions):
+            return
+        group = view.partitions[queue.partition.partition].writer_group
+        master = None if group is None else self._cluster.routes.master(group)
+        refusal = None if master is None else self._cluster.connections.refusal(master[0])
+        if master is not None and refusal is not None:
+            self._cluster.live_connection(master[0])  # tries again, for messages that come later
+            queue.fail_pending(refusal)
 
     def _set_aside(self, queue: PartitionQueue) -> None:
         """Move or refuse messages that wait for an unavailable partition, if the policy says so."""

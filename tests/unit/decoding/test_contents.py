@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vq.console.acts.contents import SHOWN_BYTES_MAX, Format, decoded
+from vq.decoding.contents import SHOWN_BYTES_MAX, Format, decoded
 from vq.hessian.encoding import encode
 
 
@@ -34,3 +34,9 @@ def test_only_the_beginning_of_long_contents_is_shown() -> None:
 @given(st.binary(max_size=400), st.sampled_from(Format))
 def test_no_bytes_fail(data: bytes, wanted: Format) -> None:
     assert isinstance(decoded(data, wanted).text, str)
+
+
+def test_values_are_laid_out_in_lines_or_in_one() -> None:
+    assert decoded(b'{"a":[1]}').text.count("\n") == 4
+    assert decoded(b'{"a":[1]}', lines=False).text == '{"a": [1]}'
+    assert decoded(b"\xff\xfe\x00\x01", lines=False).text == "fffe0001"

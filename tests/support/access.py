@@ -1,0 +1,43 @@
+"""Users and rules of clusters in memory."""
+
+from typing import Any
+
+import pytest
+from support.broker import Client, MemoryCluster
+from support.waiting import until
+
+from vq.broker.node import BrokerNode
+from vq.broker.serving.broker_session import BrokerSession
+from vq.coordination.security.access import change_access, read_access
+from vq.remoting.membership import Principal
+from vq.security.rules import AccessRule, AccessRules
+
+
+def believe_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have brokers take the client id ``user.NAME`` or ``user.NAME.ROLE`` for a proof of that."""
+    real: Any = BrokerSession.principal
+
+    def principal(self: BrokerSession) -> Principal:
+        found: Principal = real.fget(self)
+        kind, *names = self.client_id.split(".")
+        if found.proved or kind != "user":
+            return found
+        return Principal("", "", proved=False, user=names[0], roles=frozenset(names[1:]))
+
+    monkeypatch.setattr(BrokerSession, "principal", property(principal))
+
+
+async def allow(cluster: MemoryCluster, *rules: str) -> None:
+    """Have just these rules hold at all nodes."""
+    wanted = AccessRules(map(AccessRule.parse, rules))
+    async with cluster.admin() as coordinator:
+        await change_access(coordinator, lambda _: wanted)
+        version = (await read_access(coordinator)).version
+    for node in cluster.nodes.values():
+        await until(lambda node=node: node.parts.rules.version == version)
+
+
+async def connect_as(cluster: MemoryCluster, node: BrokerNode, name: str = "") -> Client:
+    """Return a connection of ``NAME`` or ``NAME.ROLE``; "": of nobody."""
+    client_id = f"user.{name}" if name else "test"
+    return await Client.connect(cluster.network.at("client"), node.address, client_id)

@@ -1,0 +1,68 @@
+"""Plain text beyond this machine is refused unless somebody has said that it is wanted."""
+
+import pytest
+from support.cases import case
+
+from vq.broker.base.config import BrokerConfig
+from vq.broker.main import build_node
+from vq.console.config import ConsoleConfig
+from vq.console.server import serve
+from vq.errors import InvalidArgument
+from vq.gateway.config import GatewayConfig
+from vq.gateway.server import GatewayProcess
+from vq.remoting.ports import check_plaintext
+
+WARNS = "other machines are served without TLS"
+
+
+def test_only_other_machines_need_tls_or_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    for host, encrypted, plaintext, warned in (
+        ("127.0.0.1", False, False, False),
+        ("127.9.9.9", False, True, False),
+        ("localhost", False, False, False),
+        ("::1", False, False, False),
+        ("10.0.0.11", True, False, False),
+        ("10.0.0.11", False, True, True),
+        ("0.0.0.0", False, True, True),
+    ):
+        with case(host):
+            caplog.clear()
+            listens = {"host": host, "metrics_host": "127.0.0.1"}
+            check_plaintext(listens, encrypted=encrypted, plaintext=plaintext, settings="tls")
+            assert (WARNS in caplog.text) is warned
+    for host in ("10.0.0.11", "0.0.0.0", "::", "b1.example", "localhost.example", "127.evil"):
+        with case(host), pytest.raises(InvalidArgument, match="plaintext = true") as refused:
+            check_plaintext(
+                {"host": "::1", "metrics_host": host},
+                encrypted=False,
+                plaintext=False,
+                settings="tls",
+            )
+        assert f"metrics_host = '{host}'" in str(refused.value)
+        assert "tls_certificate" in str(refused.value)
+
+
+def test_a_broker_does_not_start_with_an_open_port_that_nobody_asked_for(
+    tmp_path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where only its metrics are open; without them nothing is."""
+    config = {"data": tmp_path, "group": "b1", "node": "n1"}
+    for hosts in ({"host": "10.0.0.11"}, {"metrics_host": "10.0.0.11"}):
+        with case(hosts), pytest.raises(InvalidArgument, match=next(iter(hosts))):
+            build_node(BrokerConfig(**config, **hosts))
+    build_node(BrokerConfig(**config, metrics_host="10.0.0.11", metrics_port=0))
+    assert WARNS not in caplog.text
+    build_node(BrokerConfig(**config, host="10.0.0.11", plaintext=True))
+    assert WARNS in caplog.text
+
+
+async def test_nor_do_the_gateway_and_the_console(tmp_path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.touch(mode=0o600)
+    tokens.write_text("version = 1\n")
+    gateway = GatewayProcess(GatewayConfig(host="10.0.0.11", tokens=tokens), object())
+    with pytest.raises(InvalidArgument, match="https_certificate"):
+        await gateway.start()
+    clusters = {"a": None}
+    with pytest.raises(InvalidArgument, match="https_certificate"):
+        await serve(ConsoleConfig(clusters=clusters, host="10.0.0.11"), print)

@@ -1,0 +1,196 @@
+"""Decides for a node what users may do, and counts and tells what they may not.
+
+    authorization   a right that the rules do not give
+    off             is not looked for: nothing here is asked
+    permissive      is counted and logged, and the request is carried out
+    enforced        refuses the request
+
+A member of the cluster, and a super user, has all rights. While no rules are known, nobody else has
+any (``known_rules``).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from vq.broker.base.config import Authorization
+from vq.broker.base.facts import Facts, counter
+from vq.broker.security.known_rules import KnownRules
+from vq.clock import Clock
+from vq.errors import Busy, NotAuthorized, VqError
+from vq.log_lines import get_logger
+from vq.remoting.membership import Principal
+from vq.security.rules import ANONYMOUS, AccessDecision, Need, Resource, Right
+
+__all__ = ["Authority"]
+
+logger = get_logger(__name__)
+
+#: At most one line in this time tells of what the rules do not allow.
+TELL_S: Final = 10.0
+#: Different users and needs that one line chooses from; more are only counted.
+TOLD_MAX: Final = 1_000
+
+
+class Authority:
+    """See the module's text. Loop-bound.
+
+    Args:
+        mode: See the module's text.
+        super_users: They may do everything.
+        known: The rules.
+        clock: Bounds log lines.
+
+    Attributes:
+        changed: Told when other rules hold, or none.
+        enabled: Somebody is asked at all.
+        enforces: What the rules do not allow is refused.
+    """
+
+    def __init__(
+        self,
+        mode: Authorization,
+        super_users: tuple[str, ...],
+        known: KnownRules,
+        clock: Clock,
+    ) -> None:
+        self.enabled: Final = mode is not Authorization.OFF
+        self.enforces: Final = mode is Authorization.ENFORCED
+        self._super_users = frozenset(super_users)
+        self._known = known
+        self.changed: Final = known.changed
+        self._now = clock.monotonic
+        self._counts: Counter[tuple[Right, Resource]] = Counter()
+        self._untold: Counter[tuple[str, Need]] = Counter()
+        self._why: dict[tuple[str, Need], str] = {}
+        self._untold_others = 0
+        self._told_at = -TELL_S
+
+    def check(self, asker: Principal, right: Right, resource: Resource, name: str) -> bool:
+        """Return whether ``asker`` has a right; False: it has not, and is carried out all the same.
+
+        Raises:
+            NotAuthorized: It has not.
+            Busy: The rules are not known.
+        """
+        if asker.proved or asker.user in self._super_users:
+            return True
+        rules = self._known.current
+        if rules is None:
+            self._refuse_all(asker, Need(right, resource, name))
+            return False
+        decision = rules.decide(asker, right, resource, name)
+        if not decision.allowed:
+            self.refuse(asker, decision.need, decision)
+        return decision.allowed
+
+    def check_known(self, asker: Principal) -> None:
+        """Return if the rules are known, which decided earlier what ``asker`` may do.
+
+        Raises:
+            Busy: They are not.
+        """
+        if self._known.current is None and not (asker.proved or asker.user in self._super_users):
+            self._refuse_all(asker, Need(Right.DESCRIBE, Resource.CLUSTER))
+
+    def refusal(
+        self, asker: Principal, right: Right, resource: Resource, name: str
+    ) -> VqError | None:
+        """Return what ``check`` raises; None: nothing."""
+        try:
+            self.check(asker, right, resource, name)
+        except VqError as error:
+            return error
+        return None
+
+    def refuse(
+        self, asker: Principal, need: Need, decision: AccessDecision | None = None, why: str = ""
+    ) -> None:
+        """Note that somebody lacks a right.
+
+        Args:
+            asker: Who.
+            need: The right.
+            decision: Of the rules.
+            why: Instead of what they say.
+
+        Raises:
+            NotAuthorized: Unless such requests are carried out.
+        """
+        rule = None if decision is None else decision.rule
+        why = why or (decision.because if decision is not None else "")
+        self._note(asker, need, why)
+        if self.enforces:
+            user = asker.user or ANONYMOUS
+            raise NotAuthorized(
+                f"user {user} has no right to {need.text}: {why}",
+                details={
+                    "user": user,
+                    "right": str(need.right),
+                    "resource": need.about,
+                    "rule": "" if rule is None else str(rule),
+                },
+            )
+
+    def _refuse_all(self, asker: Principal, need: Need) -> None:
+        known = self._known
+        why = (
+            f"this node has not been able to read the rules of access for {known.age_s:.0f} s, "
+            f"rules_age_max_s = {known.age_max_s:g}"
+            if known.age_s > known.age_max_s
+            else "this node cannot read the rules of access: a newer vq has written them, or they "
+            "are damaged; `vq acl list` shows more"
+        )
+        self._note(asker, need, why)
+        if self.enforces:
+            raise Busy(why)
+
+    # What is told -------------------------------------------------------------------------------
+    def _note(self, asker: Principal, need: Need, why: str) -> None:
+        self._counts[need.right, need.resource] += 1
+        key = asker.user or ANONYMOUS, need
+        if key in self._untold or len(self._untold) < TOLD_MAX:
+            self._untold[key] += 1
+            self._why[key] = why
+        else:
+            self._untold_others += 1
+
+    def tell(self) -> None:
+        """Log what was noted since the last line, if that was long enough ago; called often."""
+        if not self._untold or self._now() - self._told_at < TELL_S:
+            return
+        self._told_at = self._now()
+        ((user, need), count), *_ = self._untold.most_common(1)
+        logger.warning(
+            "requests without a right",
+            carried_out=not self.enforces,
+            requests=sum(self._untold.values()) + self._untold_others,
+            different=len(self._untold),
+            most=count,
+            user=user,
+            right=need.right,
+            resource=need.about,
+            because=self._why[user, need],
+        )
+        self._untold.clear()
+        self._why.clear()
+        self._untold_others = 0
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield from self._known.facts()
+        yield Facts[int](
+            labels=("right", "resource"),
+            things=lambda: {
+                (str(right), str(resource)): count
+                for (right, resource), count in self._counts.items()
+            },
+            facts=(
+                counter(
+                    "vq_requests_without_right",
+                    "Rights that the rules of access did not give: the request was refused or, if "
+                    "authorization is permissive, carried out.",
+                    int,
+                ),
+            ),
+        )

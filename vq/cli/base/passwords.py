@@ -1,0 +1,79 @@
+"""Passwords of commands: from a file, or from the person at the terminal; never from arguments.
+
+Arguments of a process are seen by everybody on the machine, and stay in the shell's history.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from vq.cli.base.settings import Sources, is_given
+from vq.errors import InvalidArgument
+
+__all__ = ["ask_password", "new_password", "read_password"]
+
+#: Bytes that are read of a file: more is no password.
+_FILE_BYTES_MAX = 4_096
+
+
+def read_password(path: str) -> str:
+    """Return the first line of a file.
+
+    Raises:
+        InvalidArgument: The file cannot be read, is too large, or its first line is empty. The
+            error shows nothing of its contents.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_FILE_BYTES_MAX + 1)
+        line = data.decode().split("\n", 1)[0].rstrip("\r")
+    except OSError as error:
+        raise InvalidArgument(f"cannot read the password file {path!r}: {error}") from error
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the password file {path!r} is not UTF-8") from None
+    if not line or len(data) > _FILE_BYTES_MAX:
+        raise InvalidArgument(
+            f"the password file {path!r} has no password: it is the first line, of a file of at "
+            f"most {_FILE_BYTES_MAX} bytes"
+        )
+    return line
+
+
+def ask_password(sources: Sources) -> str:
+    """Return the password of ``--user`` as a person types it; "" if nobody is asked.
+
+    Nobody is where standard input is no terminal, or where a TLS certificate may name the user.
+    """
+    if is_given("client", "tls_certificate", sources) or not sys.stdin.isatty():
+        return ""
+    password: str = click.prompt(
+        f"Password of {sources.flags['user']}", hide_input=True, err=True, default=""
+    )
+    return password
+
+
+def new_password(name: str, path: str | None, variable: str) -> str:
+    """Return the password that a user is to have: from a file, a variable, or asked for twice.
+
+    Args:
+        name: Of the user.
+        path: Of the file; None: none was named.
+        variable: What the environment has under ``VQ_NEW_PASSWORD``; "": nothing.
+
+    Raises:
+        click.UsageError: There is none of the three.
+    """
+    if path is not None:
+        return read_password(path)
+    if variable:
+        return variable
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no password: give --new-password-file FILE, set VQ_NEW_PASSWORD, or run the "
+            "command at a terminal"
+        )
+    password: str = click.prompt(
+        f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True
+    )
+    return password

@@ -1,0 +1,4 @@
+"""Commands about who may do what.
+
+In here: users, rules of access. Not in here: accounts of the web console (``console``).
+"""

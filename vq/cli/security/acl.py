@@ -1,0 +1,165 @@
+"""``vq acl``: the rules of access, see ``vq.operations.security``."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.json_schema import TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.options import Commands, Invocation, command_options
+from vq.operations.security.access import (
+    add_access_rules,
+    decide_access,
+    list_access_rules,
+    remove_access_rules,
+)
+from vq.security.rules import AccessRule, Right, RuleEffect, parse_resource, parse_rights
+
+_RULE: Final = record(effect=TEXT, subject=TEXT, rights=some(TEXT), resource=TEXT)
+_COLUMNS: Final = ("effect", "subject", "rights", "resource")
+
+_subject = click.argument("subject")
+_rights = click.argument("rights")
+_resource = click.argument("resource")
+_deny = click.option("--deny", is_flag=True, help="The rule denies the rights.")
+
+
+@click.group(cls=Commands)
+def acl() -> None:
+    """Add, remove, list and test the rules that say who may do what at the brokers."""
+
+
+@acl.command()
+@_subject
+@_rights
+@_resource
+@_deny
+@shows(some(_RULE))
+@command_options
+def add(invocation: Invocation, subject: str, rights: str, resource: str, deny: bool) -> None:
+    """Allow a subject to do something; or forbid it, with --deny.
+
+    SUBJECT is user:NAME, role:NAME, anonymous (whoever has proved no name) or '*' (everybody).
+    RIGHTS are some of describe, read, write and manage, with commas between. RESOURCE is
+    topic:NAME, group:NAME, transactional-id:NAME or cluster; 'topic:NAME*' is all topics whose
+    names begin so.
+
+    A rule that denies wins over all that allow. Brokers with authorization = "enforced" obey the
+    rules at once; those with "permissive" log and count what they would refuse.
+    """
+    rule = _rule(subject, rights, resource, deny=deny)
+    _show_change(invocation, invocation.call(add_access_rules, [rule]), f"added: {rule}")
+
+
+@acl.command()
+@_subject
+@_rights
+@_resource
+@_deny
+@shows(some(_RULE))
+@command_options
+def remove(invocation: Invocation, subject: str, rights: str, resource: str, deny: bool) -> None:
+    """Remove a rule, or some rights of it; all others stay.
+
+    The arguments are those of `vq acl add`. Reads that wait end if their right is withdrawn.
+    """
+    rule = _rule(subject, rights, resource, deny=deny)
+    _show_change(invocation, invocation.call(remove_access_rules, [rule]), f"removed: {rule}")
+
+
+@acl.command(name="list")
+@click.option("--subject", metavar="SUBJECT", help="Only the rules of this subject.")
+@shows(some(_RULE))
+@command_options
+def list_(invocation: Invocation, subject: str | None) -> None:
+    """List the rules of access."""
+    rules = invocation.call(list_access_rules)
+    if subject is not None:
+        rules = [each for each in rules if each.subject == subject]
+    output = invocation.output
+    if output.as_json:
+        output.document([_values(each) for each in rules])
+        return
+    rows = [{**_values(each), "rights": each.rights_text} for each in rules]
+    output.table(rows, columns=_COLUMNS)
+    if not rules:
+        output.remark(
+            "there are no rules: brokers with authorization = enforced refuse everything to all "
+            "but super users"
+        )
+
+
+@acl.command()
+@click.argument("who", metavar="USER")
+@click.argument("right", type=click.Choice([str(each) for each in Right]))
+@_resource
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="NAME",
+    help="A role of the user, instead of those stored for it; several are taken.",
+)
+@shows(
+    record(
+        allowed=TRUTH,
+        user=TEXT,
+        right=TEXT,
+        resource=TEXT,
+        decided_right=TEXT,
+        decided_resource=TEXT,
+        rule=maybe(_RULE),
+    )
+)
+@command_options
+def test(invocation: Invocation, who: str, right: str, resource: str, roles: Sequence[str]) -> None:
+    """Say whether a user may do something, and which rule decides.
+
+    USER is a name, or anonymous. A topic of vq's own has the rules of its source: the answer says
+    which that is. Super users of brokers may do everything, which no rule shows.
+
+    Exit code 1 if it is refused.
+    """
+    decision = invocation.call(decide_access, who, right, resource, roles or None)
+    output, need, rule = invocation.output, decision.need, decision.rule
+    if output.as_json:
+        output.document(
+            {
+                "allowed": decision.allowed,
+                "user": who,
+                "right": right,
+                "resource": resource,
+                "decided_right": str(need.right),
+                "decided_resource": need.about,
+                "rule": None if rule is None else _values(rule),
+            }
+        )
+    else:
+        inherited = need.about != resource
+        source = f", which needs {need.text}" if inherited else ""
+        verdict = "allowed" if decision.allowed else "refused"
+        output.line(f"{verdict}: {who} {right} {resource}{source}; {decision.because}")
+    if not decision.allowed:
+        raise click.exceptions.Exit(1)
+
+
+def _rule(subject: str, rights: str, resource: str, *, deny: bool) -> AccessRule:
+    effect = RuleEffect.DENY if deny else RuleEffect.ALLOW
+    return AccessRule(effect, subject, parse_rights(rights), *parse_resource(resource))
+
+
+def _show_change(invocation: Invocation, rules: Sequence[AccessRule], done: str) -> None:
+    output = invocation.output
+    if output.as_json:
+        output.document([_values(each) for each in rules])
+    else:
+        output.remark(f"{done}; rules now: {len(rules)}")
+
+
+def _values(rule: AccessRule) -> dict[str, Any]:
+    return {
+        "effect": str(rule.effect),
+        "subject": rule.subject,
+        "rights": rule.rights_text.split(","),
+        "resource": rule.about,
+    }

@@ -1,0 +1,5 @@
+"""Users and rules of access in ZooKeeper.
+
+In here: the transactions that change them, and reading them. Not in here: what a broker makes of
+them (``vq.broker.security``), and pure decisions (``vq.security``).
+"""

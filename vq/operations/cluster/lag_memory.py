@@ -1,0 +1,61 @@
+"""What looks at the lags of groups found, and the next look need not ask again."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from vq.coordination.groups.groups import KnownMembers
+from vq.coordination.tree.reading import TopicView
+from vq.model import TopicPartition
+from vq.operations.partitions.offsets import PartitionEnds
+
+
+class FirstBehind(NamedTuple):
+    """The first message behind a group's place in a partition.
+
+    Attributes:
+        offset: Where the place is.
+        epoch: Of the master that told it.
+        number: Of the message; None: not known, or not asked for.
+        sent_ms: When it was sent, in milliseconds since 1970; None: not known.
+        counted: How many messages a broker counted from here on, where numbers are not known; of
+            that look alone.
+    """
+
+    offset: int
+    epoch: int
+    number: int | None
+    sent_ms: int | None
+    counted: int | None = None
+
+    def messages_to(self, ends: PartitionEnds) -> int | None:
+        """Return how many messages there are from here to the end; None: numbers are not known."""
+        if self.number is None or ends.latest_number is None:
+            return None
+        return max(0, ends.latest_number - self.number)
+
+
+@dataclass(slots=True)
+class LagMemory:
+    """What looks found that the next one need not ask again. Loop-bound.
+
+    It is bounded by what the cluster has: each look forgets the groups and topics that are gone.
+
+    Attributes:
+        members: Of each group that has some.
+        topics: Each topic that a group reads.
+        told: How many partitions each broker group told last.
+        firsts: Of each group, the first message behind its place, by partition.
+    """
+
+    members: dict[str, KnownMembers] = field(default_factory=dict)
+    topics: dict[str, TopicView] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+    firsts: dict[str, dict[TopicPartition, FirstBehind]] = field(default_factory=dict)
+
+    def keep(self, groups: Collection[str]) -> None:
+        """Forget the groups that are not there any more,."""
+        for name in self.firsts.keys() - groups:
+            del self.firsts[name]
+        for name in self.members.keys() - groups:
+            del self.members[name]
