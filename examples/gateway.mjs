@@ -5,7 +5,7 @@
 //   node examples/gateway.mjs web-chat 3
 
 const [topic = "web-chat", count = "3"] = process.argv.slice(2);
-const base = process.env.VQ_GATEWAY_URL ?? "http://127.0.0.1:8120";
+const base = process.env.VQ_GATEWAY_URL ?? "http://127.0.0.1:8125";
 const headers = { "Content-Type": "application/json" };
 if (process.env.VQ_GATEWAY_TOKEN) headers.Authorization = `Bearer ${process.env.VQ_GATEWAY_TOKEN}`;
 

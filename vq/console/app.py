@@ -34,9 +34,10 @@ from vq.console.database.database import Database, DatabaseFailed
 from vq.console.json_api import checked_json, json_api, problem_answer
 from vq.console.pages.page import ConsolePage
 from vq.console.pages.table import MENU, PAGES
+from vq.console.web.addresses import path_of
 from vq.console.web.context import Console, PageContext
 from vq.console.web.flashes import Flashes
-from vq.console.web.languages import best_language
+from vq.console.web.languages import N_, best_language
 from vq.console.web.proxies import BehindProxies
 from vq.console.web.rendering import STATIC
 from vq.console.web.security import (
@@ -64,6 +65,14 @@ _FORM_FIELDS_MAX: Final = 1_000
 _STRANGERS_BODY_MAX: Final = 16 * 1024
 _STRANGERS_BODIES_MAX: Final = 16 * 1024 * 1024
 _BODIES_MAX: Final = 64 * 1024 * 1024
+#: What is said of an address that no page has: what is wrong, and what to do.
+_NO_PAGE: Final = {
+    404: (N_("The console has no page at this address."), " "),
+    405: (
+        N_("This address takes a form, and is no page of its own."),
+        N_("Go back to the page with the form, and send it again."),
+    ),
+}
 #: A body must be whole within this time.
 _BODY_TIMEOUT_S: Final = 20.0
 
@@ -152,8 +161,16 @@ class ConsoleApp:
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = PlainTextResponse(f"{error.status_code} {error.detail}", error.status_code)
-        protect(response, "", secure=self._gate.secure)
+        nonce, status = secrets.token_urlsafe(16), error.status_code
+        response: Response = PlainTextResponse(f"{status} {error.detail}", status)
+        is_browser = "text/html" in request.headers.get("accept", "")
+        if is_browser and not self._gate.why_wrong_host(request):
+            nobody = Person("", AccountRole.VIEWER, _address(request))
+            visitor = PageVisitor(nobody, "", logged_in=False)
+            context = PageContext(request, self.console, visitor, _language(request), nonce)
+            text, hint = (context.text(each) for each in _NO_PAGE.get(status, (error.detail, " ")))
+            response = _problem(context, status, "Not found", text, hint.strip())
+        protect(response, nonce, secure=self._gate.secure)
         return response
 
     # Pages -----------------------------------------------------------------------------------
@@ -170,9 +187,7 @@ class ConsoleApp:
         wrong = self._gate.why_wrong_host(request)
         if wrong:
             return PlainTextResponse(wrong, 421)
-        language = best_language(
-            request.cookies.get(LANGUAGE_COOKIE, ""), request.headers.get("accept-language", "")
-        )
+        language = _language(request)
         try:
             visitor, exist = await self._visitor(request)
         except DatabaseFailed as error:
@@ -349,6 +364,12 @@ def _once(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
+def _language(request: Request) -> str:
+    return best_language(
+        request.cookies.get(LANGUAGE_COOKIE, ""), request.headers.get("accept-language", "")
+    )
+
+
 def _address(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
@@ -393,5 +414,9 @@ async def _fields(
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:
-    title = TITLES.get(status, kind)
-    return context.page("problem.html", status, title=title, kind=kind, text=text, hint=hint)
+    title, back = TITLES.get(status, kind), ""
+    if context.posted:
+        back = path_of(context.request.headers.get("referer", ""))
+    return context.page(
+        "problem.html", status, title=title, kind=kind, text=text, hint=hint, back=back
+    )

@@ -243,6 +243,7 @@ class ConsoleChild(ChildProcess):
         command = [sys.executable, "-m", "vq.cli.main", "console", *flags, "--open"]
         super().__init__(command, data / "console.log")
         self.address = address
+        self.database = str(values["database"])
 
     def wait_ready(self, timeout_s: float = 30.0) -> bool:
         """Wait until it answers; return whether it does."""

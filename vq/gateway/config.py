@@ -11,8 +11,8 @@ from vq.model import check_host, choice_of
 from vq.security.tls import ClientCertificates, Tls, check_asked
 from vq.shown import shown
 
-PORT: Final = 8120
-METRICS_PORT: Final = 8121
+PORT: Final = 8125
+METRICS_PORT: Final = 8126
 #: Names of this machine that are always allowed, if the gateway listens on loopback alone.
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 #: In ``allowed_hosts``: any name.

@@ -167,14 +167,33 @@ async def test_a_group_is_reset_by_a_plan_that_is_shown_first(used) -> None:
     await browser.get("/c/test/groups/g/reset")
     plan = await browser.post("/c/test/groups/g/reset", {"goal": "latest", "step": "plan"})
     assert 'name="confirm"' in plan.text
-    refused = await browser.post("/c/test/groups/g/reset", {"goal": "latest", "step": "do"})
+    planned = html.unescape(re.search(r'name="planned" value="([^"]*)"', plan.text)[1])
+    do = {"goal": "latest", "step": "do", "planned": planned}
+    refused = await browser.post("/c/test/groups/g/reset", do)
     assert refused.status_code == 400
-    done = await browser.post(
-        "/c/test/groups/g/reset", {"goal": "latest", "step": "do", "confirm": "g"}
-    )
+    done = await browser.post("/c/test/groups/g/reset", {**do, "confirm": "g"})
     assert done.status_code == 303
     described = await aio.MessageFactory.on_cluster(used.site.cluster).admin.describe_group("g")
     assert described.lag_messages == 0
+
+
+async def test_a_reset_that_was_not_shown_is_not_made(used) -> None:
+    """The goal is changed under a plan that counts messages: the new plan is shown instead."""
+    browser, address = used.browser(), "/c/test/groups/g/reset"
+    admin = aio.MessageFactory.on_cluster(used.site.cluster).admin
+    before = [each.committed for each in (await admin.describe_group("g")).partitions]
+    await browser.get(address)
+    plan = await browser.post(address, {"goal": "latest", "step": "plan"})
+    planned = html.unescape(re.search(r'name="planned" value="([^"]*)"', plan.text)[1])
+    skipped = [int(each) for each in re.findall(r'<td class="number">(\d+)</td>', plan.text)]
+    assert 0 < sum(skipped[2::4]) <= 5
+    assert "--to-latest" in plan.text
+    changed = {"goal": "earliest", "step": "do", "planned": planned, "confirm": "g"}
+    other = await browser.post(address, changed)
+    assert other.status_code == 400
+    assert "changed after the plan was shown" in other.text
+    assert "--to-earliest" in other.text
+    assert [each.committed for each in (await admin.describe_group("g")).partitions] == before
 
 
 async def test_a_table_is_sorted_cut_searched_and_exported(console) -> None:

@@ -61,6 +61,9 @@ async def test_a_plan_that_is_gone_on_with_has_the_outcome_of_that(console: Runn
     jobs = console.app.console.door.jobs
     await until(lambda: getattr(jobs[1].progress, "done", 0) == 1)
     assert '<span class="total">running</span>' in (await browser.get(address)).text
+    job = (await browser.get("/c/test/jobs/1")).text
+    assert "1 / 2" in job
+    assert '<a href="/c/test/allocation">To what it acts on' in job
     await browser.get("/c/test/topics/t")
     await browser.post("/c/test/allocation/run", {"act": "cancel", "plan": plan})
     await until(lambda: jobs[1].ended_ms)

@@ -235,7 +235,7 @@ async def test_one_plan_at_a_time_is_carried_out_and_anybody_may_end_it(
         again = await resume_allocation(other, on_progress=lambda run: wanted.add(run.cancelled_by))
         assert (again.state, again.done, again.cancelled_by) == ("done", len(plan.moves), "")
         assert wanted == {""}  # whoever wanted the end is told by nobody any more
-        with pytest.raises(InvalidState):
+        with pytest.raises(InvalidState, match="is done: there is nothing to cancel"):
             await cancel_allocation(client)
 
 

@@ -420,7 +420,9 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     for child in children:
         output.line(f"metrics {child['group']}/{child['node']}  {child['metrics']}")
     if console is not None:
-        output.line(f"console  {console}  (log {cluster.console.log})")  # type: ignore[union-attr]
+        assert cluster.console is not None
+        told = f"log {cluster.console.log}, database {cluster.console.database}"
+        output.line(f"console  {console}  ({told})")
     flag = "" if hosts == "127.0.0.1:2181" else f" --zookeeper {hosts}"
     output.line("")
     output.line("Try, in another terminal:")

@@ -226,6 +226,13 @@ def _work(invocation: Invocation, database: str | None, work: "Callable[[Connect
         opened.close()
 
 
+def _database_name(invocation: Invocation, database: str | None) -> str:
+    """Return which database it is, for people: an account of another one opens no console."""
+    from sqlalchemy import make_url
+
+    return make_url(_settings(invocation, database=database).database).render_as_string()
+
+
 def _password(given: bool) -> str | None:
     """Ask for a password on the terminal, or read the first line of the input."""
     if not given:
@@ -287,7 +294,7 @@ def add(
         database,
         lambda connection: add_account(connection, name, AccountRole(role), password),
     )
-    _tell(invocation, name, f"made: {role}")
+    _tell(invocation, name, f"made: {role}, in {_database_name(invocation, database)}")
 
 
 @account.command()

@@ -23,7 +23,7 @@ from vq.extras import install_command
 @click.group(cls=Commands, invoke_without_command=True, subcommand_metavar="[token [OPTIONS] NAME]")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
 @click.option(
-    "--port", type=WholeNumber(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8120]"
+    "--port", type=WholeNumber(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8125]"
 )
 @click.option(
     "--tokens",
@@ -50,7 +50,7 @@ from vq.extras import install_command
     "--metrics-port",
     type=WholeNumber(0, 65535),
     metavar="N",
-    help="Port of metrics and health; 0: none.  [8121]",
+    help="Port of metrics and health; 0: none.  [8126]",
 )
 @click.option(
     "--metrics-client-certificates",

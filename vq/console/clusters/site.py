@@ -1,9 +1,10 @@
 """One cluster as the console has it: a client, and what the last looks at it have found."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.aio.factory import MessageFactory
@@ -59,6 +60,8 @@ _HEARD_S: Final = 0.5
 #: While a broker is silent, a look waits for it, which costs nothing: the pause has this bound.
 _SILENT_PAUSE_S: Final = 10.0
 _REOPEN_S: Final = 3.0
+#: A page that shows what somebody has just changed waits so long for a look at topics and groups.
+_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ class Site:
         self._hints: BrokerHints | None = None
         # What hints led to since the present look at all brokers began: groups, and their status.
         self._newer: list[tuple[set[str], ClusterStatus]] = []
+        self._naming = asyncio.Lock()
 
     def start(self) -> None:
         """Begin to look."""
@@ -203,6 +207,20 @@ class Site:
     async def next_look(self) -> None:
         """Wait until something was looked at again."""
         await self._looked.wait()
+
+    async def look_again(self) -> None:
+        """Look at topics and groups now: somebody has changed something, and is to see it.
+
+        Of a large cluster, where a look takes long, the next one shows it.
+        """
+        if self.facts.names_look.took_s > _AGAIN_S:
+            return
+        with contextlib.suppress(VqError, TimeoutError):
+            async with asyncio.timeout(_AGAIN_S):
+                await self._look_at_names()
+            now_ms = self.cluster.clock.wall_ms()
+            self.facts.names_look = replace(self.facts.names_look, time_ms=now_ms)
+            self._wake()
 
     async def _run(self) -> None:
         while True:
@@ -265,6 +283,8 @@ class Site:
             self._wake()
             if self._on_look is not None and not error:
                 await self._on_look(self)
+            if error:  # to wait for who does not answer costs nothing: look again soon
+                took = 0.0
             silent = any(each.error for each in self.facts.status.brokers)
             await asyncio.sleep(pause_after(pause_s, took, share_max, silent=silent))
 
@@ -322,12 +342,13 @@ class Site:
         self.facts.status = status
 
     async def _look_at_names(self) -> None:
-        topics, contracts = await asyncio.gather(
-            read_topic_states(self.cluster), contracts_of(self.cluster, self._memory.members)
-        )
-        facts = self.facts
-        facts.topics, facts.contracts = topics, contracts
-        facts.readers = readers_of(contracts, facts.lags)
+        async with self._naming:  # the newest look is the last one that counts
+            topics, contracts = await asyncio.gather(
+                read_topic_states(self.cluster), contracts_of(self.cluster, self._memory.members)
+            )
+            facts = self.facts
+            facts.topics, facts.contracts = topics, contracts
+            facts.readers = readers_of(contracts, facts.lags)
         self._named.set()
 
     async def _look_at_lags(self) -> None:

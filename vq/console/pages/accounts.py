@@ -22,12 +22,17 @@ from vq.shown import shown
 
 async def accounts(context: PageContext) -> Response:
     """List accounts, and make one."""
-    problem = ""
+    problem, first = "", not context.visitor.logged_in
+    roles = [AccountRole.ADMIN] if first else list(AccountRole)
     if context.posted:
         sent = context.form
         name, role = sent.get("name", "").strip(), role_of(sent.get("role", ""))
         password = sent.get("password", "")
         try:
+            if role not in roles:
+                raise InvalidArgument(
+                    "the first account is an admin: from then on only an admin makes accounts"
+                )
             await context.console.database.run(
                 lambda connection: add_account(connection, name, role, password)
             )
@@ -37,6 +42,8 @@ async def accounts(context: PageContext) -> Response:
             await context.console.door.note(
                 context.visitor.person, "add_account", name, {"role": str(role)}
             )
+            if first:
+                return RedirectResponse("/login?made=1", 303)
             context.say(N_("Created: %(what)s"), what=name)
             return RedirectResponse("/accounts", 303)
     columns: list[Column[Account]] = [
@@ -59,7 +66,7 @@ async def accounts(context: PageContext) -> Response:
         columns,
         await context.console.database.run(list_accounts),
         Asked.of(context.query),
-        empty=N_("There is no account: everybody on this machine may look. Make the first one."),
+        empty=N_("There is no account: everybody on this machine gets in. Make the first one."),
         searched=lambda each: each.name,
     )
     return context.page(
@@ -67,7 +74,8 @@ async def accounts(context: PageContext) -> Response:
         400 if problem else 200,
         found=found,
         problem=problem,
-        roles=[(str(each), str(each)) for each in AccountRole],
+        roles=[(str(each), str(each)) for each in roles],
+        first=first,
         sent=context.form,
         command="vq console account list",
     )

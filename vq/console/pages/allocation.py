@@ -166,9 +166,18 @@ def _group_columns(context: PageContext) -> list[Column[GroupLoad]]:
 @page("/c/{cluster}/allocation")
 async def ALLOCATION(context: PageContext) -> Response:
     """Show the board."""
+    return await _board_page(context)
+
+
+async def _board_page(context: PageContext, problem: str = "") -> Response:
+    """Return the board; ``problem``: why the form that was sent makes no plan. It stays filled."""
     facts = await _facts_at_hand(context)
+    runs = await context.run("list_allocations")
+    running = next((each for each in runs if each.state in ("running", "interrupted")), None)
+    if running is None and runs and runs[0].state == "failed":
+        running = runs[0]
     if facts is None:
-        begun = context.page("allocation_begun.html", command="vq balance load")
+        begun = context.page("allocation_begun.html", running=running, command="vq balance load")
         begun.headers["Refresh"] = "2"
         return begun
     query = context.query
@@ -197,9 +206,11 @@ async def ALLOCATION(context: PageContext) -> Response:
         searched=lambda each: f"{each.group} {each.pool or ''}",
         prefix="g.",
     )
-    runs = await context.run("list_allocations")
     return context.exported(loads, "loads") or context.page(
         "allocation.html",
+        400 if problem else 200,
+        problem=problem,
+        sent=context.form,
         facts=facts,
         loads=loads,
         board=board_of(facts, shown_groups, shown_topics),
@@ -214,10 +225,12 @@ async def ALLOCATION(context: PageContext) -> Response:
         pages=max(1, -(-len(topics) // _TOPICS_SHOWN)),
         most=max((each.bytes_per_s or 0.0 for each in facts.groups.values()), default=0.0),
         skews=skews(facts),
-        running=next((each for each in runs if each.state in ("running", "interrupted")), None),
+        running=running,
         runs=runs,
         drafts=await _drafts(context, {each.plan: each.state for each in runs}),
-        goal_fields=goal_fields(),
+        goal_fields=[
+            replace(each, value=context.form.get(each.name, each.value)) for each in goal_fields()
+        ],
         command="vq balance load; vq balance plan",
     )
 
@@ -373,6 +386,13 @@ async def MEASURE(context: PageContext) -> Response:
 @post("/c/{cluster}/allocation/plan")
 async def MAKE(context: PageContext) -> Response:
     """Make a plan: by the advisor, of moves by hand, or of a document; keep it, and show it."""
+    try:
+        return context.go("allocation", "plans", str(await _make(context)))
+    except InvalidArgument as error:
+        return await _board_page(context, str(error))
+
+
+async def _make(context: PageContext) -> int:
     sent = context.form
     facts = await facts_of(context)
     wanted: list[tuple[TopicPartition, str]] | None = None
@@ -393,10 +413,9 @@ async def MAKE(context: PageContext) -> Response:
     plan = replace(plan, by=context.visitor.person.name or plan.by)
     name, person = context.site.name, context.visitor.person.name
     text = json.dumps(plan_to_json(plan))
-    number = await context.console.database.run(
+    return await context.console.database.run(
         lambda connection: keep_plan(connection, name, plan.id, person, plan.made_ms, text)
     )
-    return context.go("allocation", "plans", str(number))
 
 
 async def _read(context: PageContext) -> tuple[Any, AllocationPlan]:

@@ -199,7 +199,7 @@ async def GROUP(context: PageContext) -> Response:
         why_disk=why(context, "disk", node=group),
         look=context.site.facts.brokers_look,
         live=True,
-        command=f"vq cluster status --group {group}",
+        command="vq cluster status",
     )
 
 

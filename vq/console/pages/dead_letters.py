@@ -8,7 +8,7 @@ from vq.console.acts.masking import is_masked
 from vq.console.pages.messages import message_types_of
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
-from vq.console.web.forms import confirm, number_of
+from vq.console.web.forms import confirm, number_of, whole_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
 from vq.decoding.contents import Decoded, decoded
@@ -120,6 +120,7 @@ async def LETTERS(context: PageContext) -> Response:
 async def RESEND(context: PageContext) -> Response:
     """Send the open dead letters of a group again."""
     group, sent = context.param("group"), context.form
+    one = whole_of(sent if context.posted else context.query, "id")
     if context.posted:
         rate = number_of(sent, "rate")
         if rate is not None and rate <= 0:
@@ -128,6 +129,7 @@ async def RESEND(context: PageContext) -> Response:
             "resend_dead_letters",
             group,
             reason=sent.get("reason") or None,
+            ids=() if one is None else (one,),
             to=sent.get("to") or None,
             rate=rate or 100.0,
         )
@@ -136,7 +138,8 @@ async def RESEND(context: PageContext) -> Response:
         "letters_resend.html",
         group=group,
         reason=context.query.get("reason", ""),
-        command=f"vq dlq resend {group} --yes",
+        one=one,
+        command=_command("resend", group, one),
     )
 
 
@@ -144,10 +147,14 @@ async def RESEND(context: PageContext) -> Response:
 async def DELETE(context: PageContext) -> Response:
     """Settle the open dead letters of a group as deleted."""
     group = context.param("group")
+    one = whole_of(context.form if context.posted else context.query, "id")
     if context.posted:
         confirm(context.form, group)
         count = await context.run(
-            "delete_dead_letters", group, reason=context.form.get("reason") or None
+            "delete_dead_letters",
+            group,
+            reason=context.form.get("reason") or None,
+            ids=() if one is None else (one,),
         )
         context.say(N_("Deleted: %(count)s dead letters of %(group)s"), count=count, group=group)
         return context.go("dead-letters", group)
@@ -155,5 +162,10 @@ async def DELETE(context: PageContext) -> Response:
         "letters_delete.html",
         group=group,
         reason=context.query.get("reason", ""),
-        command=f"vq dlq delete {group} --yes",
+        one=one,
+        command=_command("delete", group, one),
     )
+
+
+def _command(act: str, group: str, one: int | None) -> str:
+    return f"vq dlq {act} {group}{'' if one is None else f' --id {one}'} --yes"

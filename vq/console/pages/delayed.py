@@ -1,5 +1,8 @@
 """Messages that are delivered later: listed, cancelled."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from starlette.responses import Response
 
 from vq.console.pages.page import page, post
@@ -8,7 +11,7 @@ from vq.console.web.forms import whole_of
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
 from vq.errors import InvalidArgument
-from vq.model import SendResult
+from vq.model import Cancellation, SendResult
 from vq.operations.messages.delayed import DelayedMessage
 
 
@@ -50,6 +53,13 @@ async def DELAYED(context: PageContext) -> Response:
     )
 
 
+_OUTCOMES: Final[Mapping[Cancellation, str]] = {
+    Cancellation.UNKNOWN: N_("Message %(id)s: its broker did not answer. Cancel it again."),
+    Cancellation.CANCELLED: N_("Message %(id)s is cancelled: nobody gets it."),
+    Cancellation.DELIVERED: N_("Message %(id)s is not cancelled: it was delivered before."),
+}
+
+
 @post("/c/{cluster}/delayed/cancel")
 async def CANCEL(context: PageContext) -> Response:
     """Have one delivered to nobody."""
@@ -58,5 +68,5 @@ async def CANCEL(context: PageContext) -> Response:
         raise InvalidArgument("partition, offset and id of the message are needed")
     partition, offset, number = (each or 0 for each in values)
     outcome = await context.run("cancel_delayed", SendResult(partition, offset, number))
-    context.say(N_("Message %(id)s: %(outcome)s"), id=number, outcome=outcome)
+    context.say(_OUTCOMES[outcome], id=number)
     return context.go("delayed")

@@ -85,6 +85,7 @@ def login_page(
         "login.html",
         status,
         wanted=wanted,
+        made=context.query.get("made") == "1" and not problem,
         problem=problem,
         wait_s=wait_s,
         why=why,

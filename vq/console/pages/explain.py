@@ -285,7 +285,7 @@ async def EXPLAIN(context: PageContext) -> Response:
     query = context.query
     name = query.get("question", next(iter(QUESTIONS)))
     if name not in QUESTIONS:
-        raise InvalidArgument(f"{shown(name)} is no question; take one of {list(QUESTIONS)}")
+        raise InvalidArgument(f"{shown(name)} is no question; take one of {', '.join(QUESTIONS)}")
     question = QUESTIONS[name]
     answer: Explanation | None = None
     topics = None

@@ -1,5 +1,7 @@
 """Consumer groups: lag with a verdict, members, owners; reset, delete, another strategy."""
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -291,7 +293,7 @@ async def RESET(context: PageContext) -> Response:
     """Plan where a group goes on, show it, and do it."""
     name, sent = context.param("group"), context.form
     plan: list[Any] | None = None
-    problem = ""
+    problem, asked = "", _question(sent)
     group: GroupDescription = await context.run("describe_group", name, count=False)
     if context.posted:
         try:
@@ -307,6 +309,8 @@ async def RESET(context: PageContext) -> Response:
                 only_stopped=checked_of(sent, "only_stopped"),
             )
             if sent.get("step") == "do" and plan is not None:
+                if sent.get("planned") != asked:
+                    raise InvalidArgument(context.text(_OTHER_PLAN))
                 confirm(sent, name)
                 await context.run("reset", name, plan, fence=checked_of(sent, "fence"), before=plan)
                 context.say(
@@ -325,9 +329,40 @@ async def RESET(context: PageContext) -> Response:
         goals=_GOALS,
         sent=sent,
         plan=plan,
+        planned=asked,
         problem=problem,
-        command=f"vq group reset {name} --to {sent.get('goal') or 'earliest'}",
+        command=_reset_command(name, sent),
     )
+
+
+#: What a plan answers: one that was shown is carried out, no other.
+_QUESTION: Final = ("goal", "value", "topics", "partition", "only_stopped")
+_OTHER_PLAN: Final = N_(
+    "The form was changed after the plan was shown. This is the plan of what it says now: "
+    "confirm it, or change the form again."
+)
+_OPTIONS: Final[Mapping[str, str]] = {
+    Goal.TIME: "--to-time",
+    Goal.SHIFT: "--shift",
+    Goal.OFFSET: "--offset",
+    Goal.PAST_DAMAGE: "--past-damage",
+}
+
+
+def _question(sent: Mapping[str, str]) -> str:
+    return json.dumps([sent.get(each, "").strip() for each in _QUESTION])
+
+
+def _reset_command(group: str, sent: Mapping[str, str]) -> str:
+    goal, value = sent.get("goal") or Goal.EARLIEST, sent.get("value", "").strip()
+    words = ["vq", "group", "reset", group, _OPTIONS.get(goal, f"--to-{goal}")]
+    if goal in (Goal.TIME, Goal.SHIFT, Goal.OFFSET):
+        words.append(value or {Goal.TIME: "15m"}.get(Goal(goal), "100"))
+    for topic in sent.get("topics", "").split():
+        words += ["--topic", topic]
+    if sent.get("partition", "").strip():
+        words += ["--partition", sent["partition"].strip()]
+    return shlex.join(words + (["--stopped"] if sent.get("only_stopped") else []))
 
 
 def _target(goal: str, value: str) -> Target:
@@ -339,7 +374,7 @@ def _target(goal: str, value: str) -> Target:
             raise InvalidArgument(f"{goal} needs a number")
         return Target(goal=Goal(goal), value=number)
     if goal not in list(Goal):
-        raise InvalidArgument(f"{shown(goal)} is no place to go on; take one of {list(Goal)}")
+        raise InvalidArgument(f"{shown(goal)} is no place to go on; take one of {', '.join(Goal)}")
     return Target(goal=Goal(goal))
 
 
@@ -363,7 +398,7 @@ async def DELETE(context: PageContext) -> Response:
         name=name,
         topic=topic,
         what=what,
-        command=f"vq group forget {name} {topic}" if topic else f"vq group delete {name}",
+        command=f"vq group forget {name} --topic {topic}" if topic else f"vq group delete {name}",
     )
 
 

@@ -1,6 +1,6 @@
 """Acts that go on: how far they are, and what came of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -85,12 +85,29 @@ async def JOB(context: PageContext) -> Response:
         progress="" if steps else _told(job.progress),
         results=results,
         result="" if results else _told(job.result),
+        place=_place(context, job),
         live=job.ended_ms is None,
     )
 
 
+#: Pages of what long acts act on, below the cluster; ``{}``: the name of it.
+_PLACES: Final[Mapping[str, Sequence[str]]] = {
+    "apply_allocation": ("allocation",),
+    "resume_allocation": ("allocation",),
+    "resend_dead_letters": ("dead-letters", "{}"),
+    "drain_topic": ("topics", "{}"),
+}
+
+
+def _place(context: PageContext, job: LongAct) -> str:
+    parts = _PLACES.get(job.act, ())
+    return context.path(*(each.format(job.subject) for each in parts)) if parts else ""
+
+
 def _steps(progress: Any) -> tuple[int, int] | None:
     """Return how many steps of how many are done, if progress is told so."""
+    if hasattr(progress, "done") and hasattr(progress, "total"):
+        progress = (progress.done, progress.total)
     match progress:
         case (int() as done, int() as total) if 0 <= done <= total and total:
             return done, total

@@ -1,6 +1,7 @@
 """Messages of a topic: browsed, found, decoded; one is sent."""
 
 import asyncio
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,6 +30,8 @@ _STARTS: Final = (
     (Start.OFFSET.value, N_("from an offset on")),
     (Start.NUMBER.value, N_("from a message number on")),
 )
+#: What a search is for; without any of them messages are browsed.
+_FINDS_BY: Final = ("id", "key", "tag", "where", "since", "until")
 _FORMATS: Final = tuple((each.value, each.value) for each in Format)
 
 
@@ -51,10 +54,10 @@ def moment_of(text: str) -> int:
 async def MESSAGES(context: PageContext) -> Response:
     """Browse messages, or find some by id, key, tag and time."""
     topic, query = context.param("topic"), context.query
-    finds = any(query.get(each, "").strip() for each in ("id", "key", "tag", "where"))
+    finds = any(query.get(each, "").strip() for each in _FINDS_BY)
     as_format = query.get("as", "auto")
     if as_format not in list(Format):
-        raise InvalidArgument(f"{shown(as_format)} is no format; take one of {list(Format)}")
+        raise InvalidArgument(f"{shown(as_format)} is no format; take one of {', '.join(Format)}")
     problem = ""
     messages: list[Message] = []
     following: dict[int, int] = {}
@@ -98,17 +101,41 @@ async def MESSAGES(context: PageContext) -> Response:
         why_of=lambda each: why(
             context, "message", topic=topic, message=f"{each.partition}:{each.offset}"
         ),
-        command=_command(topic, kind, finds=finds),
+        command=shlex.join(_find_words(topic, query) if finds else _browse_words(topic, query))
+        + _of_type(kind),
     )
 
 
-def _command(topic: str, kind: MessageType | str | None, *, finds: bool) -> str:
-    of_type = ""
-    if isinstance(kind, MessageType):
-        of_type = f" --descriptors FILE --type {kind.name}"
-    if finds:
-        return f"vq message find {topic} …{of_type}"
-    return f"vq consume {topic} --last 50{of_type}"
+def _browse_words(topic: str, query: Mapping[str, str]) -> list[str]:
+    start, at = query.get("start", Start.NEWEST), query.get("at", "").strip()
+    partition, limit = query.get("partition", "").strip(), query.get("limit", "").strip() or "50"
+    if start == Start.NUMBER:
+        return ["vq", "message", "number", topic, partition or "0", "--number", at or "0"]
+    words = ["vq", "consume", topic]
+    if start == Start.NEWEST:
+        words += ["--last", limit]
+    else:
+        words += ["--max", limit]
+    if start == Start.TIME and at:
+        words += ["--since", at]
+    if start == Start.OFFSET:
+        words += ["--offset", at or "0"]
+        partition = partition or "0"
+    return words + (["--partition", partition] if partition else [])
+
+
+def _find_words(topic: str, query: Mapping[str, str]) -> list[str]:
+    words = ["vq", "message", "find", topic]
+    for name in _FINDS_BY:
+        if query.get(name, "").strip():
+            words += [f"--{name}", query[name].strip()]
+    if query.get("key") and query.get("key_is", "text") != "text":
+        words += ["--key-type", "int" if query["key_is"] == "number" else "hex"]
+    return words
+
+
+def _of_type(kind: MessageType | str | None) -> str:
+    return f" --descriptors FILE --type {kind.name}" if isinstance(kind, MessageType) else ""
 
 
 async def message_types_of(
@@ -128,7 +155,7 @@ async def _browse(context: PageContext, topic: str) -> BrowsedMessages:
     query = context.query
     start = query.get("start", Start.NEWEST.value)
     if start not in list(Start):
-        raise InvalidArgument(f"{shown(start)} is no start; take one of {list(Start)}")
+        raise InvalidArgument(f"{shown(start)} is no start; take one of {', '.join(Start)}")
     at = query.get("at", "").strip()
     where = 0
     if start == Start.TIME:
@@ -244,6 +271,9 @@ async def SEND(context: PageContext) -> Response:
                 size=len(content.encode()),
             )
         else:
+            if number_of(context.form, "delay_s"):
+                context.say(N_("Sent: message %(id)s waits for its time"), id=sent.id)
+                return context.go("delayed")
             context.say(
                 N_("Sent: partition %(partition)s, offset %(offset)s, id %(id)s"),
                 partition=sent.partition,

@@ -55,7 +55,10 @@ async def MASK(context: PageContext) -> Response:
         context.visitor.person, f"{act}_topic" if act == "mask" else "unmask_topic", topic, {}
     )
     await context.console.database.run(change)
-    context.say(
-        N_("Masked: %(topic)s") if act == "mask" else N_("Shown again: %(topic)s"), topic=topic
-    )
+    told = N_("Shown again: %(topic)s")
+    if act == "mask":
+        told = N_("Masked: %(topic)s")
+        if all(each.topic != topic for each in context.site.facts.topics):
+            told = N_("Masked: %(topic)s. The cluster has no topic of this name now.")
+    context.say(told, topic=topic)
     return context.go("settings")

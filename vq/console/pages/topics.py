@@ -1,5 +1,6 @@
 """Topics: listed, made, changed, closed, deleted, brought back."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -205,7 +206,9 @@ async def CREATE(context: PageContext) -> Response:
         pools=pools,
         problem=problem,
         button=N_("Create"),
-        command="vq topic create NAME --partitions 4",
+        command=shlex.join(
+            ["vq", "topic", "create", name or "NAME", "--partitions", str(settings.partitions)]
+        ),
     )
 
 
@@ -243,7 +246,7 @@ async def SETTINGS(context: PageContext) -> Response:
         pools=[],
         problem=problem,
         button=N_("Change"),
-        command=f"vq topic alter {name} …",
+        command=f"vq topic alter {name} --partitions {settings.partitions}",
     )
 
 
@@ -259,7 +262,13 @@ def _tone_of(partition: PartitionDescription) -> str:
     return "bad" if not partition.state or partition.damaged else "warn"
 
 
-def _partition_columns(context: PageContext) -> list[Column[PartitionDescription]]:
+#: A broker opens the partitions of a new topic within this time.
+_NEW_MS: Final = 15_000
+
+
+def _partition_columns(
+    context: PageContext, *, new: bool = False
+) -> list[Column[PartitionDescription]]:
     def ends(each: PartitionDescription, name: str) -> Any:
         return None if each.ends is None else getattr(each.ends, name)
 
@@ -268,10 +277,14 @@ def _partition_columns(context: PageContext) -> list[Column[PartitionDescription
         Column(
             "state",
             N_("State"),
-            lambda each: StateWord(
-                _PARTITION_STATES.get(each.state or "") or each.state or N_("silent"),
-                _tone_of(each),
-                "; ".join(each.reasons),
+            lambda each: (
+                StateWord(N_("opening"), "quiet", "; ".join(each.reasons))
+                if new and not each.state
+                else StateWord(
+                    _PARTITION_STATES.get(each.state or "") or each.state or N_("silent"),
+                    _tone_of(each),
+                    "; ".join(each.reasons),
+                )
             ),
             Kind.STATE,
         ),
@@ -330,8 +343,11 @@ async def TOPIC(context: PageContext) -> Response:
         Column("lag_bytes", N_("Lag"), lambda each: lag(each).lag_bytes, Kind.BYTES),
         Column("lag_s", N_("Oldest unread"), lambda each: lag(each).lag_s, Kind.DURATION),
     ]
+    origin = description.topic.origin
+    now_ms = context.site.cluster.clock.wall_ms()
+    new = origin is not None and now_ms - origin.time_ms < _NEW_MS
     partitions = table(
-        _partition_columns(context),
+        _partition_columns(context, new=new),
         description.partitions,
         Asked.of(context.query, "p."),
         prefix="p.",

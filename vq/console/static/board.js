@@ -13,9 +13,16 @@ document.querySelectorAll(".slot").forEach((slot) => {
   });
 });
 
+// Whether a line says what the board can show; what it cannot, stays as it was typed.
+function shown(line) {
+  const [name, target] = line.trim().split(/\s+/);
+  const groups = [...(dialog?.querySelectorAll("option") ?? [])].map((each) => each.value);
+  return homes.has(name) && groups.includes(target);
+}
+
 function write() {
   if (!moves) return;
-  const kept = moves.value.split("\n").filter((line) => line.trim() && !homes.has(line.trim().split(" ")[0]));
+  const kept = moves.value.split("\n").filter((line) => line.trim() && !shown(line));
   const lines = [];
   document.querySelectorAll(".slot").forEach((slot) => {
     slot.querySelectorAll("[data-partition]").forEach((chip) => {
@@ -48,18 +55,44 @@ document.addEventListener("click", (event) => {
   dialog.showModal();
 });
 
-dialog?.addEventListener("close", () => {
-  if (dialog.returnValue !== "move" || !chosen) return;
-  const target = dialog.querySelector("select").value;
-  const slot = chosen.closest(".slot");
+// Puts a partition where it is to go; a group that the board does not show is only written down.
+function place(chip, target) {
+  const slot = chip.closest(".slot");
   const there = [...document.querySelectorAll(".slot")].find(
     (each) => each.dataset.topic === slot.dataset.topic && each.dataset.group === target);
   if (there) {
-    delete chosen.dataset.target;
-    there.append(chosen.closest("li"));
+    delete chip.dataset.target;
+    there.append(chip.closest("li"));
   } else {
-    chosen.dataset.target = target;
+    chip.dataset.target = target;
   }
+}
+
+// Lines that are typed, or that come back with a plan that was refused, are on the board, too.
+function read() {
+  const chips = new Map();
+  document.querySelectorAll(".slot [data-partition]").forEach((chip) => {
+    chips.set(`${chip.closest(".slot").dataset.topic}/${chip.dataset.partition}`, chip);
+  });
+  const groups = new Set([...dialog.querySelectorAll("option")].map((each) => each.value));
+  const targets = new Map();
+  moves.value.split("\n").forEach((line) => {
+    const [name, target] = line.trim().split(/\s+/);
+    if (chips.has(name) && groups.has(target)) targets.set(name, target);
+  });
+  chips.forEach((chip, name) => {
+    const target = targets.get(name) ?? homes.get(name);
+    place(chip, target);
+    chip.classList.toggle("moved", homes.get(name) !== target);
+  });
+}
+
+moves?.addEventListener("change", read);
+if (moves?.value) read();
+
+dialog?.addEventListener("close", () => {
+  if (dialog.returnValue !== "move" || !chosen) return;
+  place(chosen, dialog.querySelector("select").value);
   write();
   chosen.focus();
 });

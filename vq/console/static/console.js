@@ -152,3 +152,7 @@ document.addEventListener("change", (event) => {
     select.form.elements[name].value = values[place];
   });
 });
+
+// On a narrow screen the menu is one line: the page that is open is in sight there.
+const current = document.querySelector(".menu [aria-current]");
+if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.clientWidth / 2;

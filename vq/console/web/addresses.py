@@ -11,3 +11,12 @@ def own_path(wanted: str) -> str:
         return "/"
     parts = urlsplit(wanted)
     return "/" if parts.scheme or parts.netloc else wanted
+
+
+def path_of(address: str) -> str:
+    """Return what stands behind the host of an address; "/" if that is no path of this console."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "/"
+    return own_path(parts._replace(scheme="", netloc="", fragment="").geturl())

@@ -1,9 +1,10 @@
 """One request: who asks, for which cluster, in which language, and how it is answered."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -20,12 +21,16 @@ from vq.console.web.languages import translator
 from vq.console.web.rendering import render
 from vq.console.web.security import PageVisitor
 from vq.console.web.tables import TablePage, as_csv, as_json
-from vq.errors import InvalidArgument
+from vq.errors import CoordinationError, InvalidArgument
+from vq.operations.operation import Effect
 from vq.shown import shown
 
 if TYPE_CHECKING:
     from vq.console.accounts.oidc import OidcProvider
     from vq.console.web.flashes import Flashes
+
+#: A page waits so long for a cluster of which the last look says that it is away.
+_AWAY_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +143,21 @@ class PageContext:
         return int(text)
 
     async def run(self, name: str, /, *arguments: Any, before: Any = None, **named: Any) -> Any:
-        """Run an operation for the visitor; see ``Door.run``."""
-        return await self.console.door.run(
-            self.visitor.person, self.site, name, *arguments, before=before, **named
-        )
+        """Run an operation for the visitor; see ``Door.run``. The next page shows what it did."""
+        acts = OPERATIONS[name].effect is Effect.ACT
+        known = "" if acts else self.site.problem
+        try:
+            async with asyncio.timeout(_AWAY_S if known else None) as bound:
+                found = await self.console.door.run(
+                    self.visitor.person, self.site, name, *arguments, before=before, **named
+                )
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            raise CoordinationError(f"no answer within {_AWAY_S:g} s: {known}") from None
+        if acts:
+            await self.site.look_again()
+        return found
 
     async def start(self, name: str, /, *arguments: Any, **named: Any) -> LongAct:
         """Begin a long act for the visitor; see ``Door.start``."""

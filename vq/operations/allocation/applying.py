@@ -259,6 +259,8 @@ async def cancel_allocation(
     known = await need_order(cluster, plan)
     if known.progress.state is AllocationState.CANCELLED:
         return await describe_allocation(cluster, known.plan)
+    if known.progress.state is AllocationState.DONE:
+        raise InvalidState(f"plan {known.plan} is done: there is nothing to cancel")
     next_state(known.progress.state, AllocationEvent.CANCEL)
     wish = AllocationCancel(by=who(), time_ms=cluster.clock.wall_ms())
     await allocations.want_end(cluster.coordinator, known.plan, wish)

@@ -31,6 +31,7 @@ def test_a_database_before_the_word_account_counts(place: Path, monkeypatch) -> 
         *("console", "--database", url, "account", "add", "anna", "--no-password"),
     )
     assert made.exit_code == 0, made.output
+    assert made.stdout == f"account anna made: viewer, in {url}\n"
     assert [each.name for each in place.iterdir() if each.suffix == ".db"] == ["chosen.db"]
     database = Database(url)
     assert [each.name for each in database.run_here(list_accounts)] == ["anna"]
