@@ -56,7 +56,10 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(
-    tls: Tls | None, *, asked: ClientCertificates = ClientCertificates.NONE
+    tls: Tls | None,
+    *,
+    asked: ClientCertificates = ClientCertificates.NONE,
+    plain_too: bool = False,
 ) -> AsyncIterator[Served]:
     """The connections of a broker, which answers PING with what it was sent, and a secret."""
     loop = asyncio.get_running_loop()
@@ -71,7 +74,8 @@ async def serving(
         session.reply(request_id, PingResponse(wall_ms=7), body + SECRET)
 
     contexts = None if tls is None else TlsContexts(tls, client_certificates=asked, serves=True)
-    network = TcpNetwork(server_ssl=None if contexts is None else contexts.server)
+    source = None if contexts is None else contexts.server
+    network = TcpNetwork(server_ssl=source, plain_too=plain_too)
     await server.listen(network, ANY_PORT, answer)
     try:
         yield Served(server, server.address, contexts)
@@ -228,6 +232,32 @@ async def test_a_tls_client_and_a_plain_broker_are_told_of_each_other(
         await until(lambda: not served.server.sessions)
         served.server.sweep()
     assert "the other end speaks TLS" in caplog.text
+
+
+async def test_a_broker_may_serve_both_at_one_port(
+    tmp_path: Path, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that says nothing counts as a silent one, and is cut in time."""
+    tls = write_tls(tmp_path, ca)
+    async with serving(tls, plain_too=True) as served:
+        for used in (None, tls):
+            connection = await connected(served.address, used)
+            assert await echo(connection, b"x") == b"x" + SECRET
+            [session] = served.server.sessions
+            assert session.encrypted is (used is not None)
+            connection.close()
+            await until(lambda: not served.server.sessions)
+        monkeypatch.setattr("vq.remoting.transport.TLS_HANDSHAKE_TIMEOUT_S", 0.1)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*served.address)
+            await until(lambda: served.server.admission.silent == 1)
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+            writer.close()
+            await until(lambda: not served.server.sessions)
+        _, gone = await asyncio.open_connection(*served.address)
+        gone.close()
+        await until(lambda: not served.server.sessions)
+        assert served.server.admission.silent == 0
 
 
 async def test_nothing_of_what_is_sent_can_be_read_on_the_wire(

@@ -24,9 +24,12 @@ def cluster_client(
     host: str = HOST,
     clock: Clock | None = None,
     seed: int = 11,
+    operator: bool = False,
     **settings: Any,
 ) -> ClusterClient:
     """Return a client of ``cluster``, not started; ``settings`` are those of its factory.
+
+    ``operator``: it is of an operator's command.
 
     Clients with the same ``seed`` draw the same producer ids: the broker takes what the second one
     sends for resends of the first one's.
@@ -48,6 +51,7 @@ def cluster_client(
         network=cluster.network.at(host),
         clock=clock or cluster.ensemble.clock,
         rng=random.Random(seed),
+        operator=operator,
     )
 
 

@@ -20,7 +20,7 @@ from vq.coordination.tree.zk import ZooKeeperCoordinator
 from vq.log_lines import get_logger
 from vq.remoting.ports import check_plaintext
 from vq.remoting.transport import TcpNetwork
-from vq.security.tls import TlsContexts
+from vq.security.tls import TlsContexts, TlsMode
 from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
@@ -49,8 +49,8 @@ def build_node(config: BrokerConfig) -> BrokerNode:
     return BrokerNode(
         config,
         coordinator=coordinator,
-        network=_network(brokers),
-        metrics_network=_network(metrics),
+        network=_network(brokers, config.tls_mode),
+        metrics_network=_network(metrics, config.tls_mode),
         contexts=[each for each in (brokers, metrics) if each is not None],
         disk=RealDisk(),
         clock=clock,
@@ -71,7 +71,7 @@ def _look_at_plaintext(config: BrokerConfig) -> None:
         listens["metrics_host"] = config.metrics_host
     check_plaintext(
         listens,
-        encrypted=config.tls is not None,
+        encrypted=config.tls is not None and config.tls_mode is TlsMode.REQUIRED,
         plaintext=config.plaintext,
         settings="tls",
     )
@@ -91,10 +91,14 @@ def _contexts(config: BrokerConfig) -> tuple[TlsContexts | None, TlsContexts | N
     return brokers, metrics
 
 
-def _network(contexts: TlsContexts | None) -> TcpNetwork:
+def _network(contexts: TlsContexts | None, mode: TlsMode) -> TcpNetwork:
     if contexts is None:
         return TcpNetwork()
-    return TcpNetwork(server_ssl=contexts.server, client_ssl=contexts.client)
+    return TcpNetwork(
+        server_ssl=contexts.server,
+        client_ssl=None if mode is TlsMode.ACCEPTED else contexts.client,
+        plain_too=mode is not TlsMode.REQUIRED,
+    )
 
 
 async def serve(config: BrokerConfig) -> bool:

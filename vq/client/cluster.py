@@ -38,6 +38,7 @@ from vq.errors import (
     CoordinationError,
     InvalidArgument,
     InvalidState,
+    NotAuthorized,
     NotMaster,
     OffsetOutOfRange,
     OutcomeUnknown,
@@ -75,7 +76,8 @@ class ClusterClient(IdMaker):
 
     Args:
         operator: It is of an operator's command, which shows brokers that it knows the cluster's
-            secret where they take no anonymous clients, if the configuration names no user.
+            secret where they take no anonymous clients, or refuse one a right, if the configuration
+            names no user.
 
     Attributes:
         login: Who this is to brokers.
@@ -570,6 +572,14 @@ class ClusterClient(IdMaker):
                         await self._calls.share(self._prove, connection)
             except TimeoutError:
                 raise Unreachable(f"no connection to {address} within {bound:g} s") from None
+            left = bound - (self.clock.monotonic() - begin)
+            try:
+                return await connection.request(command, message, body, timeout=max(0.0, left))
+            except NotAuthorized:
+                if self.login is not MEMBER_LOGIN or connection.proved:
+                    raise
+            # Rules are about users. This one knows the cluster's secret, and has not shown it yet.
+            await self._calls.share(self._prove, connection)
             left = bound - (self.clock.monotonic() - begin)
             return await connection.request(command, message, body, timeout=max(0.0, left))
         finally:

@@ -9,7 +9,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -252,7 +252,7 @@ def arguments_of(row: Row) -> tuple[type[BaseModel], str]:
 def _plain(hint: Any) -> Any:
     """Return a type that JSON has for one that only Python has."""
     origin, arguments = typing.get_origin(hint), tuple(map(_plain, typing.get_args(hint)))
-    if origin is Collection:
+    if origin in (Collection, Iterable):  # the audit reads arguments before the operation does
         return list[arguments]  # type: ignore[valid-type]
     if origin in (types.UnionType, typing.Union):
         return typing.Union[arguments]  # noqa: UP007 - made of a tuple

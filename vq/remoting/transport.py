@@ -42,6 +42,8 @@ DESCRIPTORS_KEPT_MAX: Final = 512
 LISTEN_BACKLOG: Final = 4096
 #: Connections that are not accepted, such as failed handshakes, are logged at most so often.
 ENDED_TOLD_S: Final = 1.0
+#: The first byte of a TLS handshake. That of a frame, and of HTTP, is another one.
+_TLS_HANDSHAKE: Final = b"\x16"
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 #: A TLS handshake must be over in this time, and so must the exchange that ends a connection.
 TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
@@ -189,6 +191,8 @@ class TcpNetwork:
         server_ssl: Returns the context of each connection that ``listen`` accepts; None: plain TCP.
         client_ssl: Returns that of each connection that this end opens, on the loop or on the
             thread that does so; None: plain TCP.
+        plain_too: With ``server_ssl``, accept plain TCP at the same port: the first byte of a peer
+            tells which. For protocols whose clients speak first.
     """
 
     def __init__(
@@ -196,7 +200,9 @@ class TcpNetwork:
         *,
         server_ssl: ContextSource | None = None,
         client_ssl: ContextSource | None = None,
+        plain_too: bool = False,
     ) -> None:
+        self._plain_too = plain_too
         self._server_ssl = server_ssl
         self._client_ssl = client_ssl
 
@@ -217,7 +223,13 @@ class TcpNetwork:
         except OSError as error:
             reason = error.strerror or error
             raise AddressUnavailable(f"cannot listen on {address}: {reason}") from error
-        return TcpListener(sockets, protocol_factory, server_ssl=self._server_ssl, on_full=on_full)
+        return TcpListener(
+            sockets,
+            protocol_factory,
+            server_ssl=self._server_ssl,
+            plain_too=self._plain_too,
+            on_full=on_full,
+        )
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], P]
@@ -398,11 +410,13 @@ class TcpListener:
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         server_ssl: ContextSource | None = None,
+        plain_too: bool = False,
         on_full: Callable[[], None] | None = None,
     ) -> None:
         self.sockets = sockets
         self._protocol_factory = protocol_factory
         self._server_ssl = server_ssl
+        self._plain_too = plain_too
         self._on_full = on_full
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[None]] = set()
@@ -469,7 +483,7 @@ class TcpListener:
         protocol = self._protocol_factory()
         announced = self._announce(protocol, sock)
         try:
-            if self._server_ssl is None:
+            if self._server_ssl is None or (self._plain_too and not await self._is_tls(sock)):
                 await self._loop.connect_accepted_socket(lambda: protocol, sock)
             else:
                 await self._loop.connect_accepted_socket(
@@ -489,6 +503,24 @@ class TcpListener:
             if announced:
                 protocol.connection_lost(None)
             raise
+
+    async def _is_tls(self, sock: socket.socket) -> bool:
+        """Return whether a peer begins a TLS handshake, once it has sent something.
+
+        Raises:
+            OSError: It sends nothing in time, or ends the connection.
+        """
+        spoke = asyncio.Event()
+        self._loop.add_reader(sock.fileno(), spoke.set)
+        try:
+            async with asyncio.timeout(TLS_HANDSHAKE_TIMEOUT_S):
+                await spoke.wait()
+        finally:
+            self._loop.remove_reader(sock.fileno())
+        first = sock.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionAbortedError("the peer has sent nothing")
+        return first == _TLS_HANDSHAKE
 
     def _tell_ended(self, error: OSError) -> None:
         """Log the end of connections that were not accepted: strangers do not fill the log."""

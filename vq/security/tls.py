@@ -30,6 +30,7 @@ __all__ = [
     "ClientCertificates",
     "Tls",
     "TlsContexts",
+    "TlsMode",
     "check_asked",
     "closed_early",
     "expiry_of",
@@ -69,6 +70,14 @@ def check_asked(name: str, asked: ClientCertificates, tls: "Tls | None") -> None
         raise InvalidArgument(
             f"{name} = '{asked}' needs TLS: give {prefix}_certificate, {prefix}_key and {prefix}_ca"
         )
+
+
+class TlsMode(enum.StrEnum):
+    """How a broker with a certificate changes from plain TCP to TLS, without a stop."""
+
+    ACCEPTED = "accepted"  # it serves both, and reaches other brokers without TLS
+    PREFERRED = "preferred"  # it serves both, and reaches other brokers with TLS
+    REQUIRED = "required"  # TLS alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

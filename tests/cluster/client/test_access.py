@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
 import pytest
 from support.access import allow, believe_names
@@ -143,6 +144,22 @@ async def test_rules_are_about_who_has_proved_its_password() -> None:
             producer = await factory.create_producer()
             with pytest.raises(NotAuthorized, match="user bert has no right to write topic:orders"):
                 await producer.send(Message("orders", b"x"))
+
+
+@pytest.mark.parametrize("authentication", ["off", "optional", "required"])
+async def test_commands_of_operators_need_no_rule(authentication: str) -> None:
+    """They know the cluster's secret, and show it when rules refuse them."""
+    async with memory_cluster() as cluster:
+        await cluster.start(authentication=authentication, authorization=Authorization.ENFORCED)
+        await cluster.create_topic("orders", partitions=1)
+        async with factory_of(cluster, operator=True) as factory:
+            producer = await factory.create_producer()
+            with pytest.raises(NotAuthorized) if authentication != "required" else nullcontext():
+                await producer.send(Message("orders", b"x"))  # no command of an operator
+            status = await factory.admin.cluster_status()
+            assert [each.error for each in status.brokers] == [""]
+            (bounds,) = (await factory.admin.bounds("orders")).values()
+            assert bounds is not None
 
 
 async def test_a_running_cluster_gets_rules_without_a_failed_send() -> None:

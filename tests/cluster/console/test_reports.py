@@ -6,6 +6,7 @@ A program stands for ``vq report``: it prints what that prints.
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import pytest
 from support.console import PASSWORD, Browser, RunningConsole, running
 from support.waiting import until
 
+from pyspark_vq.reports.past import read_shares
 from vq.cli.reports import report_schemas
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.acts import reports as acts
+from vq.console.clusters.history import store_minute
+from vq.console.clusters.measured import DISK_USED
 from vq.console.pages import reports as pages
 
+_MINUTE_S = int(time.time()) // 60 * 60 - 600
 MOVE = {"topic": "t", "partition": 0, "from": "b1", "to": "b2", "reason": "even", "at_offset": None}
 CAPACITY: dict[str, Any] = {
     "snapshot": "s-1",
@@ -43,7 +48,10 @@ def _program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> Path
     script = tmp_path / "program.py"
     script.write_text(
         "import json, os, sys, time\n"
-        f"open({str(told)!r}, 'w').write(json.dumps([sys.argv[1:], sorted(os.environ)]))\n{text}\n"
+        "given = open(sys.argv[-1]).readlines() if '--history' in sys.argv else []\n"
+        f"told = open({str(told)!r}, 'w')\n"
+        "told.write(json.dumps([sys.argv[1:], sorted(os.environ), given]))\n"
+        f"told.close()\n{text}\n"
     )
     monkeypatch.setattr(acts, "PROGRAM", [sys.executable, "-S", str(script)])
     return told
@@ -69,13 +77,18 @@ async def test_an_operator_has_a_report_made_and_a_viewer_reads_it(
     """Tables, files, and the plan on its way to the allocation; the process gets no secret."""
     monkeypatch.setenv("VQ_CONSOLE_OIDC_CLIENT_SECRET", "s")
     told = _program(monkeypatch, tmp_path, _printing(CAPACITY))
+    values = {f"{DISK_USED} b1/n1": [0.5], "bytes_in b1": [1.0]}
+    await guarded.database.run(lambda each: store_minute(each, "test", _MINUTE_S, values))
     operator = await guarded.as_role(AccountRole.OPERATOR)
     assert "Capacity" in (await operator.get("/c/test/reports")).text
     number, job = await _made(guarded, operator, "capacity")
     assert job.error == ""
-    arguments, environ = json.loads(told.read_text())
+    arguments, environ, lines = json.loads(told.read_text())
     assert arguments[:3] == ["report", "capacity", "--json"]
-    assert arguments[-4:] == ["--cluster", "test", "--out", "/nowhere/kept/test/capacity"]
+    *kept, measured = arguments[-6:]
+    assert kept == ["--cluster", "test", "--out", "/nowhere/kept/test/capacity", "--history"]
+    assert not Path(measured).exists(), "it is of this report alone"
+    assert (_MINUTE_S + 30.0, 0.5) in read_shares(lines)["b1", "n1"]
     assert "VQ_CONSOLE_OIDC_CLIENT_SECRET" not in environ
     page = (await operator.get(f"/c/test/reports/{number}")).text
     assert "&lt;b&gt;n1&lt;/b&gt;" in page

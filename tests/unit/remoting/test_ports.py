@@ -1,7 +1,9 @@
 """Plain text beyond this machine is refused unless somebody has said that it is wanted."""
 
 import pytest
+import trustme
 from support.cases import case
+from support.certificates import write_tls
 
 from vq.broker.base.config import BrokerConfig
 from vq.broker.main import build_node
@@ -50,6 +52,11 @@ def test_a_broker_does_not_start_with_an_open_port_that_nobody_asked_for(
     for hosts in ({"host": "10.0.0.11"}, {"metrics_host": "10.0.0.11"}):
         with case(hosts), pytest.raises(InvalidArgument, match=next(iter(hosts))):
             build_node(BrokerConfig(**config, **hosts))
+    tls = write_tls(tmp_path / "tls", trustme.CA())
+    for mode in ("accepted", "preferred"):
+        with case(mode), pytest.raises(InvalidArgument, match="plaintext"):
+            build_node(BrokerConfig(**config, host="10.0.0.11", tls=tls, tls_mode=mode))
+    build_node(BrokerConfig(**config, host="10.0.0.11", tls=tls))
     build_node(BrokerConfig(**config, metrics_host="10.0.0.11", metrics_port=0))
     assert WARNS not in caplog.text
     build_node(BrokerConfig(**config, host="10.0.0.11", plaintext=True))

@@ -24,7 +24,7 @@ from vq.model import (
     choice_of,
 )
 from vq.security.certificates import parse_certificate_rules
-from vq.security.tls import ClientCertificates, Tls, check_asked
+from vq.security.tls import ClientCertificates, Tls, TlsMode, check_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +169,8 @@ class BrokerConfig:
         tls: The files of TLS (``tls_certificate``, ``tls_key``, ``tls_ca``), for clients, other
             nodes and metrics: the broker serves nothing without TLS then. None: plain TCP. Other
             nodes of its cluster are reached with the same files, so all have them, or none.
+        tls_mode: ``accepted``, ``preferred`` or ``required``, see ``TlsMode``: the steps by which
+            the brokers of a running cluster change from plain TCP to TLS.
         tls_client_certificates: ``none``, ``optional`` or ``required``: whether clients and other
             nodes must show a certificate that an authority of ``tls_ca`` has signed.
         plaintext: Serve other machines although there is no TLS: without it, such a broker does not
@@ -233,6 +235,7 @@ class BrokerConfig:
     tls: Tls | None = None
     plaintext: bool = False
     zookeeper_tls: Tls | None = None
+    tls_mode: TlsMode = TlsMode.REQUIRED
     tls_client_certificates: ClientCertificates = ClientCertificates.NONE
     metrics_client_certificates: ClientCertificates = ClientCertificates.NONE
     authorization: Authorization = Authorization.OFF
@@ -258,6 +261,7 @@ class BrokerConfig:
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)
+        object.__setattr__(self, "tls_mode", choice_of(TlsMode, "tls_mode", self.tls_mode))
         for name in ("tls_client_certificates", "metrics_client_certificates"):
             asked = choice_of(ClientCertificates, name, getattr(self, name))
             object.__setattr__(self, name, asked)

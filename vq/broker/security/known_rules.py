@@ -15,10 +15,11 @@ from typing import Any, Final
 from vq.backoff import Backoff
 from vq.broker.base.facts import Facts, gauge
 from vq.broker.base.notice import Notice
+from vq.broker.base.problems import Problems
 from vq.broker.base.runner import Runner
 from vq.clock import Clock
 from vq.coordination.security.access import KnownAccess
-from vq.coordination.tree.coordinator import Coordinator, NoNode, Unreadable, Watch, parent_of
+from vq.coordination.tree.coordinator import Coordinator, Unreadable, Watch, parent_of
 from vq.coordination.tree.keeper import Keeper
 from vq.coordination.tree.mirror import Mirror
 from vq.coordination.tree.values.access import AccessList
@@ -68,6 +69,7 @@ class KnownRules:
         self.age_max_s = age_max_s
         self.changed: Final = Notice[[]]()
         self.current: AccessRules | None = None
+        self._problems = Problems(logger, "rules of access cannot be read, refusing everything")
         self._read_at = -math.inf
         self._ages: asyncio.TimerHandle | None = None
         self._keeper = Keeper(
@@ -152,22 +154,20 @@ class KnownRules:
     async def _read(self, _name: str, watch: Watch) -> KnownAccess | Unreadable | None:
         path = AccessList.path()
         known = self._mirror.values.get(_NAME)
-        try:
-            node = await self._coordinator.get(path, watch=watch)
-        except NoNode:
-            if await self._coordinator.exists(path, watch=watch) is not None:
-                raise  # it was made in between, and is read again
-            if isinstance(known, KnownAccess) and known.version < 0:
-                return known
-            return KnownAccess(AccessRules())
-        version, made = node.stat.version, node.stat.czxid
+        stat = await self._coordinator.exists(path, watch=watch)
+        version, made = (-1, -1) if stat is None else (stat.version, stat.czxid)
         if isinstance(known, KnownAccess) and (known.version, known.made) == (version, made):
-            return known
+            return known  # many rules are long, and are looked for again and again
+        if stat is None:
+            return KnownAccess(AccessRules())
+        node = await self._coordinator.get(path, watch=watch)
+        version, made = node.stat.version, node.stat.czxid
         try:
             listed = await self._runner.run(lambda: AccessList.decode(path, node.data))
         except Unreadable as error:
-            logger.error("rules of access cannot be read, refusing everything", error=error)
+            self._problems.tell("rules", error, znode=path)
             return error
+        self._problems.clear()
         logger.info("rules of access", rules=len(listed.rules), version=version)
         return KnownAccess(listed.rules, version, made)
 

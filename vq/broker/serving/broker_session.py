@@ -381,6 +381,11 @@ class BrokerSession(asyncio.Protocol):
         return self.connection.known
 
     @property
+    def encrypted(self) -> bool:
+        """Whether it is under TLS."""
+        return self._outgoing.encrypted
+
+    @property
     def congested(self) -> bool:
         """See ``session.Session``."""
         return self._outgoing.congested

@@ -20,6 +20,11 @@ def server_facts(server: Server) -> Iterator[Facts[Any]]:
             lambda server: len(server.sessions),
             status="connections",
         ),
+        gauge(
+            "vq_plain_connections",
+            "Of these, those without TLS.",
+            lambda server: sum(not session.encrypted for session in server.sessions),
+        ),
         counter(
             "vq_ended_connections",
             "Connections that the node ended because of a bound or of what the peer did.",

@@ -25,6 +25,7 @@ from vq.devtools.processes import die_with
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import Address
+from vq.security.tls import TlsMode
 
 logger = get_logger(__name__)
 
@@ -63,6 +64,11 @@ logger = get_logger(__name__)
     type=WholeNumber(0, 65535),
     metavar="N",
     help="Port of metrics and health; 0: none.  [8124, or the next free one]",
+)
+@click.option(
+    "--tls-mode",
+    type=click.Choice([str(each) for each in TlsMode]),
+    help="Steps from plain TCP to TLS; the first two serve both.  [required]",
 )
 @click.option(
     "--tls-client-certificates",
@@ -105,6 +111,7 @@ def broker(
     advertised: str | None,
     metrics_host: str | None,
     metrics_port: int | None,
+    tls_mode: str | None,
     tls_client_certificates: str | None,
     metrics_client_certificates: str | None,
     plaintext: bool | None,
@@ -136,6 +143,7 @@ def broker(
         advertised=None if advertised is None else Address.parse(advertised),
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        tls_mode=tls_mode,
         tls_client_certificates=tls_client_certificates,
         metrics_client_certificates=metrics_client_certificates,
         plaintext=plaintext,

@@ -1,7 +1,6 @@
 """``vq console``: serve the web console; make and change its accounts, and their tokens."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -482,7 +481,7 @@ def export(invocation: Invocation, file: Path, series: str, database: str | None
     cluster, as the console calls it. `vq report capacity --history FILE` forecasts from it.
     """
     _needs_packages()
-    from vq.console.clusters.history import all_samples, kept_clusters
+    from vq.console.clusters.history import export_samples, kept_clusters
 
     cluster = invocation.client_config().cluster
 
@@ -493,11 +492,7 @@ def export(invocation: Invocation, file: Path, series: str, database: str | None
                 f"the console has measured no cluster {cluster!r}; it has: "
                 f"{', '.join(known) or 'none'}"
             )
-        count = 0
-        with file.open("w", encoding="utf-8") as lines:
-            for count, each in enumerate(all_samples(connection, cluster, series), 1):  # noqa: B007
-                lines.write(f"{json.dumps(each)}\n")
-        return count
+        return export_samples(connection, cluster, file, begin=series)
 
     count = _work(invocation, database, write)
     if invocation.output.as_json:

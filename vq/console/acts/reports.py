@@ -54,21 +54,30 @@ def report_needs() -> str:
     return install_command("spark")
 
 
-def report_command(cluster: ClusterClient, report: ReportKind, out: str | None) -> list[str]:
-    """Return the arguments of ``vq`` that make a report; ``out``: where its history is kept."""
+def report_command(
+    cluster: ClusterClient, report: ReportKind, out: str | None, measured: str | None = None
+) -> list[str]:
+    """Return the arguments of ``vq`` that make a report; see ``run_report``."""
     config = cluster.config
     own = ["--zookeeper", config.zookeeper, "--cluster", config.cluster]
     kept = [] if out is None else ["--out", out]
+    if measured is not None:
+        kept += ["--history", measured]
     bounds = ["--top", str(_ROWS), "--master", _MASTER]
     return ["report", report.value, "--json", *bounds, *own, *kept]
 
 
 async def run_report(
-    cluster: ClusterClient, report: ReportKind, *, out: str | None = None
+    cluster: ClusterClient,
+    report: ReportKind,
+    *,
+    out: str | None = None,
+    measured: str | None = None,
 ) -> dict[str, Any]:
     """Have ``vq report`` read the cluster, and return what it prints with ``--json``.
 
-    Forecasts and trends rest on earlier ones in ``out``, a directory or URL; None: there are none.
+    Forecasts and trends rest on earlier ones in ``out``, a directory or URL, and those of a
+    capacity report on ``measured``, a file of what the console has measured; None: there is none.
 
     One at a time is made of a cluster. Cancelling it ends the process, and Spark with it.
 
@@ -80,7 +89,7 @@ async def run_report(
         raise InvalidState("a report of this cluster is made now: wait for its end")
     _BUSY.add(cluster)
     try:
-        return await _made(report_command(cluster, report, out), report)
+        return await _made(report_command(cluster, report, out, measured), report)
     finally:
         _BUSY.discard(cluster)
 

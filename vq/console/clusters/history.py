@@ -3,10 +3,12 @@
 A series is a name such as ``bytes_in b1``. Functions on a connection of the database.
 """
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import sqlalchemy
@@ -164,6 +166,16 @@ def all_samples(
     )
     for each in rows:
         yield dict(each._mapping)
+
+
+def export_samples(connection: Connection, cluster: str, file: Path, *, begin: str = "") -> int:
+    """Write what ``all_samples`` yields as lines of JSON; return how many."""
+    count = 0
+    with file.open("w", encoding="utf-8") as lines:
+        for each in all_samples(connection, cluster, begin):
+            lines.write(f"{json.dumps(each)}\n")
+            count += 1
+    return count
 
 
 def read_series(

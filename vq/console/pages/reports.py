@@ -1,8 +1,11 @@
 """Reports of Spark on lag, capacity and contents: made as long acts, and read."""
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -10,7 +13,9 @@ from starlette.responses import Response
 from vq.console.accounts.accounts import AccountRole, now_ms
 from vq.console.acts.door import LongAct
 from vq.console.acts.reports import ReportKind, report_needs
+from vq.console.clusters.history import export_samples
 from vq.console.clusters.kept import KeptReport
+from vq.console.clusters.measured import DISK_USED
 from vq.console.pages.page import form, page
 from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
@@ -201,7 +206,18 @@ async def REPORTS(context: PageContext) -> Response:
             )
         kept = context.console.config.reports
         out = f"{kept.rstrip('/')}/{context.site.name}/{kind}" if kept else None
-        job = await context.start(_ACT, ReportKind(kind), out=out, on_end=_keeper(context))
+        measured = await _measured(context) if kind == ReportKind.CAPACITY else None
+        try:
+            job = await context.start(
+                _ACT,
+                ReportKind(kind),
+                out=out,
+                measured=None if measured is None else str(measured),
+                on_end=_keeper(context, measured),
+            )
+        except BaseException:
+            _drop(measured)
+            raise
         return context.go("jobs", str(job.number))
     columns: list[Column[KeptReport]] = [
         Column(
@@ -232,10 +248,34 @@ async def REPORTS(context: PageContext) -> Response:
     )
 
 
-def _keeper(context: PageContext) -> Any:
+async def _measured(context: PageContext) -> Path:
+    """Write how full disks were, as the console has measured it, into a file of its own.
+
+    The process of a report gets no password of the console's database.
+    """
+    handle, name = tempfile.mkstemp(prefix="vq-console-", suffix=".jsonl")
+    os.close(handle)
+    cluster, file = context.site.name, Path(name)
+    try:
+        await context.console.database.run(
+            lambda connection: export_samples(connection, cluster, file, begin=f"{DISK_USED} ")
+        )
+    except BaseException:
+        _drop(file)
+        raise
+    return file
+
+
+def _drop(file: Path | None) -> None:
+    if file is not None:
+        file.unlink(missing_ok=True)
+
+
+def _keeper(context: PageContext, measured: Path | None) -> Any:
     site = context.site
 
     async def keep(job: LongAct) -> None:
+        _drop(measured)
         if job.result is None:
             return
         text = json.dumps(job.result, ensure_ascii=False, separators=(",", ":"))

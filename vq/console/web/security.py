@@ -132,7 +132,7 @@ class ConsoleGate:
         if self._public is not None and own == self._public:
             return True
         host = request.headers.get("host", "").lower()
-        scheme = request.scope.get("scheme", "http")
+        scheme = "https" if self.secure else request.scope.get("scheme", "http")
         return self._public is None and own == (scheme, host)
 
 

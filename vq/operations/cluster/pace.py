@@ -7,8 +7,8 @@ from vq.clock import Clock
 
 #: Znodes that are read in a second, in a two-hundredth of so many requests.
 READS_PER_S: Final = 3_000
-#: And requests in a second to one broker: about a hundredth of a core there.
-REQUESTS_PER_S: Final = 100
+#: And requests in a second to one broker: less than a hundredth of a core there.
+REQUESTS_PER_S: Final = 50
 
 
 class LookPace:
