@@ -279,6 +279,8 @@ class BrokerConfig:
                 "certificate_users says whose certificates are, and authentication = 'off' asks "
                 "nobody: set authentication to optional or required"
             )
+        obeyed = choice_of(Authorization, "authorization", self.authorization)
+        object.__setattr__(self, "authorization", obeyed)
         check_host(self.host)
         check_host(self.metrics_host)
         if self.advertised is not None:

@@ -137,9 +137,7 @@ class RequestAccess:
             self._not_own(asker, Need(_WRITE, _CLUSTER), "transaction", number)
 
     def _not_own(self, asker: Principal, need: Need, what: str, number: int) -> None:
-        self._authority.refuse(
-            asker, need, why=f"{what} {number} is another user's (one connection, one user)"
-        )
+        self._authority.refuse(asker, need, why=f"{what} {number} is another user's")
 
 
 class _Granted:

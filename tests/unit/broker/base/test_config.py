@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vq import limits
-from vq.broker.base.config import BrokerConfig, ConnectionLimits
+from vq.broker.base.config import Authorization, BrokerConfig, ConnectionLimits
 from vq.errors import InvalidArgument
 from vq.model import Address
 
@@ -58,3 +58,13 @@ def test_an_address_that_names_no_machine_is_told_to_no_client(host: str) -> Non
         BrokerConfig(**NAMES, advertised=Address(host, 8123))
     reached = Address("broker-1", 8123)
     assert BrokerConfig(**NAMES, host=host, advertised=reached).advertised == reached
+
+
+@pytest.mark.parametrize("given", ["enforced", Authorization.ENFORCED])
+def test_authorization_is_one_of_its_modes_however_it_is_given(given: Any) -> None:
+    """A text that is taken for no mode would be taken for a weaker one."""
+    made = BrokerConfig(**NAMES, authorization=given)
+    assert made.authorization is Authorization.ENFORCED
+    for wrong in ("Enforced", "on", "", True):
+        with pytest.raises(InvalidArgument, match="authorization"):
+            BrokerConfig(**NAMES, authorization=wrong)
