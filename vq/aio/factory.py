@@ -51,7 +51,7 @@ class MessageFactory:
 
     @classmethod
     def on_cluster(cls, cluster: ClusterClient) -> Self:
-        """Return a factory over a started cluster client. For vq only: simulations and tests."""
+        """Return a factory over a started cluster client. For vq only."""
         factory = cls(cluster.config)
         factory._cluster = cluster
         return factory

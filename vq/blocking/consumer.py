@@ -199,6 +199,7 @@ class MessageConsumer:
         Raises:
             InvalidState: No topic was subscribed, or the configuration has no group.
             UnknownTopic: A subscribed topic does not exist.
+            NotAuthenticated: The brokers do not take the user of the factory.
         """
         self._runtime.run(self._core.start())
         return self

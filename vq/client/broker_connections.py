@@ -30,11 +30,19 @@ _REFUSED = Backoff(first_s=1.0, most_s=60.0, jitter=0.5)
 
 
 class ConnectFailures(NamedTuple):
-    """Consecutive failures to connect to one broker, and the cause of the last one."""
+    """Consecutive failures to connect to one broker, and the cause of the last one.
+
+    Attributes:
+        attempts: How many.
+        cause: Of the last one.
+        refusal: The broker does not take this client at all; None: that was not why.
+        again_at: Time of the loop before which no other attempt is made after a refusal.
+    """
 
     attempts: int
     cause: str
-    refusal: NotAuthenticated | None = None  # the broker does not take this client at all
+    refusal: NotAuthenticated | None = None
+    again_at: float = 0.0
 
 
 class BrokerConnections:
@@ -100,10 +108,13 @@ class BrokerConnections:
     async def _connect(self, address: Address) -> BrokerConnection:
         failures = self.unreachable.get(address)
         if failures is not None:
-            backoff = _RECONNECT if failures.refusal is None else _REFUSED
+            now = asyncio.get_running_loop().time()
+            pause_s = _RECONNECT.pause_s(failures.attempts, self._rng)
+            if failures.refusal is not None:
+                pause_s = max(0.0, failures.again_at - now)
             pause = self._pauses[address] = asyncio.Event()
             try:
-                async with asyncio.timeout(backoff.pause_s(failures.attempts, self._rng)):
+                async with asyncio.timeout(pause_s):
                     await pause.wait()
             except TimeoutError:
                 pass
@@ -148,9 +159,11 @@ class BrokerConnections:
         return connection
 
     def refusal(self, address: Address) -> NotAuthenticated | None:
-        """Return why a broker did not take this client at the last attempt; None: it did."""
+        """Return why a broker does not take this client, as long as no other attempt is due."""
         failures = self.unreachable.get(address)
-        return None if failures is None else failures.refusal
+        if failures is None or asyncio.get_running_loop().time() >= failures.again_at:
+            return None
+        return failures.refusal
 
     def _ended(self, address: Address, task: asyncio.Task[BrokerConnection]) -> None:
         self._connecting.pop(address, None)
@@ -161,9 +174,13 @@ class BrokerConnections:
             if self.unreachable.pop(address, None) is not None:
                 logger.warning("reconnected to a broker", broker=address)
         else:
-            attempts, cause, _ = self.unreachable.get(address, ConnectFailures(0, ""))
-            refusal = error if isinstance(error, NotAuthenticated) else None
-            self.unreachable[address] = ConnectFailures(attempts + 1, str(error), refusal)
+            attempts, cause, *_ = self.unreachable.get(address, ConnectFailures(0, ""))
+            refusal, again_at = None, 0.0
+            if isinstance(error, NotAuthenticated):
+                refusal = error
+                pause_s = _REFUSED.pause_s(attempts + 1, self._rng)
+                again_at = asyncio.get_running_loop().time() + pause_s
+            self.unreachable[address] = ConnectFailures(attempts + 1, str(error), refusal, again_at)
             logger.log(
                 logging.DEBUG if cause == str(error) else logging.WARNING,  # once for each cause
                 "cannot connect to a broker, trying again",

@@ -38,6 +38,7 @@ from vq.errors import (
     CoordinationError,
     InvalidArgument,
     InvalidState,
+    NotAuthenticated,
     NotAuthorized,
     NotMaster,
     OffsetOutOfRange,
@@ -518,6 +519,25 @@ class ClusterClient(IdMaker):
         if refusal is not None:
             raise refusal  # the next attempt comes after a pause, and hardly ends better
         return await shared(attempt)
+
+    async def check_taken(self) -> None:
+        """Raise if brokers do not take the user of this client; anonymous ones are not checked.
+
+        One broker that takes it is enough, and one that cannot be reached says nothing.
+
+        Raises:
+            NotAuthenticated: The user is unknown, or the password is wrong.
+        """
+        if not self.login.user:
+            return
+        for address in {each.address for each in self.routes.masters.values()}:
+            try:
+                await self.connection(address)
+            except NotAuthenticated:
+                raise
+            except VqError:
+                continue
+            return
 
     async def new_connection(
         self, address: Address, login: Login | None = None

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from vq.client.config import MessageFactoryConfig
 from vq.devtools.errors import ChildFailed
-from vq.errors import CoordinationError, VqError
+from vq.errors import CoordinationError, NotAuthenticated, VqError
 from vq.model import Address
+from vq.operations.base.connect import cluster_client
 from vq.remoting.broker_connection import connect
 from vq.remoting.format import Command
 from vq.remoting.ports import is_loopback
@@ -196,7 +198,11 @@ class BrokerChild(ChildProcess):
         deadline = time.monotonic() + timeout_s
         while True:
             spec = self.spec
-            status = asyncio.run(ask_status(spec.address, cluster=spec.cluster, tls=spec.tls))
+            status = asyncio.run(
+                ask_status(
+                    spec.address, cluster=spec.cluster, tls=spec.tls, zookeeper=spec.zookeeper
+                )
+            )
             stands = status is not None and (status.master or status.follows)
             if status is not None and stands and status.group == self.spec.group:
                 return status
@@ -264,9 +270,17 @@ def open_log(path: Path) -> BinaryIO:
 
 
 async def ask_status(
-    address: Address, *, cluster: str = "", timeout_s: float = 2.0, tls: Tls | None = None
+    address: Address,
+    *,
+    cluster: str = "",
+    timeout_s: float = 2.0,
+    tls: Tls | None = None,
+    zookeeper: str = "",
 ) -> StatusResponse | None:
     """Ask whoever listens at ``address`` for its status; None when no broker answers.
+
+    A broker that takes no anonymous clients is asked as by an operator, who reads the cluster's
+    secret, if ``zookeeper`` says where that is.
 
     Raises:
         InvalidArgument: A file of ``tls`` cannot be used.
@@ -281,6 +295,8 @@ async def ask_status(
             timeout=timeout_s,
             on_close=lambda _: None,
         )
+    except NotAuthenticated:
+        return await _ask_as_operator(address, cluster, zookeeper, tls) if zookeeper else None
     except VqError:
         return None
     try:
@@ -289,6 +305,21 @@ async def ask_status(
         return None
     finally:
         connection.close()
+    assert isinstance(response, StatusResponse)
+    return response
+
+
+async def _ask_as_operator(
+    address: Address, cluster: str, zookeeper: str, tls: Tls | None
+) -> StatusResponse | None:
+    config = MessageFactoryConfig(
+        zookeeper=zookeeper, cluster=cluster, user="", password="", tls=tls
+    )
+    try:
+        async with cluster_client(config, must_exist=False) as client:
+            response, _ = await client.request(address, Command.STATUS, StatusRequest())
+    except VqError:
+        return None
     assert isinstance(response, StatusResponse)
     return response
 

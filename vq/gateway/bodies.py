@@ -104,7 +104,7 @@ def _length_of(request: Request) -> int | None:
 
 
 def _too_large(most: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body has more than {most} bytes")
+    return BodyTooLarge(f"the body has more bytes than are taken: at most {most}")
 
 
 def check_json(request: Request) -> None:

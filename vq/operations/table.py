@@ -232,7 +232,7 @@ class Operations:
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
     repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")
-    plan_secure_tree = row(securing.plan_secure_tree, PLAN, MANAGE, CLUSTER, "zk secure")
+    plan_secure_tree = row(securing.plan_secure_tree, PLAN, DESCRIBE, CLUSTER, "zk secure")
     secure_tree = row(securing.secure_tree, ACT, MANAGE, CLUSTER, "zk secure")
     export_tree = yielding_row(copying.export_tree, ASK, MANAGE, CLUSTER, "zk export")
     plan_import_tree = row(copying.plan_import_tree, PLAN, DESCRIBE, CLUSTER, "zk import")

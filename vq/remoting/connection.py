@@ -170,7 +170,7 @@ _HEADER_FREE_BYTES: Final = limits.REQUEST_HEADER_FREE_BYTES  # looked up for ea
 #: Commands that a connection of a broker answers itself.
 _OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE), int(Command.AUTHENTICATE)})
 _OPENING: Final = _OWN - {int(Command.PROVE)}
-_UNOPENED: Final = frozenset({ConnectionState.AWAITING_HELLO, ConnectionState.AUTHENTICATING})
+_OPEN: Final = ConnectionState.OPEN  # looked up for each piece of data
 
 
 class _Connection:
@@ -267,13 +267,13 @@ class ServerConnection(_Connection):
         Invalid bytes do not raise: they become an error reply and ``Closing``.
         """
         events: list[Opened | Request | Closing] = []
-        while data and self._state in _UNOPENED:
+        while data and self._state is not _OPEN and self._state is not ConnectionState.CLOSED:
             # Frame by frame, so that the larger bound holds for the frame right after the last of
             # HELLO and what proves who the client is.
             missing = self._parser.missing_bytes
             piece, data = data[:missing], data[missing:]
             self._take(piece, events)
-        if data and self._state is ConnectionState.OPEN:
+        if data and self._state is _OPEN:
             self._take(data, events)
         return events
 

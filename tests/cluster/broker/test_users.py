@@ -256,6 +256,63 @@ async def test_a_sender_goes_on_when_its_user_is_added(
                     await asyncio.sleep(1)
 
 
+async def test_a_consumer_that_is_not_taken_cannot_start(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """And once its user is there it can."""
+    async with factory_of(cluster, user="anna", password="secret") as factory:
+        producer = await factory.create_producer()
+        await producer.publish("t")
+        await producer.send(Message("t", b"x"))
+    got: list[int | None] = []
+
+    async def listener(message: Message) -> None:
+        got.append(message.offset)
+
+    async with factory_of(cluster, user="bert", password="late") as factory:
+        consumer = await factory.create_consumer(ConsumerConfig(group="g"))
+        consumer.subscribe("t", listener=listener)
+        with pytest.raises(NotAuthenticated):
+            await consumer.start()
+        await add(cluster, "bert", "late")
+        await asyncio.sleep(60)
+        await consumer.start()
+        await until(lambda: got)
+
+
+async def test_a_consumer_whose_user_is_removed_tells_why_and_goes_on_later(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    got: list[int | None] = []
+
+    async def listener(message: Message) -> None:
+        got.append(message.offset)
+
+    await add(cluster, "bert", "other")
+    async with (
+        factory_of(cluster, user="anna", password="secret") as factory,
+        factory_of(cluster, user="bert", password="other", host="elsewhere") as other,
+    ):
+        producer = await factory.create_producer()
+        await producer.publish("t")
+        consumer = await other.create_consumer(ConsumerConfig(group="g"))
+        await consumer.subscribe("t", listener=listener).start()
+        await producer.send(Message("t", b"x"))
+        await until(lambda: got)
+        async with cluster.admin() as coordinator:
+            await remove_user(coordinator, "bert")
+        async with asyncio.timeout(20):
+            while not any(
+                isinstance(each.error, NotAuthenticated) for each in consumer.troubles().values()
+            ):
+                await asyncio.sleep(0.1)
+        await producer.send(Message("t", b"y"))
+        await add(cluster, "bert", "other")
+        async with asyncio.timeout(150):
+            while len(got) < 2:
+                await asyncio.sleep(1)
+
+
 async def test_a_rotation_under_load_fails_no_send(
     cluster: MemoryCluster, node: BrokerNode
 ) -> None:

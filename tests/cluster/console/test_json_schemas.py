@@ -20,7 +20,8 @@ from vq.client.copies import MessageCopies
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS
 from vq.console.database.database import Database
 from vq.console.json_api import as_json, json_api
-from vq.model import Message, TopicPartition, TransactionState
+from vq.model import Address, Message, TopicPartition, TransactionState
+from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
 from vq.operations.brokers.unclean import Unclean
 from vq.operations.messages.stored import read_range
 from vq.reserved import DeliveryFailure
@@ -123,6 +124,16 @@ ASKED: list[tuple[str, dict[str, Any] | Callable[[Seen], dict[str, Any]]]] = [
     ("remove_broker", {"group": "b3"}),
     ("unclean_elections", {}),
     ("list_cut", {}),
+    # who may do what
+    ("list_users", {}),
+    ("get_user", {"user": "ci"}),
+    ("finish_rotation", {"user": "ci"}),
+    ("change_user_roles", {"user": "ci", "add": ["billing"]}),
+    ("add_access_rules", {"rules": ["allow user:ci read,write topic:t"]}),
+    ("list_access_rules", {}),
+    ("decide_access", {"user": "ci", "right": "read", "resource": "topic:t"}),
+    ("remove_access_rules", {"rules": ["allow user:ci read,write topic:t"]}),
+    ("remove_user", {"user": "ci"}),
     # the archive
     ("start_archive_run", {"dry_run": True}),
     ("archive_history", {}),
@@ -135,18 +146,26 @@ ASKED: list[tuple[str, dict[str, Any] | Callable[[Seen], dict[str, Any]]]] = [
         "plan_import_definitions",
         lambda seen: {"definitions": _with_a_topic(seen["export_definitions"])},
     ),
+    ("changed_definitions", lambda seen: {"planned": seen["plan_import_definitions"]}),
+    ("import_definitions", lambda seen: {"planned": seen["plan_import_definitions"]}),
     ("check_tree", {}),
     ("plan_repair_tree", {}),
     ("repair_tree", lambda seen: {"planned": seen["plan_repair_tree"]}),
 ]
 
 UNCLEAN = Unclean("b1", "n2", 3, "n1", ("n1",), ("t",))
+BLOCK = ArchivedBlock("b1", "n1", Address("h", 1), "t", 0, "id", 0, 9, 1, 2, 3, 4, "")
 #: What these return is made here.
 MADE: dict[str, Any] = {
     "plan_unclean": UNCLEAN,  # a node has to be lost for these two
     "elect_uncleanly": UNCLEAN,
     "check_transaction": None,  # a producer that lives has to know a half message
+    "verify_archives": [VerifiedArchive(BLOCK, 1)],  # a block has to be archived for these
+    "restore_archive": None,
+    "restore_archives": [RestoredArchive(BLOCK, "gone")],
 }
+#: These find nodes by their names, and do not look at the address of a block.
+ADDRESS_IS_IGNORED = frozenset({"verify_archives", "restore_archive", "restore_archives"})
 
 
 def _with_a_topic(definitions: dict[str, Any]) -> dict[str, Any]:
@@ -186,6 +205,8 @@ async def filled(cluster: MemoryCluster, database: Database) -> AsyncIterator[Ru
         for _ in range(3):
             await transact(client, TransactionState.PREPARED, TopicPartition("t", 0))
         await factory.admin.begin_write("w")
+        await factory.admin.add_user("ci", "a long password")
+        await factory.admin.rotate_user("ci", "another long password")
     async with running(cluster, database, open=True) as console:
         yield console
 
@@ -246,6 +267,7 @@ def test_every_operation_has_a_schema_and_no_argument_is_an_address() -> None:
         with case(name):
             schema = described.answer(name)
             assert {"$ref", "type", "anyOf"} & schema.keys(), schema
-            assert "Address" not in described.asked_types(name)
+            if name not in ADDRESS_IS_IGNORED:
+                assert "Address" not in described.asked_types(name)
             for status in (400, 401, 403, 404, 409, 500, 503):
                 assert described.answer(name, status)["$ref"].endswith("/Problem")

@@ -24,8 +24,10 @@ def test_a_child_is_ready_when_it_leads_its_own_group(
 ) -> None:
     """Another broker may have taken its port; the child itself has ended then."""
 
-    async def ask_status(_: Address, *, cluster: str) -> StatusResponse | None:
-        assert cluster == "c"
+    async def ask_status(
+        _: Address, *, cluster: str, tls: object, zookeeper: str
+    ) -> StatusResponse | None:
+        assert (cluster, tls, zookeeper) == ("c", None, "127.0.0.1:1")
         return answer
 
     monkeypatch.setattr(processes, "ask_status", ask_status)

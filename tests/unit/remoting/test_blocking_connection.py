@@ -6,14 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from vq.errors import Unreachable
+from vq.errors import NotAuthenticated, Unreachable
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.connection import Request, ServerConnection
 from vq.remoting.format import Command
-from vq.remoting.hello import ServerIdentity
+from vq.remoting.hello import KnownPeer, ServerIdentity, UserCheck
+from vq.remoting.login import Login
+from vq.remoting.membership import Principal
 from vq.remoting.messages import decode_reply
-from vq.remoting.wire_pb2 import PingRequest, PingResponse
+from vq.remoting.wire_pb2 import HelloRequest, PingRequest, PingResponse
+from vq.security.scram import MECHANISM, ScramUser, ServerFirst, derive
 
 
 class NobodyThere:
@@ -125,3 +128,58 @@ def test_an_answer_to_an_earlier_exchange_is_nobodys(monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             connection.exchange(Command.PING, ping, b"", 1e3)
     assert decode_reply(connection.exchange(Command.PING, ping, b"", 1e3)).wall_ms == 2
+
+
+# Users --------------------------------------------------------------------------------------------
+class Asking(Stream):
+    """A connection to a broker that knows one user, ``anna``."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        identity = ServerIdentity(cluster="c", group="b1", node="n1")
+        self._server = ServerConnection(identity, authenticate=asks, mechanisms=[MECHANISM])
+
+
+class Asked:
+    """An exchange with ``anna``, whose password is ``secret``."""
+
+    def __init__(self, hello: HelloRequest) -> None:
+        keys = derive("secret", b"s" * 16, 4_096).secret
+        user = ScramUser(b"s" * 16, 4_096, (keys,))
+        self._step = ServerFirst(hello.credentials).challenge(user, b"c" * 32, "5" * 36)
+        self.challenge = self._step.message
+
+    def finish(self, data: bytes) -> tuple[KnownPeer, bytes]:
+        secret, answer = self._step.finish(data)
+        return KnownPeer(Principal("", "", proved=False, user="anna"), secret), answer
+
+
+def asks(hello: HelloRequest) -> UserCheck | None:
+    return Asked(hello) if hello.mechanism else None
+
+
+def blocking(login: Login) -> BlockingConnection:
+    broker: Any = Broker(KeyboardInterrupt())
+    broker.interrupt = None
+    broker.open_stream = lambda _address, _deadline: Asking(broker)
+    return BlockingConnection(
+        broker, Address("b", 1), client_id="c", cluster="c", timeout=1e3, login=login
+    )
+
+
+def test_a_thread_proves_its_password_by_itself() -> None:
+    """And the keys are kept for the next connection."""
+    login = Login("anna", "secret")
+    for _ in range(2):
+        connection = blocking(login)
+        frame = connection.exchange(Command.PING, PingRequest().SerializeToString(), b"", 1e3)
+        assert cast("PingResponse", decode_reply(frame)).wall_ms == 1
+    assert login.known_keys(b"s" * 16, 4_096) is not None
+
+
+@pytest.mark.parametrize("login", [Login("anna", "wrong"), Login(), Login("anna")])
+def test_a_thread_that_is_not_taken_sends_nothing(login: Login) -> None:
+    """The loop connects for the same messages, and tells their senders why."""
+    with pytest.raises(Unreachable) as refusal:
+        blocking(login).exchange(Command.PUT, b"", b"", 1e3)
+    assert isinstance(refusal.value.__cause__, NotAuthenticated)

@@ -20,7 +20,12 @@ from vq.devtools.zookeeper import MissingPart, find_jars, find_java
 from vq.model import Address
 from vq.operations.cluster import checks
 from vq.operations.cluster.checks import Finding, Level
-from vq.operations.cluster.doctor import check_cluster, check_database, check_machine
+from vq.operations.cluster.doctor import (
+    check_certificate,
+    check_cluster,
+    check_database,
+    check_machine,
+)
 from vq.remoting.ports import port_error
 from vq.security.tls import Tls
 
@@ -59,8 +64,10 @@ def doctor(
         *check_machine(config),
         port_finding(Address(config.host, config.port), config.tls),
     ]
+    is_broker_here = is_given("broker", "group", invocation.sources)
+    if is_broker_here:
+        findings += check_certificate(config)
     if not local:
-        is_broker_here = is_given("broker", "group", invocation.sources)
         findings += asyncio.run(
             check_cluster(invocation.client_config(), is_broker_here=is_broker_here)
         )

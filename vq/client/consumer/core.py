@@ -217,6 +217,7 @@ class ConsumerCore:
             for topic in wanted:
                 if not is_pattern(topic):
                     await self._cluster.track(topic)
+            await self._cluster.check_taken()
             if self._own_offsets is not None:
                 await self._own_offsets.open()
             if self._outside is not None:

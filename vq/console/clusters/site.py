@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vq.aio.factory import MessageFactory
-from vq.client.cluster import ClusterClient
+from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
 from vq.console.clusters.broker_hints import BrokerHints
 from vq.console.clusters.kept import (
@@ -107,7 +107,9 @@ Open = Callable[[MessageFactoryConfig], Awaitable[MessageFactory]]
 
 
 async def _open(config: MessageFactoryConfig) -> MessageFactory:
-    return await MessageFactory(config).open()
+    # The console is an operator's: where brokers take no anonymous clients, it shows them that it
+    # knows the cluster's secret.
+    return MessageFactory.on_cluster(await open_cluster(config, operator=True))
 
 
 class Site:

@@ -26,22 +26,19 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
-from kazoo.security import ACL, Id
 
 from vq.clock import Clock, SystemClock
 from vq.coordination.tree import kazoo_reads
-from vq.coordination.tree.acls import acl_of, checked_auth
+from vq.coordination.tree.acls import checked_auth
 from vq.coordination.tree.coordinator import (
     Acl,
     Check,
     ConnectionLost,
     Create,
     Delete,
-    Grant,
     Listing,
     Node,
     NodeExists,
-    NodeRights,
     NoNode,
     NotAllowed,
     Operation,
@@ -51,10 +48,10 @@ from vq.coordination.tree.coordinator import (
     Set,
     Stat,
     Watch,
-    WatchEvent,
     join,
     parent_of,
 )
+from vq.coordination.tree.kazoo_acls import AclsOfNewNodes, acl_from, acl_to
 from vq.coordination.tree.kazoo_answers import (
     WatchOnce,
     mind_connecting,
@@ -75,7 +72,6 @@ from vq.coordination.tree.session import (
     check_reads,
     end_task,
 )
-from vq.coordination.tree.values.identities import Identities
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger, never_wait
 from vq.model import check_name
@@ -156,8 +152,7 @@ class ZooKeeperCoordinator(SessionBase):
         self._rebuilds = 0
         self._root_made_at_loss = 0
         self._auth = checked_auth(auth)
-        self._identities: Identities | None = None  # who gets rights on the nodes that it makes
-        self._identities_changed = False
+        self._acls = AclsOfNewNodes()
         self._reads_many = True  # the server has not said that it cannot
 
     def describe(self) -> str:
@@ -202,7 +197,7 @@ class ZooKeeperCoordinator(SessionBase):
             await self._wait_connected(timeout_s)
             try:
                 await self._make_root()
-                await self._learn_identities()
+                await self._acls.learn(self)
             except (ConnectionLost, SessionExpired) as error:
                 logger.info(
                     "first calls to ZooKeeper were lost, trying again",
@@ -356,41 +351,16 @@ class ZooKeeperCoordinator(SessionBase):
             with contextlib.suppress(NodeExists):
                 await self._call(lambda client: client.create_async(absolute), absolute)
 
-    # Identities ---------------------------------------------------------------------------------
-    async def _learn_identities(self) -> None:
-        """Read who gets rights on new nodes, and hear of the next change; each session anew."""
-        self._identities_changed = False
-        try:
-            node = await self.get(Identities.path(), watch=self._on_identities)
-        except NoNode:
-            await self.exists(Identities.path(), watch=self._on_identities)
-            self._identities = None
-            return
-        except NotAllowed:
-            self._identities = None  # it may not read the tree, and makes no nodes in it
-            return
-        self._identities = Identities.decode(Identities.path(), node.data)
-
-    def _on_identities(self, _: WatchEvent) -> None:
-        self._identities_changed = True  # also after a lost session; the next heartbeat reads
-
-    def _acl(self, path: str) -> list[ACL] | None:
-        """Return the ACL of a node that is made; None: anybody may do anything with it."""
-        if self._identities is None:
-            return None
-        return _their_acl(acl_of(path, self._identities))
-
+    # ACLs ---------------------------------------------------------------------------------------
     async def acl(self, path: str) -> Acl:
         """See ``Coordinator.acl``."""
         full = self.full_path(path)
         found, _ = await self._call(lambda client: client.get_acls_async(full), path)
-        return frozenset(
-            Grant(each.id.scheme, each.id.id, NodeRights(each.perms)) for each in found
-        )
+        return acl_from(found)
 
     async def set_acl(self, path: str, acl: Acl) -> None:
         """See ``Coordinator.set_acl``."""
-        full, theirs = self.full_path(path), _their_acl(acl)
+        full, theirs = self.full_path(path), acl_to(acl)
         await self._call(lambda client: client.set_acls_async(full, theirs), path, leader=True)
 
     # Watchdog -----------------------------------------------------------------------------------
@@ -416,8 +386,8 @@ class ZooKeeperCoordinator(SessionBase):
         if losses != self._root_made_at_loss:
             await self._make_root()
             self._root_made_at_loss = losses
-        if self._identities_changed:
-            await self._learn_identities()
+        if self._acls.stale:
+            await self._acls.learn(self)
         await self.sync()
 
     async def _maybe_rebuild(self) -> None:
@@ -550,7 +520,7 @@ class ZooKeeperCoordinator(SessionBase):
                 await self.create(above, parents=True)
         _, stat = await self._call(
             lambda c: c.create_async(
-                full, value, acl=self._acl(path), ephemeral=ephemeral, include_data=True
+                full, value, acl=self._acls.of(path), ephemeral=ephemeral, include_data=True
             ),
             path,
             leader=True,
@@ -600,7 +570,7 @@ class ZooKeeperCoordinator(SessionBase):
         match operation:
             case Create():
                 transaction.create(
-                    full, operation.data, self._acl(operation.path), operation.ephemeral
+                    full, operation.data, self._acls.of(operation.path), operation.ephemeral
                 )
             case Set():
                 transaction.set_data(full, operation.data, operation.version)
@@ -665,7 +635,3 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _once(self, watch: Watch | None) -> WatchOnce | None:
         return WatchOnce(self, watch) if watch is not None else None
-
-
-def _their_acl(acl: Acl) -> list[ACL]:
-    return [ACL(int(each.rights), Id(each.scheme, each.id)) for each in sorted(acl)]

@@ -135,6 +135,15 @@ def silent_directory(place: str, waited_s: float) -> Finding:
     )
 
 
+def certificate(left_s: float, refusal: str) -> Finding:
+    """Judge the certificate of a broker here, by when it expires and why others refuse it."""
+    days = f"expires in {int(left_s / 86_400)} days"
+    remedy = "docs/howto/use-tls.md says how to make one"
+    if refusal:
+        return fail("tls", refusal, remedy)
+    return warn("tls", days, remedy) if left_s < CERTIFICATE_WARN_S else ok("tls", days)
+
+
 def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
     """Judge the port a broker would listen on: free, or taken, perhaps by a broker."""
     if broker is not None:

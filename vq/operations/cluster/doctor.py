@@ -76,6 +76,21 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
     ]
 
 
+def check_certificate(config: BrokerConfig) -> list[Finding]:
+    """Look at the files of TLS of a broker with ``config``; [] without TLS."""
+    if config.tls is None:
+        return []
+    host = config.host if config.advertised is None else config.advertised.host
+    asked = config.tls_client_certificates
+    try:
+        contexts = TlsContexts(config.tls, client_certificates=asked, serves=True)
+    except InvalidArgument as error:
+        return [checks.certificate(0.0, str(error))]
+    refusal = contexts.why_not_for(host)
+    left_s = (contexts.expires_s or 0.0) - time.time()
+    return [checks.certificate(left_s, refusal and f"others cannot reach {host}: {refusal}")]
+
+
 def _disk(path: Path, config: BrokerConfig) -> list[Finding]:
     """Return what is found of a directory; of one that hangs, such as a mount, that it does."""
     found: Future[list[Finding]] = Future()

@@ -1,6 +1,7 @@
 """Looks at ZooKeeper's servers, this machine and the brokers; the conclusions: ``test_checks``."""
 
 import contextlib
+import datetime
 import socket
 import threading
 from collections.abc import Iterator
@@ -8,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from support.broker import memory_cluster
+from support.certificates import write_tls
 from support.client import started
 from support.hosts import HOSTS
 from support.waiting import until_true
@@ -23,6 +26,7 @@ from vq.model import Address
 from vq.operations.cluster import doctor
 from vq.operations.cluster.checks import Level
 from vq.remoting.ports import free_port
+from vq.security.tls import Tls
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -220,3 +224,22 @@ async def test_offsets_of_what_does_not_exist_and_of_stores_that_are_elsewhere()
                 CommittedOffset(offset=0, time_ms=now_ms).encode(),
             )
             assert len(await found()) == 2, "a member may be about to take it"
+
+
+def test_the_certificate_of_a_broker_here_is_tried_before_it_starts(tmp_path: Path) -> None:
+    """Files that cannot be used, another name, and one that expires soon."""
+    ca = trustme.CA()
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=20, hours=1)
+    good = write_tls(tmp_path / "good", ca)
+    for tls, level, said in (
+        (good, Level.OK, "expires in"),
+        (write_tls(tmp_path / "soon", ca, expires=soon), Level.WARN, "expires in 20 days"),
+        (write_tls(tmp_path / "name", ca, "b2.example"), Level.FAIL, "another name"),
+        (Tls(certificate=good.certificate, key=tmp_path / "none"), Level.FAIL, "cannot be read"),
+    ):
+        config = BrokerConfig(data=tmp_path, group="b1", node="n1", tls=tls)
+        [found] = doctor.check_certificate(config)
+        assert found.level is level, found
+        assert said in found.detail
+    plain = BrokerConfig(data=tmp_path, group="b1", node="n1")
+    assert doctor.check_certificate(plain) == []

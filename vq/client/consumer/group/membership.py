@@ -48,7 +48,7 @@ from vq.coordination.tree.coordinator import NodeExists, NotConnected, SessionEx
 from vq.coordination.tree.session import end_task
 from vq.coordination.tree.values.consumers import ConsumerGroup, Member
 from vq.coordination.tree.values.group_terms import GroupModel
-from vq.errors import CoordinationError, VqError
+from vq.errors import CoordinationError, NotAuthenticated, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
@@ -512,6 +512,8 @@ class Membership:
                 )
                 failures, cause = failures + 1, str(error)
                 pause_s = _AGAIN.pause_s(failures, self._cluster.rng)
+                if isinstance(error, NotAuthenticated):
+                    await asyncio.sleep(pause_s)  # no change of the group mends that
             except Exception:
                 logger.exception(
                     "rebalance failed, trying again", group=self._group, member=self._member

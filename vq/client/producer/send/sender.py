@@ -290,9 +290,12 @@ class Sender:
             return
         group = view.partitions[queue.partition.partition].writer_group
         master = None if group is None else self._cluster.routes.master(group)
-        refusal = None if master is None else self._cluster.connections.refusal(master[0])
-        if master is not None and refusal is not None:
-            self._cluster.live_connection(master[0])  # tries again, for messages that come later
+        failures = None if master is None else self._cluster.unreachable.get(master[0])
+        if master is None or failures is None or failures.refusal is None:
+            return
+        self._cluster.live_connection(master[0])  # tries again, for messages that come later
+        refusal = self._cluster.connections.refusal(master[0])
+        if refusal is not None:
             queue.fail_pending(refusal)
 
     def _set_aside(self, queue: PartitionQueue) -> None:

@@ -1,0 +1,40 @@
+"""Users with real processes: a broker that takes nobody else, and commands as clients of it."""
+
+from pathlib import Path
+
+from support.cluster import ProcessCluster
+
+PASSWORD = "correct horse battery staple"
+
+
+def test_commands_are_users_of_a_broker_that_takes_nobody_else(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """Added, taken, rotated, removed; commands of an operator need no user. Nothing shows it."""
+    settings, secret, wrong = (tmp_path / name for name in ("vq.toml", "password", "wrong"))
+    settings.write_text('[broker]\nauthentication = "required"\n')
+    secret.write_text(f"{PASSWORD}\n")
+    wrong.write_text("guess\n")
+    broker = processes.add("b1", "--config", str(settings))
+    processes.vq_json("user", "add", "anna", "--new-password-file", str(secret))
+    processes.vq_json("topic", "create", "t", "--partitions", "2")
+    assert processes.vq_json("cluster", "status")
+
+    def produce(*more: str) -> tuple[int, str]:
+        ended = processes.vq("produce", "t", *more, stdin=b"one\ntwo\n")
+        return ended.returncode, ended.stderr.decode()
+
+    anna = ("--user", "anna", "--password-file", str(secret))
+    assert produce(*anna)[0] == 0
+    for refused in ((), ("--user", "anna", "--password-file", str(wrong))):
+        code, said = produce(*refused)
+        assert code != 0
+        assert "NotAuthenticated" in said
+    ended = processes.vq("consume", "t", "--max", "2", "--from", "earliest", *anna)
+    assert sorted(ended.stdout.split()) == [b"one", b"two"]
+    processes.vq_json("user", "remove", "anna", "--yes")
+    assert produce(*anna)[0] != 0
+    log = broker.spec.log.read_text()
+    assert "connections ended for breaking a rule" in log
+    for word in (PASSWORD, "guess"):
+        assert word not in log

@@ -1,0 +1,84 @@
+"""ACLs between vq and kazoo: what a node that is made gets, as the list of identities says.
+
+Loop-bound. The list is read with the first calls of a session, and again after its watch has fired.
+"""
+
+from typing import Protocol
+
+from kazoo.security import ACL, Id
+
+from vq.coordination.tree.acls import acl_of
+from vq.coordination.tree.coordinator import (
+    Acl,
+    Grant,
+    Node,
+    NodeRights,
+    NoNode,
+    NotAllowed,
+    Stat,
+    Watch,
+    WatchEvent,
+)
+from vq.coordination.tree.values.identities import Identities
+
+__all__ = ["AclsOfNewNodes", "acl_from", "acl_to"]
+
+
+class Reader(Protocol):
+    """What reads the list."""
+
+    async def get(self, path: str, *, watch: Watch | None = None) -> Node:
+        """See ``Coordinator.get``."""
+        ...
+
+    async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
+        """See ``Coordinator.exists``."""
+        ...
+
+
+class AclsOfNewNodes:
+    """What a client gives the nodes that it makes.
+
+    Attributes:
+        stale: The list has changed, or the session: read it again.
+    """
+
+    def __init__(self) -> None:
+        self.stale = True
+        self._identities: Identities | None = None
+
+    async def learn(self, reader: Reader) -> None:
+        """Read the list, and hear of its next change.
+
+        Raises:
+            CoordinationError: It cannot be read.
+        """
+        self.stale = False
+        self._identities = None
+        try:
+            node = await reader.get(Identities.path(), watch=self._changed)
+        except NoNode:
+            await reader.exists(Identities.path(), watch=self._changed)
+        except NotAllowed:
+            pass  # it may not read the tree, and makes no nodes in it
+        else:
+            self._identities = Identities.decode(Identities.path(), node.data)
+
+    def of(self, path: str) -> list[ACL] | None:
+        """Return the ACL of a node that is made; None: anybody may do anything with it."""
+        if self._identities is None:
+            return None
+        return acl_to(acl_of(path, self._identities))
+
+    def _changed(self, _: WatchEvent) -> None:
+        self.stale = True
+
+
+def acl_to(acl: Acl) -> list[ACL]:
+    """Return an ACL as kazoo has it."""
+    return [ACL(int(each.rights), Id(each.scheme, each.id)) for each in sorted(acl)]
+
+
+def acl_from(acl: list[ACL]) -> Acl:
+    """Return an ACL of kazoo."""
+    return frozenset(Grant(each.id.scheme, each.id.id, NodeRights(each.perms)) for each in acl)
