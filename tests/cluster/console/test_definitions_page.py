@@ -148,7 +148,7 @@ async def test_a_file_of_more_than_a_megabyte_is_taken_and_one_beyond_the_bound_
     form = {"csrf": browser.csrf, "document": "x" * 40_000_000}
     answer = await browser.http.post("/c/test/definitions", data=form)
     assert answer.status_code == 413
-    assert "at most" in answer.text
+    assert str(pages.FILE_BYTES_MAX) in answer.text
 
 
 async def test_the_last_plans_are_kept(console) -> None:

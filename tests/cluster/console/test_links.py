@@ -2,8 +2,9 @@
 
 import html
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
-from urllib.parse import urljoin
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import click
 import pytest
@@ -17,7 +18,9 @@ from vq.console.database.database import Database
 from vq.model import Message
 
 #: Pages after which one that leads to ever more pages is seen.
-PAGES_MAX = 400
+PAGES_MAX = 300
+#: Addresses of one page that ask for the same with other values, and are followed.
+ALIKE_MAX = 3
 
 
 @pytest.fixture
@@ -25,6 +28,12 @@ async def filled(cluster: MemoryCluster, database: Database) -> AsyncIterator[Ru
     """A console with something on every page."""
     async with filled_console(cluster, database) as made:
         yield made
+
+
+def _shape(address: str) -> tuple[str, ...]:
+    """Return what addresses have in common that differ in the values of their query."""
+    parts = urlsplit(address)
+    return (parts.path, *sorted(name for name, _ in parse_qsl(parts.query)))
 
 
 def _links(page: str, address: str) -> set[str]:
@@ -48,6 +57,7 @@ async def test_every_link_leads_somewhere_and_every_table_is_a_file(filled) -> N
     browser = filled.browser()
     await browser.log_in(NAME)
     waiting, seen, wrong, files = ["/c/test"], {"/c/test"}, [], 0
+    shapes: Counter[tuple[str, ...]] = Counter()
     while waiting:
         address = waiting.pop(0)
         answer = await browser.get(address)
@@ -71,7 +81,9 @@ async def test_every_link_leads_somewhere_and_every_table_is_a_file(filled) -> N
             seen.add(each)
             if re.search(r"[?&](\w+\.)?(sort|desc)=", each) or each.startswith("/static"):
                 continue
-            waiting.append(each)
+            shapes[_shape(each)] += 1
+            if shapes[_shape(each)] <= ALIKE_MAX:
+                waiting.append(each)
         assert len(waiting) < PAGES_MAX
     assert not wrong, "\n".join(map(str, wrong))
     assert files > 15

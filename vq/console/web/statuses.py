@@ -52,7 +52,10 @@ TITLES: Final[Mapping[int, str]] = {
     401: N_("Log in first"),
     403: N_("Not permitted"),
     404: N_("Not found"),
+    408: N_("Too slow"),
     409: N_("Not possible now"),
+    413: N_("Too large"),
+    429: N_("Too many at a time"),
     503: N_("No answer"),
 }
 
