@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from support.cluster import ProcessCluster
 from support.waiting import block_until
+
+import vq
+from vq.errors import NotAuthenticated
 
 PASSWORD = "correct horse battery staple"
 
@@ -33,6 +37,17 @@ def test_commands_are_users_of_a_broker_that_takes_nobody_else(
         assert "NotAuthenticated" in said
     ended = processes.vq("consume", "t", "--max", "2", "--from", "earliest", *anna)
     assert sorted(ended.stdout.split()) == [b"one", b"two"]
+    reached = {"zookeeper": processes.zookeeper, "cluster": processes.name}
+    for password in ("guess", PASSWORD):
+        config = vq.MessageFactoryConfig(**reached, user="anna", password=password)
+        with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+            producer.publish("t")
+            if password == PASSWORD:
+                assert producer.send_sync(vq.Message("t", b"x")).offset >= 0
+                continue
+            for _ in range(2):  # on this thread, then on the loop
+                with pytest.raises(NotAuthenticated):
+                    producer.send_sync(vq.Message("t", b"x"))
     processes.vq_json("user", "remove", "anna", "--yes")
     assert produce(*anna)[0] != 0
     block_until(

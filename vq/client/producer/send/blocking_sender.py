@@ -24,7 +24,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.future import BlockingSendFuture
 from vq.client.producer.queue.partition_queue import PartitionQueue
 from vq.client.producer.send.sender import Sender
-from vq.errors import Unreachable, VqError
+from vq.errors import NotAuthenticated, Unreachable, VqError
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.format import Command
@@ -176,8 +176,9 @@ class BlockingSender:
         answer: Frame | VqError | None = None
         try:
             answer = connection.exchange(Command.PUT, queue.put_header(batch), batch.body, left)
-        except Unreachable as error:
-            answer = error  # nothing was sent
+        except Unreachable as error:  # nothing was sent
+            refusal = error.__cause__  # no retry helps if the broker does not take this client
+            answer = refusal if isinstance(refusal, NotAuthenticated) else error
         except (OSError, VqError):
             pass  # it may be stored
         finally:  # a signal handler may have raised
