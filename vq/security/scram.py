@@ -41,7 +41,7 @@ NONCE_BYTES: Final = 18
 SALT_BYTES: Final = 16
 #: Fewer rounds make a stolen key cheap to try passwords on (RFC 7677, section 4).
 ITERATIONS_MIN: Final = 4_096
-#: Of new users: what took 0.1 s on a machine of 2015, as RFC 7677 advises; about 5 ms today.
+#: Of new users: what took 0.1 s on a machine of 2015, as RFC 7677 advises; 5 to 20 ms today.
 ITERATIONS: Final = 15_000
 #: The broker names the number of rounds, and the client does the work. More than this is an attack
 #: on the client, and it is refused before any round.
