@@ -24,7 +24,7 @@ from vq.coordination.tree.values.identities import Identities
 __all__ = ["AclsOfNewNodes", "acl_from", "acl_to"]
 
 
-class Reader(Protocol):
+class ListReader(Protocol):
     """What reads the list."""
 
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
@@ -47,7 +47,7 @@ class AclsOfNewNodes:
         self.stale = True
         self._identities: Identities | None = None
 
-    async def learn(self, reader: Reader) -> None:
+    async def learn(self, reader: ListReader) -> None:
         """Read the list, and hear of its next change.
 
         Raises:
