@@ -48,7 +48,7 @@ LAGS_S: Final = 15.0
 LIVE_S: Final = 5.0
 #: Partitions of groups in one turn: for each, brokers tell all their ends once.
 _TURN_PARTITIONS: Final = 10_000
-_TURN_S: Final = 1.0
+_TURN_S: Final = 0.5
 #: Groups that are looked at together because pages show them.
 _LIVE_MAX: Final = 200
 #: A look may take this share of the time at most: of a large cluster there are fewer looks.

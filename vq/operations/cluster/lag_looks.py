@@ -44,6 +44,7 @@ from vq.operations.groups.groups import (
     description,
 )
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
+from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 
@@ -122,6 +123,17 @@ class _ToldEnds:
     of: dict[TopicPartition, PartitionEnds | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _ToldGroup:
+    """A group while its progress is found: None where a broker has to be asked for it."""
+
+    name: str
+    nodes: GroupNodes
+    placements: Sequence[PartitionPlacement]
+    progress: list[GroupProgress | None] = field(default_factory=list)
+    firsts: dict[TopicPartition, FirstBehind] = field(default_factory=dict)
+
+
 class _LagLook:
     """One look; its steps are ``read``, ``ask_ends`` and ``described``."""
 
@@ -139,7 +151,8 @@ class _LagLook:
         self._nodes: dict[str, GroupNodes] = {}
         self._asked: dict[str, list[PartitionPlacement]] = {}
         self._ends: dict[str, _ToldEnds] = {}
-        self._alone: dict[TopicPartition, PartitionEnds | None] = {}  # asked for by themselves
+        # Of partitions that are asked for by themselves.
+        self._alone: dict[TopicPartition, asyncio.Task[PartitionEnds | None]] = {}
         self._silent: set[str] = set()
         self.failed = 0
         self.left_out: dict[str, int] = {}
@@ -340,51 +353,56 @@ class _LagLook:
 
     async def described(self) -> dict[str, GroupDescription]:
         """Return the groups; brokers are asked for what no earlier look found."""
-        found: dict[str, GroupDescription] = {}
+        groups_told = []
         for name, nodes in self._nodes.items():
-            with self._told_errors(name):
-                progress = await self._progress_of(name, nodes, self._asked[name])
-                found[name] = description(name, nodes, progress)
+            groups_told.append(self._told_group(name, nodes))
             await asyncio.sleep(0)  # others of this loop wait, such as pages of the console
+        # Side by side, since each broker has a pace of its own.
+        await gather_all(self._ask_rest(each) for each in groups_told if None in each.progress)
+        found: dict[str, GroupDescription] = {}
+        for each in groups_told:
+            if each.firsts:
+                self._memory.firsts[each.name] = each.firsts
+            told = [one for one in each.progress if one is not None]
+            if len(told) == len(each.progress):  # otherwise it cannot be read
+                found[each.name] = description(each.name, each.nodes, told)
         return found
 
-    async def _progress_of(
-        self, name: str, nodes: GroupNodes, placements: Sequence[PartitionPlacement]
-    ) -> list[GroupProgress]:
+    def _told_group(self, name: str, nodes: GroupNodes) -> "_ToldGroup":
+        """Return a group with the progress that is known without a question."""
         before = self._memory.firsts.pop(name, {})
-        after: dict[TopicPartition, FirstBehind] = {}
-
-        async def asked(placement: PartitionPlacement) -> GroupProgress:
-            ends = await self._ends_of(nodes, placement)
-            begin = nodes.begin(placement, ends)
-            if ends is None or begin is None or begin == ends.latest:
-                return self._told(nodes, placement, ends, None)
-            first = await self._ask_first(placement, begin, ends)
-            if first.epoch and first.sent_ms is not None:
-                after[TopicPartition(placement.topic, placement.partition)] = first
-            return self._told(nodes, placement, ends, first)
-
-        found: list[GroupProgress | None] = []
-        for placement in placements:  # most of them need no question: no task for each
+        group = _ToldGroup(name, nodes, self._asked[name])
+        for placement in group.placements:  # most of them need no question: no task for each
             key = TopicPartition(placement.topic, placement.partition)
             ends = self._ends_told(nodes, placement)
             if isinstance(ends, _Unasked):
-                found.append(None)
+                group.progress.append(None)
                 continue
             begin, first = nodes.begin(placement, ends), before.get(key)
             if ends is None or begin is None or begin == ends.latest:
-                found.append(self._told(nodes, placement, ends, None))
+                group.progress.append(self._told(nodes, placement, ends, None))
             elif first is not None and self._still(first, placement, begin, ends):
-                after[key] = first
-                found.append(self._told(nodes, placement, ends, first))
+                group.firsts[key] = first
+                group.progress.append(self._told(nodes, placement, ends, first))
             else:
-                found.append(None)
-        unknown = [index for index, each in enumerate(found) if each is None]
-        later = await gather_all(asked(placements[index]) for index in unknown)
-        by_index = dict(zip(unknown, later, strict=True))
-        if after:
-            self._memory.firsts[name] = after
-        return [by_index[index] if each is None else each for index, each in enumerate(found)]
+                group.progress.append(None)
+        return group
+
+    async def _ask_rest(self, group: "_ToldGroup") -> None:
+        async def ask(index: int) -> None:
+            placement = group.placements[index]
+            ends = await self._ends_of(group.nodes, placement)
+            begin = group.nodes.begin(placement, ends)
+            first = None
+            if ends is not None and begin is not None and begin != ends.latest:
+                first = await self._ask_first(placement, begin, ends)
+                if first.epoch and first.sent_ms is not None:
+                    group.firsts[TopicPartition(placement.topic, placement.partition)] = first
+            group.progress[index] = self._told(group.nodes, placement, ends, first)
+
+        unknown = [index for index, each in enumerate(group.progress) if each is None]
+        with self._told_errors(group.name):
+            await gather_all(ask(index) for index in unknown)
 
     def _ends_told(
         self, nodes: GroupNodes, placement: PartitionPlacement
@@ -396,10 +414,9 @@ class _LagLook:
         if last in self._silent:
             return None
         told = self._ends.get(last)
-        key = TopicPartition(placement.topic, placement.partition)
         if told is None or len(placement.spans) > 1:  # the start is at another group
-            return self._alone.get(key, _UNASKED)
-        return told.of.get(key, self._alone.get(key, _UNASKED))
+            return _UNASKED
+        return told.of.get(TopicPartition(placement.topic, placement.partition), _UNASKED)
 
     async def _ends_of(
         self, nodes: GroupNodes, placement: PartitionPlacement
@@ -407,10 +424,15 @@ class _LagLook:
         ends = self._ends_told(nodes, placement)
         if not isinstance(ends, _Unasked):
             return ends
+        key = TopicPartition(placement.topic, placement.partition)
+        task = self._alone.get(key)
+        if task is None:  # else another group reads the partition, too
+            task = self._alone[key] = begin_task(self._ask_ends_alone(placement))
+        return await task
+
+    async def _ask_ends_alone(self, placement: PartitionPlacement) -> PartitionEnds | None:
         await self._pace.request(placement.spans[-1].group)
-        found = await self._inspector.ends_if_told(placement)
-        self._alone[TopicPartition(placement.topic, placement.partition)] = found
-        return found
+        return await self._inspector.ends_if_told(placement)
 
     def _still(
         self, first: FirstBehind, placement: PartitionPlacement, begin: int, ends: PartitionEnds

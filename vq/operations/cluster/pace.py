@@ -6,7 +6,7 @@ from typing import Final
 from vq.clock import Clock
 
 #: Znodes that are read in a second, in a two-hundredth of so many requests.
-READS_PER_S: Final = 3_000
+READS_PER_S: Final = 5_000
 #: And requests in a second to one broker: less than a hundredth of a core there.
 REQUESTS_PER_S: Final = 50
 

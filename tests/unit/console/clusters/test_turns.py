@@ -20,8 +20,8 @@ def turn(contracts: list[GroupContract], ages_s: dict[str, float], most: int = 1
 
 
 def test_a_group_that_was_never_seen_is_first_and_one_that_was_just_seen_waits() -> None:
-    contracts = [group("old"), group("new"), group("fresh")]
-    assert turn(contracts, {"old": 60, "fresh": 14}) == ["new", "old"]
+    contracts = [group("old"), group("new"), group("fresh"), group("newer", members=1)]
+    assert turn(contracts, {"old": 60, "fresh": 14}) == ["newer", "new", "old"]
 
 
 def test_groups_with_members_come_four_times_as_often() -> None:
