@@ -47,7 +47,7 @@ async def test_a_partition_of_a_group_leads_to_why_it_is_not_consumed(used) -> N
     page = await _asked_from(browser, "/c/test/groups/g", "partition")
     assert "group g in t-0" in page
     assert "group g has no members" in page
-    assert 'data-copy="vq consume t --group g"' in page
+    assert 'data-copy="vq group describe g"' in page
     assert "members_subscribed</code>" in page
     assert "vq explain partition t/0 --group g" in page
     rows = (

@@ -463,7 +463,7 @@ async def test_a_message_of_a_transaction_waits_for_its_decision(
         await transaction.prepare()
         number = transaction.number
         found = await message(factory, "undecided", id=result.id)
-        assert f"vq tx commit {number} --yes" in found.found.commands
+        assert f"vq tx commit {number}" in found.found.commands
         await factory.admin.roll_back_transaction(number)
     await message(factory, "rolled_back", id=result.id)
 

@@ -152,7 +152,7 @@ def _held_commands(topic: TopicOnDisk) -> Sequence[str]:
         return (f"vq topic alter {topic.topic} --retention-policy delete",)
     return (
         f"vq explain partition {topic.topic}/{topic.held_partition or 0} --group {group}",
-        f"vq group forget {group} --topic {topic.topic} --yes",
+        f"vq group forget {group} --topic {topic.topic}",
     )
 
 
@@ -247,7 +247,7 @@ TABLE: Final[Sequence[CauseRow[DiskFacts]]] = (
         "deleted_topics",
         lambda topic: topic.disk_bytes if topic.is_deleted else 0,
         "are of topics that are deleted and can still be brought back",
-        lambda topic: (f"vq topic delete {topic.topic} --now --yes", "vq topic list --deleted"),
+        lambda topic: (f"vq topic delete {topic.topic} --now", "vq topic list --deleted"),
     ),
     CauseRow(
         cause="diverged_files",

@@ -152,7 +152,7 @@ def _decisions(facts: MessageFacts) -> Sequence[str]:
     """Return what ends the transaction: one that is open takes no commit of an operator."""
     number = facts.transaction
     ends = "rollback" if facts.detail == "open" else "commit"
-    return (f"vq tx show {number}", f"vq tx {ends} {number} --yes")
+    return (f"vq tx show {number}", f"vq tx {ends} {number}")
 
 
 def _of_group(cause: str) -> CauseRow[MessageFacts]:
@@ -315,7 +315,7 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
         text=_letter_text,
         commands=lambda facts: (
             f"vq dlq read {facts.at.group} --settled",
-            f"vq dlq resend {facts.at.group} --yes",
+            f"vq dlq resend {facts.at.group}",
         ),
     ),
     CauseRow(
@@ -341,7 +341,7 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
             f"group {facts.at.group} begins at the end of a partition that is older "
             "than itself (start = latest), and the message was stored before the group began there"
         ),
-        commands=lambda facts: (f"vq group reset {facts.at.place} --offset {facts.offset} --yes",),
+        commands=lambda facts: (f"vq group reset {facts.at.place} --offset {facts.offset}",),
     ),
     CauseRow(
         cause="handled_ahead",
@@ -358,7 +358,7 @@ TABLE: Final[Sequence[CauseRow[MessageFacts]]] = (
         text=_passed_text,
         commands=lambda facts: (
             f"vq group failed list {facts.at.group}",
-            f"vq group reset {facts.at.place} --offset {facts.offset} --yes",
+            f"vq group reset {facts.at.place} --offset {facts.offset}",
         ),
     ),
     *(

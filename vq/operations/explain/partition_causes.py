@@ -124,7 +124,7 @@ def _stopped(cause: str) -> "CauseRow[PartitionFacts]":
         if cause == "needs_reset":
             is_bad = BAD_RECORD in (facts.known.stopped or "")
             aim = "--past-damage" if is_bad else "--to-committed"
-        return (f"vq group reset {facts.place} {aim} --yes",)
+        return (f"vq group reset {facts.place} {aim}",)
 
     return CauseRow(
         cause=cause,
@@ -236,7 +236,7 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
         holds=lambda facts: not facts.exists,
         text=lambda facts: f"there is no group {facts.group}: no consumer of it has ever started",
         commands=lambda facts: (
-            f"vq group create {facts.group} --topic {facts.topic} --to-earliest --yes",
+            f"vq group create {facts.group} --topic {facts.topic} --to-earliest",
             "vq group list",
         ),
     ),
@@ -268,7 +268,7 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
             f"group {facts.group} has no members: no consumer of it runs, or none "
             "reaches ZooKeeper. Start one"
         ),
-        commands=lambda facts: (f"vq consume {facts.topic} --group {facts.group}",),
+        commands=lambda facts: (f"vq group describe {facts.group}",),
     ),
     CauseRow(
         cause="not_subscribed",
@@ -278,7 +278,7 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
             f"subscribes to topic {facts.topic} now. Start one that does, or have the group "
             "forget it"
         ),
-        commands=lambda facts: (f"vq group forget {facts.group} --topic {facts.topic} --yes",),
+        commands=lambda facts: (f"vq group forget {facts.group} --topic {facts.topic}",),
     ),
     CauseRow(
         cause="no_master",

@@ -240,7 +240,7 @@ SEND_TABLE: Final[Sequence[CauseRow[SendFacts]]] = (
             f"topic {facts.topic} is {facts.phase}: that takes a moment. If it "
             "stays so, who did it was interrupted: delete it, and create it anew"
         ),
-        commands=lambda facts: (f"vq topic delete {facts.topic} --yes",),
+        commands=lambda facts: (f"vq topic delete {facts.topic}",),
     ),
     CauseRow(
         cause="not_writable",
