@@ -23,6 +23,8 @@ STEPS: Final[Mapping[int, int]] = {
     900: 30 * 24 * 3600,
     86_400: 400 * 24 * 3600,
 }
+#: Points of a chart.
+_POINTS_MAX: Final = 1_500
 #: A series that is kept stays up to this part of the bound behind it.
 _STAYS: Final = 4
 
@@ -76,17 +78,24 @@ class MinuteMeter:
 def store_minute(
     connection: Connection, cluster: str, minute_s: int, values: Mapping[str, list[float]]
 ) -> None:
-    """Store a minute; widen what is older, and delete what is too old."""
+    """Store a minute; widen the intervals that have ended, and delete what is too old.
+
+    An interval ends with the next minute that is stored, however much later that is.
+    """
+    before = connection.execute(
+        sqlalchemy.select(sqlalchemy.func.max(samples.c.time_s)).where(
+            samples.c.cluster == cluster, samples.c.step_s == 60, samples.c.time_s < minute_s
+        )
+    ).scalar()
     rows: dict[str, Mapping[str, str | float]] = {}
     for series, found in values.items():
         name = series[:200]  # long names that begin alike are one series
         mean = sum(found) / len(found)
         rows[name] = {"series": name, "mean": mean, "most": max(found), "count": len(found)}
     _replace(connection, cluster, 60, minute_s, list(rows.values()))
-    steps = list(STEPS)
-    for step, wider in pairwise(steps):
-        if minute_s // wider != (minute_s - 60) // wider:  # an interval has just ended
-            _widen(connection, cluster, step, wider, minute_s // wider * wider - wider)
+    for step, wider in pairwise(STEPS):
+        if before is not None and minute_s // wider != before // wider:
+            _widen(connection, cluster, step, wider, before // wider * wider)
     if minute_s // 3600 != (minute_s - 60) // 3600:
         forget_old(connection, time.time())
 
@@ -183,12 +192,13 @@ def read_series(
 ) -> tuple[list[int], dict[str, list[float | None]]]:
     """Return moments and the means of series at them, None where nothing was measured.
 
-    The step is the narrowest one that is kept for so long and gives a thousand points at most.
+    The step is the narrowest one that is kept for so long and gives ``_POINTS_MAX`` points at most.
+    If nothing is there in that step yet, they are the last points of the narrowest one.
     """
     span = until_s - since_s
     age = int(time.time()) - since_s
     step = next(
-        (each for each, kept in STEPS.items() if age <= kept and span // each <= 1_500),
+        (each for each, kept in STEPS.items() if age <= kept and span // each <= _POINTS_MAX),
         max(STEPS),
     )
     first = since_s // step * step
@@ -207,4 +217,8 @@ def read_series(
     for each in rows:
         if each.time_s in place:
             found[each.series][place[each.time_s]] = each.mean
+    nothing = all(value is None for each in found.values() for value in each)
+    begin_s = until_s - _POINTS_MAX * min(STEPS) // 2
+    if nothing and step != min(STEPS) and since_s < begin_s:
+        return read_series(connection, cluster, series, begin_s, until_s)
     return times, found

@@ -86,3 +86,29 @@ def test_old_minutes_are_kept_as_means_and_peaks_of_wider_intervals(database, mo
     assert {each.step_s for each in rows} <= set(STEPS)
     assert sum(each.step_s == 60 for each in rows) <= 24 * 60 + 60
     assert max(each.most for each in rows) == 59.0
+
+
+def test_an_interval_is_kept_although_the_console_was_down_when_it_ended(database) -> None:
+    """The next minute that is stored ends it."""
+    quarter = int(time.time()) // 900 * 900 - 7_200
+
+    def fill(connection):
+        for minute in (quarter + 60, quarter + 120, quarter + 2_700):
+            store_minute(connection, "c", minute, {"a": [4.0]})
+
+    database.run_here(fill)
+    rows = database.run_here(lambda each: each.execute(history.samples.select()).all())
+    assert [(each.time_s, each.count) for each in rows if each.step_s == 900] == [(quarter, 2)]
+
+
+def test_a_chart_of_days_has_the_minutes_of_a_console_that_was_just_started(database) -> None:
+    """Until a quarter of an hour is over, there is nothing wider."""
+    minute = int(time.time()) // 60 * 60 - 60
+    database.run_here(lambda each: store_minute(each, "c", minute, {"a": [4.0]}))
+    since, until = minute - 3 * 86_400, minute + 60
+    times, found = database.run_here(lambda each: read_series(each, "c", ["a"], since, until))
+    assert times[1] - times[0] == 60
+    assert 4.0 in found["a"]
+    old = minute - 40 * 86_400
+    _, found = database.run_here(lambda each: read_series(each, "c", ["a"], old, old + 3_600))
+    assert set(found["a"]) == {None}
