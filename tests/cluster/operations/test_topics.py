@@ -215,6 +215,17 @@ async def test_a_topic_that_is_completed_while_it_is_deleted_can_be_brought_back
     assert (found.name, looks) == ("t", 2)
 
 
+async def test_deleted_topics_are_looked_for_by_name(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """A list that knows which are deleted reads only these; one that came back is none of them."""
+    await cluster.create_topic("u", partitions=1)
+    await deletion.delete_topic(client, "t")
+    for names, found in ((None, ["t"]), (["t", "u", "none"], ["t"]), (["u"], []), ([], [])):
+        deleted = await deletion.deleted_topics(client, names)
+        assert [each.name for each in deleted] == found
+
+
 async def test_a_topic_that_is_deleted_already_keeps_the_time_it_was_given(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:

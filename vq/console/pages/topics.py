@@ -95,8 +95,9 @@ async def TOPICS(context: PageContext) -> Response:
         searched=lambda each: each.state.topic,
     )
     deleted: list[DeletedTopic] = []
-    if any(each.phase == "deleted" for each in facts.topics):
-        deleted = await context.run("deleted_topics")
+    gone = [each.topic for each in facts.topics if each.phase == "deleted"]
+    if gone:
+        deleted = await context.run("deleted_topics", gone)
     return context.exported(found, "topics") or context.page(
         "topics.html",
         found=found,

@@ -1,5 +1,7 @@
 """All topics of a cluster, with a few facts of each."""
 
+from collections.abc import Collection
+
 from vq.coordination.topics.topics import list_topics
 from vq.coordination.tree.coordinator import (
     Coordinator,
@@ -33,9 +35,14 @@ async def summarize_readable(
 
 
 async def read_summaries(
-    coordinator: Coordinator,
+    coordinator: Coordinator, names: Collection[str] | None = None
 ) -> tuple[list[CountedTopic], dict[str, Unreadable]]:
-    """Return all topics in any phase, and by name the errors of those that cannot be read."""
+    """Return topics in any phase, and by name the errors of those that cannot be read.
+
+    Args:
+        coordinator: A started coordinator.
+        names: Which; None: all.
+    """
     unreadable: dict[str, Unreadable] = {}
 
     async def read(name: str) -> CountedTopic | None:
@@ -45,5 +52,6 @@ async def read_summaries(
             unreadable[name] = error
             return None
 
-    found = await gather_all(read(name) for name in await list_topics(coordinator))
+    wanted = await list_topics(coordinator) if names is None else sorted(names)
+    found = await gather_all(read(name) for name in wanted)
     return [each for each in found if each is not None], unreadable

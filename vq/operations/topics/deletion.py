@@ -1,5 +1,6 @@
 """Topics that are deleted, can be brought back for a while, and are."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -177,20 +178,31 @@ class DeletedTopic:
     left_s: int
 
 
-async def deleted_topics(cluster: ClusterClient) -> list[DeletedTopic]:
-    """Return the topics that can be brought back, sorted by name."""
-    return (await readable_deleted_topics(cluster))[0]
+async def deleted_topics(
+    cluster: ClusterClient, names: Collection[str] | None = None
+) -> list[DeletedTopic]:
+    """Return the topics that can be brought back, sorted by name.
+
+    Args:
+        cluster: An open client.
+        names: Look only at these, of which it is known that they are deleted; None: at all topics.
+    """
+    return (await readable_deleted_topics(cluster, names))[0]
 
 
 async def readable_deleted_topics(
-    cluster: ClusterClient,
+    cluster: ClusterClient, names: Collection[str] | None = None
 ) -> tuple[list[DeletedTopic], dict[str, VqError]]:
     """Return the topics that can be brought back, and by name errors of unreadable topics.
+
+    Args:
+        cluster: An open client.
+        names: See ``deleted_topics``.
 
     Raises:
         Unreadable: Nobody knows how long: the count of the time cannot be read.
     """
-    found, unreadable = await summaries.read_summaries(cluster.coordinator)
+    found, unreadable = await summaries.read_summaries(cluster.coordinator, names)
     count = await grace.read_count(cluster.coordinator)
     deleted = [
         DeletedTopic(
