@@ -182,7 +182,7 @@ def test_definitions_are_downloaded_changed_and_imported(
         expect(page.locator("h1")).to_contain_text("done", timeout=WAIT_MS)  # it is live
         page.goto(f"{console}/topics/defined")
         kept = page.get_by_role("row", name="retention_hours")
-        expect(kept.locator("td")).to_have_text("7")
+        expect(kept.locator("td")).to_have_text("7 h")
 
 
 def drag(page: Page, begin, end) -> None:

@@ -117,7 +117,8 @@ async def pair(network: Network) -> AsyncIterator[tuple[End, End]]:
         yield client, ends[0]
     finally:
         for end in (client, *ends):
-            end.transport.abort()
+            if not end.lost:  # asyncio's TLS transport of Python 3.11.2 has nothing to abort then
+                end.transport.abort()
             await end.until(lambda end=end: end.lost)  # type: ignore[misc]
         await listener.wait_closed()
 

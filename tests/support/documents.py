@@ -40,7 +40,7 @@ from support.waiting import PROCESSES_WAIT_S
 ROOT = Path(__file__).parents[2]
 BLOCK_S = PROCESSES_WAIT_S
 STOP_S = 20.0
-_PORTS = ("2181", "8119", "8123", "8124", "8125", "8126")
+_PORTS = ("2181", "8119", "8123", "8124", "8125", "8126", "8127")
 _PORT_RANGE = (15_000, 30_000)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--\s*((?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)

@@ -152,6 +152,7 @@ class BrokerConnection(asyncio.Protocol):
         self.closed = True
         if not self.opened.done():
             self._open(ConnectionCut(f"{self.address}: {self._why_closed(exc)}"))
+        self._transport = None
         contexts = self._state.abandon()
         try:
             self._on_close(self)
