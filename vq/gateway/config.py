@@ -8,6 +8,7 @@ from typing import Final
 from vq import limits
 from vq.errors import InvalidArgument
 from vq.model import check_host, choice_of
+from vq.remoting.ports import is_loopback
 from vq.security.tls import ClientCertificates, Tls, check_asked
 from vq.shown import shown
 
@@ -165,16 +166,6 @@ class GatewayConfig:
         names = self.allowed_hosts or (self.host,)
         loopback = LOOPBACK_NAMES if is_loopback(self.host) else ()
         return frozenset(each.lower().strip("[]") for each in (*names, *loopback))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_wildcard(host: str) -> bool:

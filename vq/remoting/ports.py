@@ -1,6 +1,6 @@
 """Ports of this machine: one that is free, and why one cannot be listened on. Blocking."""
 
-import re
+import ipaddress
 import socket
 from collections.abc import Mapping
 from typing import Final
@@ -12,12 +12,22 @@ from vq.model import Address
 logger = get_logger(__name__)
 #: What listens here is reached from this machine alone.
 LOOPBACK: Final = "127.0.0.1"
-_LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}|::1|localhost")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address; ``host`` as somebody has written it."""
-    return _LOOPBACK.fullmatch(host) is not None
+    """Return whether an address is one of this machine alone.
+
+    Args:
+        host: An address, also one of IPv4 inside IPv6 and one with a zone; or ``localhost``.
+    """
+    if host == "localhost":
+        return True
+    try:
+        ip = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
 
 
 def check_plaintext(

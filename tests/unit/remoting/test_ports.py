@@ -12,7 +12,7 @@ from vq.console.server import serve
 from vq.errors import InvalidArgument
 from vq.gateway.config import GatewayConfig
 from vq.gateway.server import GatewayProcess
-from vq.remoting.ports import check_plaintext
+from vq.remoting.ports import check_plaintext, is_loopback
 
 WARNS = "other machines are served without TLS"
 
@@ -73,3 +73,25 @@ async def test_nor_do_the_gateway_and_the_console(tmp_path) -> None:
     clusters = {"a": None}
     with pytest.raises(InvalidArgument, match="https_certificate"):
         await serve(ConsoleConfig(clusters=clusters, host="10.0.0.11"), print)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("client", False),
+        ("localhost", True),
+        ("localhost.example.org", False),
+        ("0.0.0.0", False),
+        ("", False),
+        ("None", False),
+    ],
+)
+def test_loopback_is_known_in_every_form(address, expected):
+    assert is_loopback(address) is expected

@@ -15,12 +15,12 @@ strangers', compete for the rest.
     connections                        the oldest silent one, a stranger's first, else the newcomer
 """
 
-import ipaddress
 from collections import Counter, OrderedDict
 from typing import Final, Protocol
 
 from vq.broker.base.config import ConnectionLimits
 from vq.errors import Busy
+from vq.remoting.ports import is_loopback
 
 #: One place in so many, of silent ones and of all, is kept from strangers.
 KEPT_PART: Final = 4
@@ -151,16 +151,6 @@ class Admission:
         self._known.move_to_end(address)
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether ``address`` is one of this very machine, also when IPv6 wraps it."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
 
 
 def _share(bound: int) -> int:

@@ -6,6 +6,8 @@ from typing import Any, Final
 from vq.console.acts.messages import browse_messages, send_message
 from vq.console.acts.reports import run_report
 from vq.operations.cluster.definitions import changed_definitions
+from vq.operations.messages.delayed import look_at_delayed
+from vq.operations.messages.transactions import look_at_journals
 from vq.operations.operation import Effect, Operation, row, rows_of
 from vq.operations.table import Operations
 from vq.security.rules import Resource, Right
@@ -19,6 +21,10 @@ class OwnOperations:
     browse_messages = row(browse_messages, Effect.ASK, Right.READ, Resource.TOPIC, "consume")
     send_message = row(send_message, Effect.ACT, Right.WRITE, Resource.TOPIC, "produce")
     run_report = row(run_report, Effect.ACT, Right.READ, Resource.CLUSTER, "report lag")
+    look_at_journals = row(
+        look_at_journals, Effect.ASK, Right.DESCRIBE, Resource.CLUSTER, "tx list"
+    )
+    look_at_delayed = row(look_at_delayed, Effect.ASK, Right.READ, Resource.TOPIC, "delayed list")
     changed_definitions = row(
         changed_definitions, Effect.ASK, Right.DESCRIBE, Resource.CLUSTER, "cluster import"
     )
@@ -48,6 +54,8 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "enter_topic": "a step of a repeatable write of Spark",
     "read_written": "a step of a repeatable write of Spark",
     "commit_progress": "a stream writes its own progress",
+    "look_at_journals": "list_transactions says the same, without errors as objects",
+    "look_at_delayed": "list_delayed says the same, without errors as objects",
     "readable_topics": "list_topics says the same, without errors as objects",
     "readable_groups": "list_groups says the same, without errors as objects",
     "plan_moves": "its result holds what a move rests on, and does not go to a browser and back",

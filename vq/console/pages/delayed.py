@@ -12,14 +12,14 @@ from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, table
 from vq.errors import InvalidArgument
 from vq.model import Cancellation, SendResult
-from vq.operations.messages.delayed import DelayedMessage
+from vq.operations.messages.delayed import DELAYED_MESSAGES, DelayedMessage
 
 
 @page("/c/{cluster}/delayed")
 async def DELAYED(context: PageContext) -> Response:
     """List those that are due first."""
     topic = context.query.get("topic") or None
-    found = await context.run("list_delayed", topic)
+    found, silent = await context.run("look_at_delayed", topic, limit=DELAYED_MESSAGES)
     columns: list[Column[DelayedMessage]] = [
         Column("due", N_("Due"), lambda each: each.due_ms, Kind.MOMENT),
         Column(
@@ -48,6 +48,7 @@ async def DELAYED(context: PageContext) -> Response:
         found=listed,
         waiting=found.waiting,
         unreadable=found.unreadable,
+        silent=list(map(str, silent)),
         topic=topic or "",
         command="vq delayed list",
     )

@@ -60,15 +60,21 @@ async def TRANSACTIONS(context: PageContext) -> Response:
         ),
         Column("by", N_("Decided by"), lambda each: each.by or ""),
     ]
+    known, silent = await context.run("look_at_journals", ended=ended, kept=kept, older_than_s=0)
     found = table(
         columns,
-        await context.run("list_transactions", ended=ended, kept=kept),
+        known,
         Asked.of(context.query),
         empty=N_("No transaction is open or prepared."),
         searched=lambda each: f"{each.number} {each.owner} {each.xid}",
     )
     return context.exported(found, "transactions") or context.page(
-        "transactions.html", found=found, ended=ended, kept=kept, command="vq tx list"
+        "transactions.html",
+        found=found,
+        ended=ended,
+        kept=kept,
+        silent=list(map(str, silent)),
+        command="vq tx list",
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving import admission
-from vq.broker.serving.admission import KNOWN_S, Admission, is_loopback
+from vq.broker.serving.admission import KNOWN_S, Admission
 
 LIMITS = ConnectionLimits(
     connections_max=20, per_address_max=8, before_hello_max=8, before_hello_per_address_max=4
@@ -138,22 +138,3 @@ def test_strangers_go_first_when_room_must_be_made(node):
     assert node.admission.oldest_silent() is stranger
     node.admission.forget(stranger)
     assert node.admission.oldest_silent() is mine
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.9.1", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("10.0.0.1", False),
-        ("::ffff:10.0.0.1", False),
-        ("fe80::1%eth0", False),
-        ("client", False),
-        ("", False),
-        ("None", False),
-    ],
-)
-def test_loopback_is_known_in_every_form(address, expected):
-    assert is_loopback(address) is expected
