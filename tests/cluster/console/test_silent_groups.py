@@ -1,5 +1,6 @@
 """Pages about logs that several broker groups have: one that is silent hides no other."""
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -38,11 +39,9 @@ async def test_what_answers_is_shown_and_what_does_not_is_named(
         async with running(cluster, database, open=True) as console:
             await cluster.nodes["b2"].stop()
             browser = console.browser()
-            for page, field in (("delayed", "id"), ("transactions", "number")):
+            for page in ("delayed", "transactions"):
                 answer = await browser.get(f"/c/test/{page}")
                 assert answer.status_code == 200
                 assert "Did not answer:" in answer.text
-                listed = (await browser.get(f"/c/test/{page}?export=json")).json()
-                assert len(listed) < SENT
-                assert all(each[field] for each in listed)
-                assert listed or page == "transactions"  # they wait in one log here
+                if page == "delayed":  # those of transactions wait in one log here
+                    assert re.search(r"[1-9]\d* messages wait for their time", answer.text)
