@@ -47,7 +47,7 @@ def test_any_other_time_is_read_as_before() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("enabled", ["true", "false"])
+@pytest.mark.parametrize("enabled", [pytest.param("true", marks=pytest.mark.long), "false"])
 def test_a_query_may_name_a_year_that_python_does_not_have(
     spark: SparkSession, cluster: ProcessCluster, factory: vq.MessageFactory, enabled: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_dataframe_is_written_with_all_its_columns(
     assert sorted(what_is_in("copy")) == sorted(what_is_in("a") + what_is_in("b"))
 
 
+@pytest.mark.long
 def test_threads_of_a_driver_read_and_write(
     spark: SparkSession, processes: ProcessCluster, factory: vq.MessageFactory, tmp_path: Path
 ) -> None:
