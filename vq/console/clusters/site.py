@@ -375,19 +375,26 @@ class Site:
         await self._look_at_groups(sorted(groups)[:_LIVE_MAX], None)
 
     async def _look_at_groups(self, names: Sequence[str], pace: LookPace | None) -> None:
+        begun_ms = self.cluster.clock.wall_ms()
         found = await look_at_groups(
             self.cluster, count=True, names=names, memory=self._memory, pace=pace
         )
         facts, there = self.facts, set(found.names)
-        facts.lags = {name: each for name, each in facts.lags.items() if name in there}
+        facts.lags = {
+            name: each
+            for name, each in facts.lags.items()
+            if name in there or each.time_ms > begun_ms  # it is younger than this look
+        }
         for name in there.intersection(names):
-            group = found.groups.get(name)
+            group, before = found.groups.get(name), facts.lags.get(name)
+            if pace is not None and before is not None and before.time_ms > begun_ms:
+                continue  # a page had it looked at during this turn, which read its offsets before
             if group is None:  # it cannot be read
                 facts.lags[name] = unread(found.time_ms)
             else:
                 whole = name not in found.left_out
                 now = seen(group, found.time_ms, whole=whole)
-                facts.lags[name] = now.since(facts.lags.get(name))
+                facts.lags[name] = now.since(before)
         facts.readers = readers_of(facts.contracts, facts.lags)
 
     async def _close(self) -> None:
