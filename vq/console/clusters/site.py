@@ -14,8 +14,10 @@ from vq.console.clusters.broker_hints import BrokerHints
 from vq.console.clusters.kept import (
     KEPT_PLANS_MAX,
     KEPT_REPORTS_MAX,
+    KEPT_RESETS_MAX,
     KeptDefinitions,
     KeptReport,
+    KeptReset,
     Recent,
 )
 from vq.console.clusters.lags import SeenGroup, TopicReaders, readers_of, seen, unread
@@ -121,7 +123,7 @@ class Site:
     It is there while the cluster is not: ``problem`` says so, and it tries again. ``allocation``
     has the last measurement of all partitions, and when it was made by the monotonic clock;
     ``measuring`` is the one that is under way; ``reports`` has the last ones of Spark, and
-    ``definitions`` the last plans of definitions.
+    ``definitions`` and ``resets`` the last plans of definitions and of resets of groups.
 
     Args:
         name: What the console calls it.
@@ -147,6 +149,7 @@ class Site:
         self.measuring: asyncio.Task[AllocationFacts] | None = None
         self.reports: Recent[KeptReport] = Recent(KEPT_REPORTS_MAX)
         self.definitions: Recent[KeptDefinitions] = Recent(KEPT_PLANS_MAX)
+        self.resets: Recent[KeptReset] = Recent(KEPT_RESETS_MAX)
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
         self._opened = opened or _open
