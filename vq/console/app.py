@@ -73,6 +73,8 @@ _NO_PAGE: Final = {
         N_("Go back to the page with the form, and send it again."),
     ),
 }
+#: Bytes of a form that are read at a time: others of the loop get their turn in between.
+_PART_BYTES: Final = 64 * 1024
 #: A body must be whole within this time.
 _BODY_TIMEOUT_S: Final = 20.0
 
@@ -200,6 +202,9 @@ class ConsoleApp:
         context.needs_account = visitor is None and not exist
         try:
             if request.method not in SAFE_METHODS:
+                foreign = self._gate.why_foreign(request)
+                if foreign:  # before the form is read
+                    return _problem(context, 403, "Refused", foreign)
                 if visitor is None:
                     context.form, context.files = await _form(
                         request, self._strangers, _STRANGERS_BODY_MAX
@@ -210,13 +215,10 @@ class ConsoleApp:
                     )
                 given = context.form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER, "")
                 # before anybody has a session there is no token; the browser says from where it is
-                forged = (
-                    self._gate.why_foreign(request)
-                    if page.public
-                    else self._gate.why_forged(request, context.visitor.csrf, given)
-                )
-                if forged:
-                    return _problem(context, 403, "Refused", forged)
+                if not page.public:
+                    forged = self._gate.why_forged(request, context.visitor.csrf, given)
+                    if forged:
+                        return _problem(context, 403, "Refused", forged)
             if "cluster" in request.path_params:
                 context.site_or_none = self.console.sites.get(request.path_params["cluster"])
                 if context.site_or_none is None:
@@ -350,16 +352,17 @@ class _ApiDoor:
             await problem_answer(error)(scope, receive, protected)
 
 
-def _once(body: bytes, receive: Receive) -> Receive:
-    """Return what gives an application a body that was read."""
-    given = False
+def _once(body: bytes, receive: Receive, part_bytes: int | None = None) -> Receive:
+    """Return what gives an application a body that was read; None: all of it at once."""
+    size = part_bytes or max(1, len(body))
+    parts = [body[begin : begin + size] for begin in range(0, len(body), size)] or [b""]
+    waiting = iter(enumerate(parts, 1))
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        for number, part in waiting:
+            await asyncio.sleep(0)
+            return {"type": "http.request", "body": part, "more_body": number < len(parts)}
+        return await receive()
 
     return replay
 
@@ -386,7 +389,7 @@ async def _form(
         kind = request.headers.get("content-type", "").partition(";")[0]
         if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
             return {}, {}
-        read = Request(request.scope, _once(body, request.receive))
+        read = Request(request.scope, _once(body, request.receive, _PART_BYTES))
         try:
             async with read.form(
                 max_fields=_FORM_FIELDS_MAX, max_files=4, max_part_size=bytes_max

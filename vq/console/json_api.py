@@ -7,6 +7,7 @@ send the token of an account instead of a cookie.
 import contextlib
 import inspect
 import json
+import math
 import types
 import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
@@ -119,7 +120,7 @@ def checked_json(body: bytes) -> None:
         InvalidArgument: It is no JSON, is too deep, or has text that UTF-8 cannot say.
     """
     try:
-        level = [json.loads(body, parse_constant=_no_number)]
+        level = [json.loads(body, parse_constant=_no_number, parse_float=_finite)]
         json.dumps(level[0], ensure_ascii=False).encode()
     except RecursionError:
         raise _too_deep() from None
@@ -139,6 +140,11 @@ def checked_json(body: bytes) -> None:
 
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    return found if math.isfinite(found) else _no_number(text)
 
 
 def _too_deep() -> InvalidArgument:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a message that are shown; the rest is for a download.
 SHOWN_BYTES_MAX: Final = 64 * 1024
+#: Characters of the text of one in lines. Each line of what lies deep begins with many spaces.
+_LINES_CHARS_MAX: Final = 4 * SHOWN_BYTES_MAX
 _HEX_COLUMNS: Final = 16
 #: Bytes of which hex shows the lines.
 _HEX_BYTES_MAX: Final = 4 * 1024
@@ -87,7 +89,17 @@ def decoded(
 
 
 def _laid_out(value: Any, indent: int | None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False)
+    """Return a value as JSON: in lines if they are not too long together, else in one."""
+    if indent is not None:
+        lines, left = [], _LINES_CHARS_MAX
+        for part in json.JSONEncoder(indent=indent, ensure_ascii=False).iterencode(value):
+            lines.append(part)
+            left -= len(part)
+            if left < 0:
+                break
+        else:
+            return "".join(lines)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _json_or_raise(data: bytes, indent: int | None) -> Decoded:

@@ -2,8 +2,9 @@
 
     protoc --include_imports --descriptor_set_out=shop.desc shop.proto
 
-A set, and the bytes that are read by it, may be hostile. The set is bounded in bytes, files and
-types before it is built; the text of a message is bounded in characters, its nesting in levels.
+A set, and the bytes that are read by it, may be hostile. The set is bounded in bytes, files, types
+and names before it is built, for each field has its full name then. The text of a message is
+bounded in characters, its nesting in levels.
 """
 
 import difflib
@@ -28,6 +29,8 @@ from vq.shown import shown
 SET_BYTES_MAX: Final = MIB
 FILES_MAX: Final = 2_000
 TYPES_MAX: Final = 20_000
+#: Characters of all names of a set when each is written in full, as it is once the set is built.
+NAMES_CHARS_MAX: Final = 32 * MIB
 #: Characters of the text that is made of one message.
 TEXT_CHARS_MAX: Final = 256 * KIB
 #: Levels of messages in messages; the parser of protobuf has the same bound.
@@ -51,20 +54,16 @@ class DescriptorSet:
         names = [each.name for each in files]
         if len(names) > FILES_MAX:
             raise InvalidArgument(f"the set has {len(names)} files; at most {FILES_MAX} are taken")
-        self._pool = DescriptorPool()
         by_name = {each.name: each for each in files}
         if len(by_name) < len(names):
             raise InvalidArgument("the set has two files of one name")
+        self.types: Sequence[str] = _checked_types(files)
+        self._pool = DescriptorPool()
         try:
             for name in _in_order(by_name):
                 self._pool.Add(by_name[name])
         except (TypeError, ValueError, KeyError) as error:
             raise InvalidArgument(f"the descriptor set is not valid: {_told(error)}") from error
-        self.types: Sequence[str] = sorted(name for each in files for name in _types(each))
-        if len(self.types) > TYPES_MAX:
-            raise InvalidArgument(
-                f"the set has {len(self.types)} types; at most {TYPES_MAX} are taken"
-            )
 
     @classmethod
     def parse(cls, data: bytes) -> "DescriptorSet":
@@ -157,14 +156,47 @@ def _in_order(files: Mapping[str, Any]) -> Iterable[str]:
         ) from None
 
 
-def _types(file: Any) -> Iterable[str]:
+def _checked_types(files: Iterable[Any]) -> Sequence[str]:
+    """Return the full names of types, sorted.
+
+    Raises:
+        InvalidArgument: There are too many, or the names of all that is in them are too long.
+    """
+    types: list[str] = []
+    left = NAMES_CHARS_MAX
+    for name, chars, is_type in (one for each in files for one in _named(each)):
+        left -= chars
+        if left < 0:
+            raise InvalidArgument(
+                "the names in the set, each with those of the package and the types around it, "
+                f"have more than {NAMES_CHARS_MAX} characters: shorten {shown(name[:200])}"
+            )
+        if is_type:
+            types.append(name)
+        if len(types) > TYPES_MAX:
+            raise InvalidArgument(f"the set has more than {TYPES_MAX} types: give protoc less")
+    return sorted(types)
+
+
+def _named(file: Any) -> Iterable[tuple[str, int, bool]]:
+    """Yield each message with the characters of all full names in it, and whether it is a type.
+
+    What is beside messages comes first, as the package.
+    """
+    services = [one for each in file.service for one in (each, *each.method)]
+    yield file.package, _chars(file.package, file.enum_type, file.extension, services), False
     waiting = [(file.package, each) for each in file.message_type]
     while waiting:
         outer, found = waiting.pop()
         name = f"{outer}.{found.name}" if outer else found.name
-        if not found.options.map_entry:
-            yield name
-            waiting += [(name, each) for each in found.nested_type]
+        within = _chars(name, found.enum_type, found.extension, found.field, found.oneof_decl)
+        yield name, len(name) + within, not found.options.map_entry
+        waiting += [(name, each) for each in found.nested_type]
+
+
+def _chars(scope: str, enums: Sequence[Any], *named: Iterable[Any]) -> int:
+    values = (one for each in enums for one in each.value)
+    return sum(len(scope) + 1 + len(each.name) for of in (enums, values, *named) for each in of)
 
 
 @dataclass(slots=True)

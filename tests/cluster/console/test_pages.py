@@ -196,6 +196,23 @@ async def test_a_reset_that_was_not_shown_is_not_made(used) -> None:
     assert [each.committed for each in (await admin.describe_group("g")).partitions] == before
 
 
+async def test_a_reset_skips_what_the_plan_said_and_no_more(
+    used, factory: aio.MessageFactory
+) -> None:
+    """Messages came after the plan was shown: nobody saw that they would be skipped."""
+    browser, address = used.browser(), "/c/test/groups/g/reset"
+    await browser.get(address)
+    plan = await browser.post(address, {"goal": "latest", "step": "plan"})
+    planned = html.unescape(re.search(r'name="planned" value="([^"]*)"', plan.text)[1])
+    async with await factory.create_producer() as producer:
+        for number in range(4):
+            await producer.send(Message("t", b"later", key=f"k{number}"))
+    do = {"goal": "latest", "step": "do", "planned": planned, "confirm": "g"}
+    assert (await browser.post(address, do)).status_code == 303
+    described = await factory.admin.describe_group("g")
+    assert sum(each.lag_messages for each in described.partitions if each.topic == "t") == 4
+
+
 async def test_a_table_is_sorted_cut_searched_and_exported(console) -> None:
     """By its address: what somebody sees can be sent to another one."""
     admin = aio.MessageFactory.on_cluster(console.site.cluster).admin

@@ -1,5 +1,6 @@
 """A look at many groups tells what each group's own description does, at a bounded cost."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -139,3 +140,47 @@ async def test_groups_of_all_kinds_are_told_alike(
             for name, each in found.groups.items():
                 assert ageless(each) == ageless(await describe_group(client, name))
             await admin.alter_topic("u-1", readable=False)  # the next time
+
+
+@pytest.mark.virtual_time
+async def test_a_topic_that_was_made_anew_is_asked_again(two_groups: MemoryCluster) -> None:
+    """Its first message lies where that of the old one lay, and is younger."""
+    memory = LagMemory()
+    await two_groups.create_topic("u", partitions=4)
+    messages = [Message("u", b"%d" % each, key=f"k{each}") for each in range(20)]
+    async with started(two_groups) as client:
+        factory = aio.MessageFactory.on_cluster(client)
+        async with await consumer_of(factory, topic="u", start_position="earliest") as consumer:
+            await consumer.start()
+        await send(factory, *messages)
+        before = await look_at_groups(client, count=True, memory=memory)
+        await asyncio.sleep(3_600)
+        await factory.admin.delete_topic("u", now=True)
+        await two_groups.create_topic("u", partitions=4)
+        await send(factory, *messages)
+        found = await look_at_groups(client, count=True, memory=memory)
+        assert ageless(found.groups["g"]) == ageless(await describe_group(client, "g"))
+        assert before.groups["g"].lag_bytes
+        assert found.groups["g"].lag_s is not None
+        assert found.groups["g"].lag_s < 60
+
+
+async def test_what_is_remembered_is_bounded_by_what_groups_read(
+    two_groups: MemoryCluster,
+) -> None:
+    """A topic that came and went with its group is forgotten."""
+    memory = LagMemory()
+    async with started(two_groups) as client:
+        factory = aio.MessageFactory.on_cluster(client)
+        for number in range(3):
+            await two_groups.create_topic(f"u-{number}", partitions=1)
+            planned = await factory.admin.plan_create_group(
+                "g", {f"u-{number}": "*"}, Target(goal="earliest")
+            )
+            await factory.admin.make_group(planned)
+            await look_at_groups(client, count=True, memory=memory)
+            await factory.admin.delete_group("g")
+            await factory.admin.delete_topic(f"u-{number}", now=True)
+        await look_at_groups(client, count=True, memory=memory)
+        assert not memory.topics
+        assert not memory.reads

@@ -40,3 +40,11 @@ def test_values_are_laid_out_in_lines_or_in_one() -> None:
     assert decoded(b'{"a":[1]}').text.count("\n") == 4
     assert decoded(b'{"a":[1]}', lines=False).text == '{"a": [1]}'
     assert decoded(b"\xff\xfe\x00\x01", lines=False).text == "fffe0001"
+
+
+def test_what_lies_deep_is_in_one_line_rather_than_in_many_long_ones() -> None:
+    """Each line of it would begin with hundreds of spaces: of 64 KiB came 29 MB."""
+    deep = b"[" * 450 + b"1," * 32_000 + b"1" + b"]" * 450
+    found = decoded(deep)
+    assert (found.format, found.text.count("\n")) == (Format.JSON, 0)
+    assert len(found.text) < 4 * SHOWN_BYTES_MAX

@@ -196,3 +196,33 @@ def test_no_change_of_a_set_fails(place: int, noise: bytes) -> None:
             found.message_type(each).read(b"")
     except (InvalidArgument, ValueError):
         pass
+
+
+def _long_names(*, as_package: bool) -> bytes:
+    """A few kilobytes, and 50 MB of full names."""
+    long = "p" * 10_000
+    package = long if as_package else None
+    file = FileDescriptorProto(name="x.proto", syntax="proto3", package=package)
+    message = None if as_package else file.message_type.add(name=long)
+    for number in range(1, 5_001):
+        if message is None:
+            file.message_type.add(name=f"M{number}")
+        else:
+            add_field(message, f"f{number}", number, KIND.TYPE_BOOL)
+    return packed(file)
+
+
+@pytest.mark.parametrize("as_package", [True, False])
+def test_full_names_are_bounded_before_the_set_is_built(
+    monkeypatch: pytest.MonkeyPatch, as_package: bool
+) -> None:
+    """Once it is built, everything has its name in full: of 1 MiB come gigabytes."""
+    monkeypatch.setattr(descriptors, "DescriptorPool", None)
+    with pytest.raises(InvalidArgument, match="33554432 characters"):
+        DescriptorSet.parse(_long_names(as_package=as_package))
+
+
+def test_types_are_counted_before_the_set_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "DescriptorPool", None)
+    with pytest.raises(InvalidArgument, match="20000 types"):
+        DescriptorSet.parse(_many(1, 20_001))

@@ -100,11 +100,23 @@ def read_account(connection: Connection, name: str) -> Account:
     return _account(found._mapping)
 
 
-def add_account(connection: Connection, name: str, role: AccountRole, password: str | None) -> None:
+def add_account(
+    connection: Connection,
+    name: str,
+    role: AccountRole,
+    password: str | None,
+    *,
+    first: bool = False,
+) -> None:
     """Make an account; without a password it logs in with a provider of identities.
 
+    Args:
+        connection: Of the database.
+        name, role, password: Of the account.
+        first: Somebody who is not logged in makes it: only if there is none.
+
     Raises:
-        InvalidArgument: The name or the password is not allowed.
+        InvalidArgument: The name or the password is not allowed, or it is not the first.
         AccountExists: There is one of this name, or with other capitals.
     """
     if not _NAME.fullmatch(name):
@@ -113,6 +125,10 @@ def add_account(connection: Connection, name: str, role: AccountRole, password: 
             "begins with a letter or digit"
         )
     hashed = None if password is None else HASHER.hash(checked_password(password))
+    if first:
+        _hold_admins(connection)
+        if has_accounts(connection):
+            raise InvalidArgument("there is an account by now: log in with it")
     lowered = sqlalchemy.func.lower(accounts.c.name) == name.lower()
     if connection.execute(sqlalchemy.select(accounts.c.name).where(lowered)).first() is not None:
         raise AccountExists(f"there is an account {shown(name)}")

@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import sqlalchemy
 from pydantic_core import to_jsonable_python
@@ -24,6 +24,7 @@ from vq.security.rules import Right
 from vq.shown import shown_raised
 from vq.tasks import begin_task
 
+T = TypeVar("T")
 #: What each role may ask for; whoever may act may also look.
 RIGHTS: Final[Mapping[AccountRole, frozenset[Right]]] = {
     AccountRole.VIEWER: frozenset({Right.DESCRIBE, Right.READ}),
@@ -123,6 +124,7 @@ class Door:
         self._database = database
         self.jobs: dict[int, LongAct] = {}
         self._numbers = 0
+        self._starting = 0  # long acts that are being written down, and go on then
 
     def check(self, person: Person, name: str) -> Row:
         """Return the operation of a name.
@@ -213,12 +215,17 @@ class Door:
             VqError: The audit cannot be written.
         """
         row = self.check(person, name)
-        if sum(each.ended_ms is None for each in self.jobs.values()) >= RUNNING_MAX:
+        going = sum(each.ended_ms is None for each in self.jobs.values())
+        if going + self._starting >= RUNNING_MAX:
             raise InvalidState(
                 f"{RUNNING_MAX} long acts of this console go on, which is the most: wait for one"
             )
         bound = row.signature.bind(*arguments, **named).arguments
-        entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
+        self._starting += 1
+        try:
+            entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
+        finally:
+            self._starting -= 1
         self._numbers += 1
         subject = subject_of(bound, row.concerned)
         job = LongAct(self._numbers, name, subject, person.name, site.name, now_ms())
@@ -282,11 +289,32 @@ class Door:
     async def note(
         self, person: Person, act: str, subject: str, arguments: Mapping[str, Any]
     ) -> None:
-        """Write down an act on the console itself."""
-        entry = await self._begin(
-            person, "", act, "subject", {"subject": subject, **arguments}, None
-        )
+        """Write down an act on the console itself that is done next, and cannot be refused."""
+        await self.change(person, act, subject, arguments, lambda _connection: None)
+
+    async def change(
+        self,
+        person: Person,
+        act: str,
+        subject: str,
+        arguments: Mapping[str, Any],
+        work: Callable[[Connection], T],
+    ) -> T:
+        """Change what the console keeps; return the result of the work.
+
+        Raises:
+            VqError: As the work; or the audit cannot be written, and nothing was done.
+        """
+        told = {"subject": subject, **arguments}
+        entry = await self._begin(person, "", act, "subject", told, None)
+        try:
+            result = await self._database.run(work)
+        except VqError as error:
+            outcome = "unknown" if isinstance(error, DatabaseFailed) else "failed"
+            await self._end(entry, outcome, error=f"{type(error).__name__}: {error}")
+            raise
         await self._end(entry, "done")
+        return result
 
     async def _begin(
         self,

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from vq.operations.cluster.definitions import DefinitionStep, PlannedDefinitions
+from vq.operations.groups.resets import Reset
 
 KEPT_REPORTS_MAX: Final = 10
 #: A plan of a large cluster has megabytes.
 KEPT_PLANS_MAX: Final = 5
+KEPT_RESETS_MAX: Final = 20
 
 
 class Numbered(Protocol):
@@ -75,6 +77,23 @@ class KeptReport:
         """Return the report."""
         found: dict[str, Any] = json.loads(self.text)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReset:
+    """A plan of a reset that was shown.
+
+    Attributes:
+        number: Of the plan.
+        group: Whose it is.
+        question: What it answers: the fields of the form.
+        plan: The plan.
+    """
+
+    number: int
+    group: str
+    question: Sequence[str]
+    plan: Sequence[Reset]
 
 
 @dataclass(slots=True)

@@ -14,8 +14,10 @@ from vq.console.clusters.broker_hints import BrokerHints
 from vq.console.clusters.kept import (
     KEPT_PLANS_MAX,
     KEPT_REPORTS_MAX,
+    KEPT_RESETS_MAX,
     KeptDefinitions,
     KeptReport,
+    KeptReset,
     Recent,
 )
 from vq.console.clusters.lags import SeenGroup, TopicReaders, readers_of, seen, unread
@@ -121,7 +123,7 @@ class Site:
     It is there while the cluster is not: ``problem`` says so, and it tries again. ``allocation``
     has the last measurement of all partitions, and when it was made by the monotonic clock;
     ``measuring`` is the one that is under way; ``reports`` has the last ones of Spark, and
-    ``definitions`` the last plans of definitions.
+    ``definitions`` and ``resets`` the last plans of definitions and of resets of groups.
 
     Args:
         name: What the console calls it.
@@ -147,6 +149,7 @@ class Site:
         self.measuring: asyncio.Task[AllocationFacts] | None = None
         self.reports: Recent[KeptReport] = Recent(KEPT_REPORTS_MAX)
         self.definitions: Recent[KeptDefinitions] = Recent(KEPT_PLANS_MAX)
+        self.resets: Recent[KeptReset] = Recent(KEPT_RESETS_MAX)
         self.problem = "the console has not reached it yet"
         self._on_look = on_look
         self._opened = opened or _open
@@ -375,19 +378,26 @@ class Site:
         await self._look_at_groups(sorted(groups)[:_LIVE_MAX], None)
 
     async def _look_at_groups(self, names: Sequence[str], pace: LookPace | None) -> None:
+        begun_ms = self.cluster.clock.wall_ms()
         found = await look_at_groups(
             self.cluster, count=True, names=names, memory=self._memory, pace=pace
         )
         facts, there = self.facts, set(found.names)
-        facts.lags = {name: each for name, each in facts.lags.items() if name in there}
+        facts.lags = {
+            name: each
+            for name, each in facts.lags.items()
+            if name in there or each.time_ms > begun_ms  # it is younger than this look
+        }
         for name in there.intersection(names):
-            group = found.groups.get(name)
+            group, before = found.groups.get(name), facts.lags.get(name)
+            if pace is not None and before is not None and before.time_ms > begun_ms:
+                continue  # a page had it looked at during this turn, which read its offsets before
             if group is None:  # it cannot be read
                 facts.lags[name] = unread(found.time_ms)
             else:
                 whole = name not in found.left_out
                 now = seen(group, found.time_ms, whole=whole)
-                facts.lags[name] = now.since(facts.lags.get(name))
+                facts.lags[name] = now.since(before)
         facts.readers = readers_of(facts.contracts, facts.lags)
 
     async def _close(self) -> None:

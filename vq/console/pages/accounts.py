@@ -10,6 +10,7 @@ from vq.console.accounts.accounts import (
     list_accounts,
     remove_account,
 )
+from vq.console.database.database import DatabaseFailed
 from vq.console.pages.entrance import checked_account
 from vq.console.pages.page import ConsolePage
 from vq.console.web.context import PageContext
@@ -33,15 +34,18 @@ async def accounts(context: PageContext) -> Response:
                 raise InvalidArgument(
                     "the first account is an admin: from then on only an admin makes accounts"
                 )
-            await context.console.database.run(
-                lambda connection: add_account(connection, name, role, password)
+            await context.console.door.change(
+                context.visitor.person,
+                "add_account",
+                name,
+                {"role": str(role)},
+                lambda connection: add_account(connection, name, role, password, first=first),
             )
+        except DatabaseFailed:
+            raise
         except VqError as error:
             problem = str(error)
         else:
-            await context.console.door.note(
-                context.visitor.person, "add_account", name, {"role": str(role)}
-            )
             if first:
                 return RedirectResponse("/login?made=1", 303)
             context.say(N_("Created: %(what)s"), what=name)
@@ -100,30 +104,30 @@ async def account(context: PageContext) -> Response:
     if found is None:
         raise InvalidArgument(f"there is no account {shown(name)}")
     if context.posted:
-        act = sent.get("act", "")
+        act, by, change = sent.get("act", ""), context.visitor.person, context.console.door.change
         try:
             if act == "remove":
                 confirm(sent, name)
-                await context.console.database.run(
-                    lambda connection: remove_account(connection, name)
+                await change(
+                    by, "remove_account", name, {}, lambda each: remove_account(each, name)
                 )
             elif act == "change":
                 role, disabled = role_of(sent.get("role", "")), sent.get("disabled") == "on"
                 password = sent.get("password") or None
-                await context.console.database.run(
+                await change(
+                    by,
+                    "change_account",
+                    name,
+                    {"role": str(role), "disabled": sent.get("disabled", "")},
                     lambda connection: change_account(
                         connection, name, role=role, password=password, disabled=disabled
-                    )
+                    ),
                 )
             else:
                 raise InvalidArgument(f"{shown(act)} is no act on an account")
         except InvalidArgument as error:
             problem = str(error)
         else:
-            told = {"role": sent.get("role", ""), "disabled": sent.get("disabled", "")}
-            await context.console.door.note(
-                context.visitor.person, f"{act}_account", name, told if act == "change" else {}
-            )
             context.say(N_("Done: %(act)s %(what)s"), act=act, what=name)
             return RedirectResponse("/accounts", 303)
     return context.page(
@@ -151,13 +155,16 @@ async def own_account(context: PageContext) -> Response:
                 )
             if known is None:
                 raise InvalidArgument("the old password is wrong")
-            await context.console.database.run(
-                lambda connection: change_account(connection, name, password=new)
+            await context.console.door.change(
+                context.visitor.person,
+                "change_password",
+                name,
+                {},
+                lambda connection: change_account(connection, name, password=new),
             )
         except InvalidArgument as error:
             problem = str(error)
         else:
-            await context.console.door.note(context.visitor.person, "change_password", name, {})
             return RedirectResponse("/login", 303)
     return context.page("account.html", 400 if problem else 200, problem=problem)
 

@@ -119,7 +119,14 @@ async def language(context: PageContext) -> Response:
     response = RedirectResponse(own_path(context.form.get("next", "/")), 303)
     chosen = context.form.get("language", "")
     if chosen in LANGUAGES:
-        response.set_cookie(LANGUAGE_COOKIE, chosen, max_age=_YEAR_S, samesite="lax", path="/")
+        response.set_cookie(
+            LANGUAGE_COOKIE,
+            chosen,
+            max_age=_YEAR_S,
+            samesite="lax",
+            secure=context.secure,
+            path="/",
+        )
     return response
 
 

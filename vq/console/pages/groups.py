@@ -1,13 +1,13 @@
 """Consumer groups: lag with a verdict, members, owners; reset, delete, another strategy."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
+from vq.console.clusters.kept import KeptReset
 from vq.console.clusters.lags import THRESHOLDS, SeenGroup
 from vq.console.clusters.measured import LAG_BYTES, LAG_S
 from vq.console.clusters.site import SiteFacts
@@ -292,26 +292,22 @@ _GOALS: Final = (
 async def RESET(context: PageContext) -> Response:
     """Plan where a group goes on, show it, and do it."""
     name, sent = context.param("group"), context.form
-    plan: list[Any] | None = None
+    kept: KeptReset | None = None
     problem, asked = "", _question(sent)
     group: GroupDescription = await context.run("describe_group", name, count=False)
     if context.posted:
         try:
-            target = _target(sent.get("goal", ""), sent.get("value", ""))
-            topics = [each for each in sent.get("topics", "").split("\n") if each]
-            partition = whole_of(sent, "partition")
-            plan = await context.run(
-                "plan_reset",
-                name,
-                target,
-                only_topics=topics,
-                only_partitions=() if partition is None else (partition,),
-                only_stopped=checked_of(sent, "only_stopped"),
-            )
-            if sent.get("step") == "do" and plan is not None:
-                if sent.get("planned") != asked:
+            does = sent.get("step") == "do"
+            if does:
+                kept = context.site.resets.find(sent.get("planned", ""))
+            is_shown = kept is not None and (kept.group, kept.question) == (name, asked)
+            if kept is None or not is_shown:
+                kept = await _planned_reset(context, name, asked)
+            if does:
+                if not is_shown:
                     raise InvalidArgument(context.text(_OTHER_PLAN))
                 confirm(sent, name)
+                plan = kept.plan  # not one of now: that may skip what nobody was shown
                 await context.run("reset", name, plan, fence=checked_of(sent, "fence"), before=plan)
                 context.say(
                     N_("Reset: %(group)s goes on elsewhere in %(count)s partitions"),
@@ -328,11 +324,28 @@ async def RESET(context: PageContext) -> Response:
         group=group,
         goals=_GOALS,
         sent=sent,
-        plan=plan,
-        planned=asked,
+        plan=None if kept is None else kept.plan,
+        planned="" if kept is None else kept.number,
         problem=problem,
         command=_reset_command(name, sent),
     )
+
+
+async def _planned_reset(context: PageContext, name: str, asked: Sequence[str]) -> KeptReset:
+    """Make the plan that a form asks for, and keep it until it is carried out as it was shown."""
+    sent, resets = context.form, context.site.resets
+    partition = whole_of(sent, "partition")
+    plan = await context.run(
+        "plan_reset",
+        name,
+        _target(sent.get("goal", ""), sent.get("value", "")),
+        only_topics=[each for each in sent.get("topics", "").split("\n") if each],
+        only_partitions=() if partition is None else (partition,),
+        only_stopped=checked_of(sent, "only_stopped"),
+    )
+    kept = KeptReset(resets.next_number(), name, asked, plan)
+    resets.keep(kept)
+    return kept
 
 
 #: What a plan answers: one that was shown is carried out, no other.
@@ -349,8 +362,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 }
 
 
-def _question(sent: Mapping[str, str]) -> str:
-    return json.dumps([sent.get(each, "").strip() for each in _QUESTION])
+def _question(sent: Mapping[str, str]) -> list[str]:
+    return [sent.get(each, "").strip() for each in _QUESTION]
 
 
 def _reset_command(group: str, sent: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from vq.console.accounts.tokens import (
     make_access_token,
     revoke_access_token,
 )
+from vq.console.database.database import DatabaseFailed
 from vq.console.pages.accounts import role_of
 from vq.console.pages.page import ConsolePage
 from vq.console.web.context import PageContext
@@ -42,27 +43,36 @@ async def account_tokens(context: PageContext) -> Response:
 
 async def _tokens(context: PageContext, name: str, here: str, back: str) -> Response:
     run, by = context.console.database.run, context.visitor.person
+    change = context.console.door.change
     account = await run(lambda connection: read_account(connection, name))
     sent, problem, made = context.form, "", ""
     if context.posted:
         token, act = sent.get("token", "").strip(), sent.get("act", "")
         try:
             if act == "revoke":
-                await run(lambda connection: revoke_access_token(connection, name, token))
-                await context.console.door.note(by, "revoke_token", name, {"token": token})
+                await change(
+                    by,
+                    "revoke_token",
+                    name,
+                    {"token": token},
+                    lambda connection: revoke_access_token(connection, name, token),
+                )
                 context.say(N_("Revoked: %(what)s"), what=token)
                 return RedirectResponse(here, 303)
             if act != "make":
                 raise InvalidArgument(f"{shown(act)} is no act on a token")
             role, days = role_of(sent.get("role", "")), whole_of(sent, "days") or 0
-            made = await run(
-                lambda connection: make_access_token(connection, name, token, role, days, by.name)
+            made = await change(
+                by,
+                "make_token",
+                name,
+                {"token": token, "role": str(role), "days": days},
+                lambda connection: make_access_token(connection, name, token, role, days, by.name),
             )
+        except DatabaseFailed:
+            raise
         except VqError as error:
             problem = str(error)
-        else:
-            told = {"token": token, "role": str(role), "days": days}
-            await context.console.door.note(by, "make_token", name, told)
     tokens = await run(lambda connection: list_access_tokens(connection, name))
     found = table(
         _columns(context),

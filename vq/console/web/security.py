@@ -127,7 +127,10 @@ class ConsoleGate:
         return ""
 
     def _is_own(self, origin: str, request: Request) -> bool:
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:  # such as http://[
+            return False
         own = (parts.scheme, parts.netloc.lower())
         if self._public is not None and own == self._public:
             return True

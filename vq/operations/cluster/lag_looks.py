@@ -7,9 +7,10 @@ A look has three steps, each over all groups that are asked for:
    Offsets are read before ends, so that no group seems to be beyond an end.
 3. Brokers tell the number and the time of the first message behind a group's place.
 
-What the third step found stays true while the group stands there and the same master leads, so a
-``LagMemory`` keeps it for the next look, and topics and members besides: of a group that stands
-still, a look reads the offsets alone. A ``LookPace`` bounds what looks cost ZooKeeper and brokers.
+What the third step found stays true while the group stands there, the topic is the same and the
+same master leads, so a ``LagMemory`` keeps it for the next look, and topics and members besides: of
+a group that stands still, a look reads the offsets alone. A ``LookPace`` bounds what looks cost
+ZooKeeper and brokers.
 """
 
 import asyncio
@@ -177,9 +178,8 @@ class _LagLook:
             members = await groups.read_member_nodes(
                 self._coordinator, list(own), self._memory.members
             )
-            await self._read_topics(
-                {topic for each in own.values() for topic in self._read_by(each)}
-            )
+            self._memory.reads |= {name: self._read_by(each) for name, each in own.items()}
+            await self._read_topics({topic for name in own for topic in self._memory.reads[name]})
             contracts = {
                 name: each.among([name for name in self._read_by(each) if self._views[name]])
                 for name, each in own.items()
@@ -438,7 +438,8 @@ class _LagLook:
         self, first: FirstBehind, placement: PartitionPlacement, begin: int, ends: PartitionEnds
     ) -> bool:
         """Whether the first message behind the place is the one of an earlier look."""
-        if (first.offset, first.epoch) != (begin, self._epoch_at(placement, begin)):
+        place = (begin, self._epoch_at(placement, begin), self._created(placement))
+        if (first.offset, first.epoch, first.created) != place:
             return False
         return not self._count or (first.messages_to(ends) is not None)
 
@@ -448,6 +449,10 @@ class _LagLook:
         told = None if span is None else self._ends.get(span.group)
         return 0 if told is None else told.epoch
 
+    def _created(self, placement: PartitionPlacement) -> int:
+        view = self._views[placement.topic]
+        return 0 if view is None else view.created
+
     async def _ask_first(
         self, placement: PartitionPlacement, begin: int, ends: PartitionEnds
     ) -> FirstBehind:
@@ -456,7 +461,8 @@ class _LagLook:
         group = "" if span is None else span.group
         await self._pace.request(group)
         sent_ms = await self._inspector.sent_ms(placement, begin)
-        first = FirstBehind(begin, self._epoch_at(placement, begin), None, sent_ms)
+        epoch, created = self._epoch_at(placement, begin), self._created(placement)
+        first = FirstBehind(begin, epoch, created, None, sent_ms)
         if not self._count:
             return first
         await self._pace.request(group)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vq.coordination.groups.groups import KnownMembers
 from vq.coordination.tree.reading import TopicView
@@ -16,6 +16,7 @@ class FirstBehind(NamedTuple):
     Attributes:
         offset: Where the place is.
         epoch: Of the master that told it.
+        created: The czxid of its topic: another topic of the name has other messages there.
         number: Of the message; None: not known, or not asked for.
         sent_ms: When it was sent, in milliseconds since 1970; None: not known.
         counted: How many messages a broker counted from here on, where numbers are not known; of
@@ -24,6 +25,7 @@ class FirstBehind(NamedTuple):
 
     offset: int
     epoch: int
+    created: int
     number: int | None
     sent_ms: int | None
     counted: int | None = None
@@ -46,16 +48,20 @@ class LagMemory:
         topics: Each topic that a group reads.
         told: How many partitions each broker group told last.
         firsts: Of each group, the first message behind its place, by partition.
+        reads: The topics that each group read last; a topic that none of them reads is forgotten.
     """
 
     members: dict[str, KnownMembers] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     firsts: dict[str, dict[TopicPartition, FirstBehind]] = field(default_factory=dict)
+    reads: dict[str, Collection[str]] = field(default_factory=dict)
 
     def keep(self, groups: Collection[str]) -> None:
-        """Forget the groups that are not there any more,."""
-        for name in self.firsts.keys() - groups:
-            del self.firsts[name]
-        for name in self.members.keys() - groups:
-            del self.members[name]
+        """Forget the groups that are not there any more, and the topics that no group reads."""
+        by_group: tuple[dict[str, Any], ...] = (self.firsts, self.members, self.reads)
+        for found in by_group:
+            for name in found.keys() - groups:
+                del found[name]
+        for topic in self.topics.keys() - set().union(*self.reads.values()):
+            del self.topics[topic]
