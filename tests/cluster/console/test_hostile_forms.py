@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 
 import pytest
 import sqlalchemy
@@ -169,3 +170,20 @@ async def test_every_cookie_of_a_console_over_tls_needs_it(
         browser = made.browser()
         sent = await browser.http.post("/language", data={"language": "zh-CN", "next": "/"})
         assert "Secure" in sent.headers["set-cookie"]
+
+
+async def test_a_field_that_comes_a_thousand_times_costs_no_more_than_its_bytes(
+    console: RunningConsole,
+) -> None:
+    """It is one text in the end: made once, in well under a second, and not a thousand times."""
+    browser = console.browser()
+    await browser.get("/c/test/definitions")
+    body = b"&".join([b"document=" + b"x" * 31 * 1024] * 1_000)
+    begun_s = time.process_time()
+    sent = await browser.http.post(
+        "/c/test/definitions",
+        content=b"csrf=" + browser.csrf.encode() + b"&" + body,
+        headers={"content-type": "application/x-www-form-urlencoded", "origin": BASE},
+    )
+    assert sent.status_code == 400
+    assert time.process_time() - begun_s < 8
