@@ -187,3 +187,19 @@ async def test_a_field_that_comes_a_thousand_times_costs_no_more_than_its_bytes(
     )
     assert sent.status_code == 400
     assert time.process_time() - begun_s < 8
+
+
+@pytest.mark.parametrize("charset", ["=punycode", '="unicode_escape"', "=undefined"])
+async def test_a_form_is_in_utf_8(console: RunningConsole, charset: str) -> None:
+    """Other ways to write text make halves of characters of it, or take minutes."""
+    part = b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\n\\ud800\r\n--x--\r\n'
+    sent = await console.browser().http.post(
+        "/login",
+        content=part,
+        headers={
+            "origin": BASE,
+            "content-type": f"multipart/form-data; boundary=x; charset{charset}",
+        },
+    )
+    assert sent.status_code == 400
+    assert "utf-8" in sent.text
