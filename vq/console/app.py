@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
+from python_multipart.multipart import parse_options_header
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -386,7 +387,11 @@ async def _form(
         VqError: It is too large, too slow, or no form.
     """
     async with bodies.of(request, bytes_max) as body:
-        kind = request.headers.get("content-type", "").partition(";")[0]
+        given = request.headers.get("content-type", "")
+        kind = given.partition(";")[0]
+        charset = parse_options_header(given)[1].get(b"charset", b"utf-8")
+        if charset.lower() not in (b"utf-8", b"utf8"):  # some take minutes to read
+            raise InvalidArgument(f"the form is {shown(given)}: send it in utf-8")
         if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
             return {}, {}
         read = Request(request.scope, _once(body, request.receive, _PART_BYTES))
@@ -403,17 +408,16 @@ async def _form(
 async def _fields(
     items: Iterable[tuple[str, UploadFile | str]],
 ) -> tuple[dict[str, str], dict[str, bytes]]:
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     files: dict[str, bytes] = {}
     for name, value in items:
         if isinstance(value, UploadFile):
             files[name] = await value.read()
-            found[name] = files[name].decode("utf-8", "replace")
-        elif name in found:
-            found[name] += f"\n{value}"
+            found[name] = [files[name].decode("utf-8", "replace")]
         else:
-            found[name] = value
-    return found, files
+            found.setdefault(name, []).append(value)
+    # joined at the end: to add to a long text a thousand times takes half a minute
+    return {name: "\n".join(values) for name, values in found.items()}, files
 
 
 def _problem(context: PageContext, status: int, kind: str, text: str, hint: str = "") -> Response:

@@ -184,8 +184,9 @@ def _named(file: Any) -> Iterable[tuple[str, int, bool]]:
     What is beside messages comes first, as the package.
     """
     services = [one for each in file.service for one in (each, *each.method)]
-    yield file.package, _chars(file.package, file.enum_type, file.extension, services), False
-    waiting = [(file.package, each) for each in file.message_type]
+    package = file.package  # once: protobuf makes a text of it each time
+    yield package, _chars(package, file.enum_type, file.extension, services), False
+    waiting = [(package, each) for each in file.message_type]
     while waiting:
         outer, found = waiting.pop()
         name = f"{outer}.{found.name}" if outer else found.name

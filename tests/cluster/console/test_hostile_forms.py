@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 
 import pytest
 import sqlalchemy
@@ -169,3 +170,36 @@ async def test_every_cookie_of_a_console_over_tls_needs_it(
         browser = made.browser()
         sent = await browser.http.post("/language", data={"language": "zh-CN", "next": "/"})
         assert "Secure" in sent.headers["set-cookie"]
+
+
+async def test_a_field_that_comes_a_thousand_times_costs_no_more_than_its_bytes(
+    console: RunningConsole,
+) -> None:
+    """It is one text in the end: made once, in well under a second, and not a thousand times."""
+    browser = console.browser()
+    await browser.get("/c/test/definitions")
+    body = b"&".join([b"document=" + b"x" * 31 * 1024] * 1_000)
+    begun_s = time.process_time()
+    sent = await browser.http.post(
+        "/c/test/definitions",
+        content=b"csrf=" + browser.csrf.encode() + b"&" + body,
+        headers={"content-type": "application/x-www-form-urlencoded", "origin": BASE},
+    )
+    assert sent.status_code == 400
+    assert time.process_time() - begun_s < 8
+
+
+@pytest.mark.parametrize("charset", ["=punycode", '="unicode_escape"', "=undefined"])
+async def test_a_form_is_in_utf_8(console: RunningConsole, charset: str) -> None:
+    """Other ways to write text make halves of characters of it, or take minutes."""
+    part = b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\n\\ud800\r\n--x--\r\n'
+    sent = await console.browser().http.post(
+        "/login",
+        content=part,
+        headers={
+            "origin": BASE,
+            "content-type": f"multipart/form-data; boundary=x; charset{charset}",
+        },
+    )
+    assert sent.status_code == 400
+    assert "utf-8" in sent.text
