@@ -92,7 +92,6 @@ class SiteFacts:
         topics: All topics, without their partitions.
         contracts: All consumer groups with what they read.
         lags: How far behind groups are, by name: the last look at each, in turns.
-        readers: The groups of each topic, by what the last looks have found.
         probes: What the end-to-end probe has seen, by broker group; None: there is no probe.
     """
 
@@ -104,8 +103,14 @@ class SiteFacts:
     topics: list[TopicState] = field(default_factory=list)
     contracts: list[GroupContract] = field(default_factory=list)
     lags: dict[str, SeenGroup] = field(default_factory=dict)
-    readers: dict[str, TopicReaders] = field(default_factory=dict)
     probes: dict[str, ProbeResult] | None = None
+
+    def readers(self, topic: str | None = None) -> dict[str, TopicReaders]:
+        """Return the groups of each topic by what was found, or of one topic alone."""
+        contracts = self.contracts
+        if topic is not None:
+            contracts = [each for each in contracts if topic in each.topics]
+        return readers_of(contracts, self.lags)
 
 
 Open = Callable[[MessageFactoryConfig], Awaitable[MessageFactory]]
@@ -351,7 +356,6 @@ class Site:
             )
             facts = self.facts
             facts.topics, facts.contracts = topics, contracts
-            facts.readers = readers_of(contracts, facts.lags)
         self._named.set()
 
     async def _look_at_lags(self) -> None:
@@ -398,7 +402,6 @@ class Site:
                 whole = name not in found.left_out
                 now = seen(group, found.time_ms, whole=whole)
                 facts.lags[name] = now.since(before)
-        facts.readers = readers_of(facts.contracts, facts.lags)
 
     async def _close(self) -> None:
         factory, self._factory = self._factory, None

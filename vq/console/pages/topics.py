@@ -54,9 +54,9 @@ class TopicRow:
 
 def rows_of(facts: SiteFacts, *, reserved: bool) -> list[TopicRow]:
     """Return the topics with their groups and the largest lag of these."""
-    nobody = TopicReaders((), TopicLag())
+    nobody, readers = TopicReaders((), TopicLag()), facts.readers()
     return [
-        TopicRow(each, facts.readers.get(each.topic, nobody))
+        TopicRow(each, readers.get(each.topic, nobody))
         for each in facts.topics
         if reserved or not is_reserved(each.topic)
     ]
@@ -323,7 +323,7 @@ async def TOPIC(context: PageContext) -> Response:
     name = context.param("topic")
     description = await context.run("describe_topic", name)
     facts = context.site.facts
-    readers = facts.readers.get(name)
+    readers = facts.readers(name).get(name)
 
     def members(group: str) -> int | None:
         found = facts.lags.get(group)
@@ -405,7 +405,7 @@ async def DELETE(context: PageContext) -> Response:
         await context.run("delete_topic", name, now=now, before=plan)
         context.say(N_("Deleted: %(what)s"), what=name)
         return context.go("topics")
-    readers = context.site.facts.readers.get(name)
+    readers = context.site.facts.readers(name).get(name)
     return context.page(
         "topic_delete.html",
         plan=plan,
