@@ -18,7 +18,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import ConsoleMessage, Page
 from support.broker import MemoryCluster, memory_cluster
 from support.browser import async_chromium
-from support.console import PASSWORD, RunningConsole, running
+from support.console import PASSWORD, RunningConsole, fresh_database, running
 from support.filled_console import NAME, filled_console
 from support.waiting import until
 
@@ -168,10 +168,8 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """At the newest schema."""
-    made = Database(f"sqlite:///{tmp_path / 'console.db'}")
-    made.upgrade()
-    yield made
-    made.close()
+    with fresh_database(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 from support.cases import case
 from support.cluster import ProcessCluster
 from support.gateway_process import GatewayHere, gateway_process
+from support.generated import generated_by
 from support.http import samples
 from support.waiting import PROCESSES_WAIT_S, block_until
 
@@ -217,14 +218,7 @@ def answers_to(operation: Any, mode: Any, here: dict[str, str], checks: list[Any
     """
     statuses = set()
 
-    @hypothesis.settings(
-        max_examples=200 if LONG else 5,
-        deadline=None,
-        database=None,
-        derandomize=not LONG,
-        suppress_health_check=list(hypothesis.HealthCheck),
-        phases=[hypothesis.Phase.generate],
-    )
+    @generated_by(200 if LONG else 5, anew=LONG)
     @hypothesis.given(made=operation.as_strategy(generation_mode=mode))
     def send(made: Any) -> None:
         for name in here.keys() & (made.path_parameters or {}).keys():

@@ -2,7 +2,8 @@
 
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -82,6 +83,17 @@ class RunningConsole:
         browser = self.browser()
         await browser.log_in(name)
         return browser
+
+
+@contextlib.contextmanager
+def fresh_database(directory: Path) -> Iterator[Database]:
+    """Provide a database at the newest schema."""
+    made = Database(f"sqlite:///{directory / 'console.db'}")
+    made.upgrade()
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher
 from support.broker import MemoryCluster
-from support.console import RunningConsole, running
+from support.console import RunningConsole, fresh_database, running
 
 from vq.console.accounts import accounts
 from vq.console.clusters import site
@@ -23,10 +23,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """A database at the newest schema."""
-    made = Database(f"sqlite:///{tmp_path / 'console.db'}")
-    made.upgrade()
-    yield made
-    made.close()
+    with fresh_database(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

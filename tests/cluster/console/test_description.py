@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 from support.cases import case
 from support.console import BASE, Browser, RunningConsole
+from support.generated import generated_by
 from support.operation_schemas import OperationSchemas
 from support.waiting import WAIT_S
 
@@ -36,14 +37,7 @@ def made_requests(operation: Any, mode: Any) -> list[Any]:
     """Return requests of an operation."""
     found: list[Any] = []
 
-    @hypothesis.settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        derandomize=not LONG,
-        suppress_health_check=list(hypothesis.HealthCheck),
-        phases=[hypothesis.Phase.generate],
-    )
+    @generated_by(EXAMPLES, anew=LONG)
     @hypothesis.given(made=operation.as_strategy(generation_mode=mode))
     def make(made: Any) -> None:
         made.path_parameters["cluster"] = "test"

@@ -1,12 +1,12 @@
 """Accounts: somebody manages them whatever happens at once, and a change ends what was before."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from argon2 import PasswordHasher
 from support.accounts import at_the_same_time
+from support.console import fresh_database
 
 from vq.console.accounts import accounts
 from vq.console.accounts.accounts import (
@@ -39,8 +39,7 @@ VIEWER, OPERATOR, ADMIN = AccountRole
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """With two admins."""
     monkeypatch.setattr(accounts, "HASHER", PasswordHasher(1, 8, 1))
-    with closing(Database(f"sqlite:///{tmp_path / 'console.db'}")) as made:
-        made.upgrade()
+    with fresh_database(tmp_path) as made:
         for name in ("anna", "bert"):
             made.run_here(lambda each, name=name: add_account(each, name, ADMIN, PASSWORD))
         yield made

@@ -3,18 +3,16 @@
 import time
 
 import pytest
+from support.console import fresh_database
 
 from vq.console.clusters import history
 from vq.console.clusters.history import STEPS, MinuteMeter, read_series, store_minute
-from vq.console.database.database import Database
 
 
 @pytest.fixture
 def database(tmp_path):
-    made = Database(f"sqlite:///{tmp_path / 'c.db'}")
-    made.upgrade()
-    yield made
-    made.close()
+    with fresh_database(tmp_path) as made:
+        yield made
 
 
 def test_a_minute_is_told_when_the_next_one_begins() -> None:
