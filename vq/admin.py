@@ -142,6 +142,7 @@ if TYPE_CHECKING:
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.security.access import AccessUnknown
+    from vq.operations.security.quotas import QuotasUnknown
     from vq.operations.security.users import UserChangeUnknown, UserEntry
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
@@ -159,6 +160,7 @@ if TYPE_CHECKING:
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
     from vq.operations.tree.securing import SecuredTree, WrongAcl
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
+    from vq.security.quotas import EffectiveLimit, Quota, QuotaLimit
     from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
 
@@ -335,6 +337,8 @@ _HOMES = {
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
     "vq.operations.security.access": ("AccessUnknown",),
+    "vq.operations.security.quotas": ("QuotasUnknown",),
+    "vq.security.quotas": ("EffectiveLimit", "Quota", "QuotaLimit"),
     "vq.security.rules": (
         "AccessDecision",
         "AccessRule",
@@ -402,6 +406,7 @@ __all__ = [
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "EffectiveLimit",
     "ExplainedFact",
     "Explanation",
     "ExportedNode",
@@ -467,6 +472,9 @@ __all__ = [
     "PlannedMember",
     "PlannedTopic",
     "ProducerEdge",
+    "Quota",
+    "QuotaLimit",
+    "QuotasUnknown",
     "ReadPlacement",
     "Removal",
     "RepairedNode",

@@ -96,6 +96,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "acl",
         "Add, remove, list and test the rules that say who may do what at the brokers.",
     ),
+    "quota": Entry(
+        "vq.cli.security.quota",
+        "quota",
+        "Set, remove, list and show how much users and their clients may use of the brokers.",
+    ),
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",
