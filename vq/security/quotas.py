@@ -343,8 +343,9 @@ class QuotaBucket:
 
     def charge(self, amount: float, now: float) -> float:
         """Note that so much is used; return ``until``."""
-        begun = max(self.until, now - BURST_S)
-        self.until = until = min(begun + amount / self.rate, now + DEBT_S_MAX)
+        until, least, most = self.until, now - BURST_S, now + DEBT_S_MAX
+        until = (until if until > least else least) + amount / self.rate
+        self.until = until = until if until < most else most
         return until
 
     def change(self, rate: float, now: float) -> None:
@@ -384,7 +385,9 @@ class UsageAccount:
         """Note that so much is used of what a limit is about."""
         bucket = self.buckets.get(limit)
         if bucket is not None:
-            self.until = max(self.until, bucket.charge(amount, now))
+            until = bucket.charge(amount, now)
+            if until > self.until:
+                self.until = until
 
     def connect(self, now: float) -> float:
         """Note a new connection; return when its first request may begin."""
