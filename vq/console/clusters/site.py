@@ -29,7 +29,13 @@ from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.operations.allocation.facts import AllocationFacts
-from vq.operations.cluster.bulk import GroupContract, TopicState, contracts_of, read_topic_states
+from vq.operations.cluster.bulk import (
+    GROUPS_IN_TURN,
+    GroupContract,
+    TopicState,
+    contracts_of,
+    read_topic_states,
+)
 from vq.operations.cluster.cluster import ClusterStatus, status_of_groups
 from vq.operations.cluster.lag_looks import look_at_groups
 from vq.operations.cluster.lag_memory import LagMemory
@@ -37,7 +43,7 @@ from vq.operations.cluster.pace import LookPace
 from vq.operations.cluster.probe import ClusterProbe
 from vq.operations.cluster.probed import ProbeResult
 from vq.shown import shown_raised
-from vq.tasks import begin_task
+from vq.tasks import begin_task, in_turns
 
 logger = get_logger(__name__)
 
@@ -392,7 +398,7 @@ class Site:
             for name, each in facts.lags.items()
             if name in there or each.time_ms > begun_ms  # it is younger than this look
         }
-        for name in there.intersection(names):
+        async for name in in_turns(there.intersection(names), GROUPS_IN_TURN):
             group, before = found.groups.get(name), facts.lags.get(name)
             if pace is not None and before is not None and before.time_ms > begun_ms:
                 continue  # a page had it looked at during this turn, which read its offsets before
