@@ -22,7 +22,14 @@ from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.producer.transaction_listener import HalfResult
 from vq.client.requests import nobody_reads, reply_to
-from vq.errors import BufferFull, InvalidArgument, InvalidState, NotPublished, VqError
+from vq.errors import (
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    NotPublished,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import (
     Cancellation,
     Message,
@@ -185,9 +192,11 @@ class MessageProducer:
         Raises:
             VqError: See there.
         """
-        with nobody_reads(request):
+        try:
             return await self.send(reply_to(request, content, headers), timeout)
-        return None
+        except UnknownTopic:
+            nobody_reads(request)
+            return None
 
     def _append_beside(
         self, message: Message, callback: SendCallback | None, timeout: float | None

@@ -20,7 +20,15 @@ from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.producer.transaction_listener import HalfResult
 from vq.client.requests import nobody_reads, reply_to
 from vq.client.runtime import LoopThread
-from vq.errors import BufferFull, InvalidArgument, InvalidState, NotPublished, TimedOut, VqError
+from vq.errors import (
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    NotPublished,
+    TimedOut,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import (
     Cancellation,
     Message,
@@ -272,9 +280,11 @@ class MessageProducer:
             InvalidArgument: The message is no request.
             VqError: See ``send_sync``.
         """
-        with nobody_reads(request):
+        try:
             return self.send_sync(reply_to(request, content, headers), timeout)
-        return None
+        except UnknownTopic:
+            nobody_reads(request)
+            return None
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome.
