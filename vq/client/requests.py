@@ -230,7 +230,7 @@ class _ReplyReader:
         request.answer(reply)
 
 
-class Requests:
+class OpenRequests:
     """The requests of one producer. Only ``metrics`` may be called by any thread."""
 
     def __init__(self, cluster: ClusterClient) -> None:

@@ -38,7 +38,7 @@ from vq.client.producer.transaction.checks import LoopCalls, ProducerChecks, Thr
 from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import Transactions
 from vq.client.producer.transaction.two_phase import TwoPhase
-from vq.client.requests import OpenRequest, Requests
+from vq.client.requests import OpenRequest, OpenRequests
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
@@ -132,7 +132,7 @@ class ProducerCore:
         self.follower = LoadFollower(cluster, sense, self.accumulator.topics) if follows else None
         self.transactions = Transactions(cluster, self.accumulator, config)
         self.two_phase = TwoPhase(self.transactions)
-        self.requests = Requests(cluster)
+        self.requests = OpenRequests(cluster)
         self.checks: ProducerChecks | None = None
         if config.transaction_listener is not None:
             kind = ThreadCalls if in_threads else LoopCalls
