@@ -192,6 +192,7 @@ class MessageProducer:
         Raises:
             VqError: See there.
         """
+        self._check_loop()
         try:
             return await self.send(reply_to(request, content, headers), timeout)
         except UnknownTopic:
