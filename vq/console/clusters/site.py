@@ -93,7 +93,7 @@ class SiteFacts:
 
     Attributes:
         brokers_look, names_look, lags_look: When, and whether it is of now.
-        status: Every broker with its status.
+        status: Every broker with its status, without the partitions that are written to and whole.
         loads: The load that each node has published, by group and node.
         topics: All topics, without their partitions.
         contracts: All consumer groups with what they read.
@@ -334,7 +334,7 @@ class Site:
         known = {each.group.group for each in self.facts.status.brokers}
         changed = groups | (known ^ set(names))
         there = sorted(changed & set(names))
-        newer = await status_of_groups(cluster, there, watch=hints.watch)
+        newer = (await status_of_groups(cluster, there, watch=hints.watch)).without_plain()
         hints.looked(newer, changed)
         self._newer.append((changed, newer))
         self.facts.status = self.facts.status.with_groups(changed, newer)
@@ -344,7 +344,7 @@ class Site:
         assert hints is not None
         self._newer.clear()
         await children_or_none(cluster.coordinator, BROKERS, watch=hints.watch)
-        status = await status_of_groups(cluster, watch=hints.watch)
+        status = (await status_of_groups(cluster, watch=hints.watch)).without_plain()
         hints.looked(status)
         nodes = [(each.group.group, each.name) for each in status.brokers if each.node is not None]
         loads = await gather_all(_load_of(cluster, group, node) for group, node in nodes)
