@@ -39,7 +39,7 @@ from vq.store.records.record import decode_records
 GROUP = "g"
 SOURCES = [SourceKey("t", 0, "i"), SourceKey("t", 1, "i"), SourceKey("u", 0, "j")]
 LEASE_MS = 1_000
-OPEN_MAX = 12
+OPEN_MAX, GROUP_OPEN_MAX = 12, 20
 WALL_MS = 1_750_000_000_000
 KINDS = st.sampled_from(SettlementKind)
 
@@ -60,6 +60,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = SharedLedger()
         self.notes: list[Note] = []
+        self.wholes: dict[SourceKey | None, int] = {}  # which notes say all of something
         self.ms = 0
         self.model: dict[SourceKey, dict[int, Message]] = {each: {} for each in SOURCES}
         self.cursors = dict.fromkeys(SOURCES, 0)
@@ -85,6 +86,11 @@ class Machine(RuleBasedStateMachine):
         read = decode_note(record.payload)
         assert read == note
         assert is_snapshot(record.payload) == isinstance(note, SourceState | Members)
+        if isinstance(read, SourceState):
+            self.wholes.setdefault(None, len(self.notes))
+        if isinstance(read, SourceState | Members):
+            key = read.source if isinstance(read, SourceState) else None
+            self.wholes[key] = len(self.notes)
         self.notes.append(read)
 
     def do(self, note: Note) -> None:
@@ -94,7 +100,7 @@ class Machine(RuleBasedStateMachine):
 
     def ask(self, member: int, attempt: int, most: int) -> ReceiveAsk:
         told = tuple(Told(each, 0, end) for each, end in self.ends.items())
-        ask = ReceiveAsk(member, attempt, most, LEASE_MS, OPEN_MAX, told)
+        ask = ReceiveAsk(member, attempt, most, LEASE_MS, OPEN_MAX, GROUP_OPEN_MAX, told)
         for state in self.group.begun(told):
             self.do(state)
         self.group.tell(told)
@@ -116,11 +122,13 @@ class Machine(RuleBasedStateMachine):
         ask = self.ask(member, attempt, most)
         assert self.group.again(ask, self.now) is None
         note = self.group.receive(ask, self.now)
-        could = sum(
-            len([each for each in self.model[source].values() if each.until_ms <= self.ms])
-            + max(0, min(end - self.cursors[source], OPEN_MAX - len(self.model[source])))
+        model = self.model
+        due = sum(each.until_ms <= self.ms for of in model.values() for each in of.values())
+        new = sum(
+            max(0, min(end - self.cursors[source], OPEN_MAX - len(model[source])))
             for source, end in self.ends.items()
         )
+        could = due + max(0, min(new, GROUP_OPEN_MAX - sum(map(len, model.values()))))
         assert (note is None) == (could == 0)
         if note is None:
             return
@@ -205,13 +213,12 @@ class Machine(RuleBasedStateMachine):
         assert [lost for _, lost in before.lost] == list(note.lost)
 
     @precondition(lambda self: self.notes)
-    @rule()
-    def snapshot(self) -> None:
-        """Note all of it again: nothing that was noted before is needed any more."""
+    @rule(data=st.data(), all=st.booleans())
+    def snapshot(self, data: st.DataObject, all: bool) -> None:
+        """Note some of it again, or all: what was noted of it before is not needed any more."""
         states: list[Note] = list(self.group.snapshots(self.now))
-        for state in states:
+        for state in states if all else [data.draw(st.sampled_from(states))]:
             self.note(state)
-        self.notes = self.notes[-len(states) :]
 
     # What holds -----------------------------------------------------------------------------------
     @invariant()
@@ -220,9 +227,9 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def is_read_again(self) -> None:
-        """Who reads the log knows all but the times of leases, which begin again."""
+        """Who reads the log, wherever it begins, knows all but when leases have begun."""
         other = SharedLedger()
-        for note in self.notes:
+        for note in self.notes[min(self.wholes.values(), default=0) :]:
             other.take(note, self.now)
         self.check(other, is_time_known=False)
         group = other.group(GROUP)
@@ -231,6 +238,7 @@ class Machine(RuleBasedStateMachine):
 
     def check(self, ledger: SharedLedger, *, is_time_known: bool) -> None:
         group = ledger.group(GROUP)
+        assert group.open == sum(map(len, self.model.values()))
         for key, source in group.sources.items():
             model = self.model[key]
             assert source.cursor == self.cursors[key]
@@ -275,9 +283,9 @@ def test_a_settlement_that_found_little_is_not_remembered() -> None:
     assert group.settled_before(1, 1) is None
     assert group.sources[key].low == 7, "it begins where it was told first"
     assert isinstance(
-        group.receive(ReceiveAsk(1, 1, 1, 1, 1, [Told(key, 0, 0)]), Now(0, 0)), type(None)
+        group.receive(ReceiveAsk(1, 1, 1, 1, 1, 9, [Told(key, 0, 0)]), Now(0, 0)), type(None)
     )
     group.tell([Told(key, 0, 9)])
-    got = group.receive(ReceiveAsk(1, 1, 5, 1, 5, [Told(key, 0, 0)]), Now(0, 0))
+    got = group.receive(ReceiveAsk(1, 1, 5, 1, 5, 9, [Told(key, 0, 0)]), Now(0, 0))
     assert isinstance(got, Acquired)
     assert [(each.first, each.messages) for each in got.runs] == [(7, 2)]

@@ -40,19 +40,20 @@ from vq.broker.shared.notes import (
     SourceState,
 )
 from vq.errors import Busy, InvalidRequest
+from vq.limits import KIB
 from vq.shown import shown
 
-__all__ = ["RUNS_MAX", "Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told"]
+__all__ = ["Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told"]
 
 ACK, RELEASE, REJECT, EXTEND, UNUSED = SettlementKind
-#: Runs of one partition of one group: if there are more, nothing new of it is delivered.
-RUNS_MAX: Final = 10_000
 #: Runs of one answer, and of one note.
 RUNS_PER_ANSWER: Final = 1_000
 #: What members have asked last is known of so many members of a group, the last ones. A SETTLE that
 #: has not found more runs than so many is not known: one that is repeated finds nothing any more.
 MEMBERS_MAX: Final = 5_000
 LOST_MAX: Final = 20
+#: About so much of what settlements have not found goes into the record of the members.
+LOST_BYTES: Final = 512 * KIB
 #: Groups of one journal, and partitions of a group.
 GROUPS_MAX: Final = 10_000
 SOURCES_MAX: Final = 50_000
@@ -92,7 +93,8 @@ class ReceiveAsk(NamedTuple):
         member, attempt: Who, and its number of this request; one that is repeated has the same.
         most: It wants at most so many messages.
         lease_ms: For how long it has them.
-        open_max: Nothing new is delivered of a partition that has so many messages open.
+        open_max: Nothing new is delivered of a partition that has so many messages open,
+        group_open_max: and nothing new at all if all partitions of the group have so many.
         told: The partitions that it reads.
     """
 
@@ -101,6 +103,7 @@ class ReceiveAsk(NamedTuple):
     most: int
     lease_ms: int
     open_max: int
+    group_open_max: int
     told: Sequence[Told]
 
 
@@ -183,8 +186,6 @@ class SharedSource:
 
     def fresh(self, count: int, open_max: int) -> int:
         """Return how many messages that nobody has had can be delivered, up to ``count``."""
-        if len(self.runs) >= RUNS_MAX:
-            return 0
         return max(0, min(count, self.end - self.cursor, open_max - self.open))
 
     # What notes change ----------------------------------------------------------------------------
@@ -265,6 +266,13 @@ class SharedSource:
         self.open = sum(each.messages for each in part.runs)
         self._next_ms = 0
 
+    def begin_leases(self, now: Now) -> None:
+        """Have the leases of all that is held begin now."""
+        for each in self.runs:
+            if each.grant:
+                each.until_ms = now.ms + each.lease_ms
+        self._next_ms = 0
+
     def open_runs(self, now: Now) -> tuple[OpenRun, ...]:
         """Return the runs as a note has them."""
         return tuple(
@@ -307,13 +315,14 @@ class SharedGroup:
     Attributes:
         name: Of it.
         grants: So many were given.
+        open: Messages of all partitions that were delivered and are not done.
         sources: Its partitions.
         members: What its members have asked last, the last one last.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.grants = 0
+        self.grants = self.open = 0
         self.sources: dict[SourceKey, SharedSource] = {}
         self.members: OrderedDict[int, MemberState] = OrderedDict()
         self._turn = 0  # which partition is looked at first
@@ -368,7 +377,7 @@ class SharedGroup:
         """
         sources: list[SourceKey] = []
         runs: list[Granted] = []
-        left = ask.most
+        left, fresh = ask.most, ask.group_open_max - self.open
         count = len(ask.told)
         for again in (True, False):
             for at in range(count):
@@ -391,7 +400,8 @@ class SharedGroup:
                             found[-1] = before._replace(messages=before.messages + some)
                         else:
                             found.append(Granted(index, first, some, deliveries + 1))
-                elif some := source.fresh(left, ask.open_max):
+                elif some := source.fresh(min(left, fresh), ask.open_max):
+                    fresh -= some
                     found.append(Granted(index, source.cursor, some, 1))
                 if found:
                     left -= sum(each.messages for each in found)
@@ -458,13 +468,22 @@ class SharedGroup:
         if isinstance(note, Acquired):
             self.grants = max(self.grants, note.grant)
             for granted in note.runs:
-                source = self.sources[note.sources[granted.source]]
+                source = self.sources.get(note.sources[granted.source])
+                if source is None:  # all of it comes behind: the log has lost what was before
+                    continue
+                self.open -= source.open
                 source.acquire(granted, note, now.ms + note.lease_ms)
+                self.open += source.open
             before = self.members.get(note.member, MemberState(note.member))
             self._know(before._replace(attempt=note.attempt, grant=note.grant))
         elif isinstance(note, SettledMessages):
             for run in note.runs:
-                self.sources[note.sources[run.source]].settle(run, now)
+                source = self.sources.get(note.sources[run.source])
+                if source is None:
+                    continue
+                self.open -= source.open
+                source.settle(run, now)
+                self.open += source.open
             if note.sequence and len(note.lost) <= LOST_MAX:
                 before = self.members.get(note.member, MemberState(note.member))
                 lost = tuple((note.sources[e.source], e._replace(source=0)) for e in note.lost)
@@ -473,17 +492,34 @@ class SharedGroup:
             self.grants = max(self.grants, note.grants)
             if note.source not in self.sources:
                 self.sources[note.source] = SharedSource(note.cursor)
-            self.sources[note.source].become(note, now)
+            begun = self.sources[note.source]
+            self.open -= begun.open
+            begun.become(note, now)
+            self.open += begun.open
         else:
             self.members.clear()
             for member in note.members:
                 self._know(member)
 
     def snapshots(self, now: Now) -> Iterator[SourceState | Members]:
-        """Go through notes that say all of the group."""
-        yield Members(self.name, tuple(self.members.values()))
+        """Go through notes that say all of the group; whoever makes them does not take them."""
+        yield self.members_now()
         for key in self.sources:
             yield self.snapshot(key, now)
+
+    def members_now(self) -> Members:
+        """Return the note of what members have asked last.
+
+        A settlement that is left out since all of them need much room, counts as one that found
+        little: see ``LOST_MAX``.
+        """
+        members: list[MemberState] = []
+        room = LOST_BYTES
+        for each in reversed(self.members.values()):
+            room -= sum(2 * len(key.topic) + 100 for key, _ in each.lost)
+            left_out = each.lost and room < 0
+            members.append(each._replace(sequence=0, lost=()) if left_out else each)
+        return Members(self.name, tuple(reversed(members)))
 
     def snapshot(self, key: SourceKey, now: Now) -> SourceState:
         """Return the note that says all of one partition."""
@@ -529,6 +565,12 @@ class SharedLedger:
         if group is None:
             group = self.groups[note.group] = SharedGroup(note.group)
         group.take(note, now)
+
+    def begin_leases(self, now: Now) -> None:
+        """Have all leases begin now: who reads the log cannot know when they began."""
+        for group in self.groups.values():
+            for source in group.sources.values():
+                source.begin_leases(now)
 
     def group(self, name: str) -> SharedGroup:
         """Return a group that a member asks for; it may be new.
