@@ -108,7 +108,7 @@ class ReceiveAsk(NamedTuple):
 
 
 @dataclass(slots=True)
-class RunState:
+class MessageRun:
     """Messages with equal facts that follow each other.
 
     Attributes:
@@ -126,7 +126,7 @@ class RunState:
     lease_ms: int
     until_ms: int
 
-    def is_like(self, other: "RunState") -> bool:
+    def is_like(self, other: "MessageRun") -> bool:
         """Whether another run, which follows, has the same facts."""
         return (self.end, self.grant, self.deliveries, self.until_ms, self.lease_ms) == (
             other.first,
@@ -156,7 +156,7 @@ class SharedSource:
 
     def __init__(self, cursor: int) -> None:
         self.cursor = self.end = cursor
-        self.runs: list[RunState] = []
+        self.runs: list[MessageRun] = []
         self.open = self.rejected = 0
         self._next_ms = 0  # before that, no run is due and no lease over
 
@@ -214,7 +214,7 @@ class SharedSource:
         first, end = run.first, run.first + run.messages
         if end > self.cursor:
             begin = max(first, self.cursor)
-            self.runs.append(RunState(begin, end, 0, 0, 0, 0, 0))
+            self.runs.append(MessageRun(begin, end, 0, 0, 0, 0, 0))
             self.open += end - begin
             self.cursor = end
             self.end = max(self.end, end)
@@ -252,7 +252,7 @@ class SharedSource:
         """Be what a note says."""
         self.cursor, self.end = part.cursor, max(self.end, part.cursor)
         self.runs = [
-            RunState(
+            MessageRun(
                 each.first,
                 each.first + each.messages,
                 each.deliveries,
@@ -349,7 +349,7 @@ class SharedGroup:
                 is_more = True
         return is_more
 
-    def again(self, ask: ReceiveAsk, now: Now) -> list[tuple[SourceKey, RunState]] | None:
+    def again(self, ask: ReceiveAsk, now: Now) -> list[tuple[SourceKey, MessageRun]] | None:
         """Return what a repeated request has got and still has; None: it is not repeated.
 
         Raises:
