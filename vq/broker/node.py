@@ -351,6 +351,7 @@ class BrokerNode:
             parts.rules.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
+            parts.shared.readers.close(),
         )
         await parts.outbox.close()
 
