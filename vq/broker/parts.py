@@ -177,7 +177,7 @@ class Front:
 
     def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
         mode = config.authentication
-        if mode is AuthenticationMode.OFF:
+        if not mode.asks:
             return None
         self.users = MirroredUsers(
             outside.coordinator, outside.clock, outside.rng, on_change=self._user_changed

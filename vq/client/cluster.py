@@ -521,23 +521,25 @@ class ClusterClient(IdMaker):
         return await shared(attempt)
 
     async def check_taken(self) -> None:
-        """Raise if brokers do not take the user of this client; anonymous ones are not checked.
+        """Raise if brokers do not take this client.
 
-        One broker that takes it is enough, and one that cannot be reached says nothing.
+        One broker that takes it is enough, and one that cannot be reached says nothing. It takes
+        ``connect_timeout_s`` at most.
 
         Raises:
-            NotAuthenticated: The user is unknown, or the password is wrong.
+            NotAuthenticated: The user is unknown, the password is wrong, or there is no user and
+                brokers take nobody without one.
         """
-        if not self.login.user:
-            return
-        for address in {each.address for each in self.routes.masters.values()}:
-            try:
-                await self.connection(address)
-            except NotAuthenticated:
-                raise
-            except VqError:
-                continue
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.connect_timeout_s):
+                for address in {each.address for each in self.routes.masters.values()}:
+                    try:
+                        await self.connection(address)
+                    except NotAuthenticated:
+                        raise
+                    except VqError:
+                        continue
+                    return
 
     async def new_connection(
         self, address: Address, login: Login | None = None
