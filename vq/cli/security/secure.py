@@ -4,11 +4,17 @@ from typing import Any, Final
 
 import click
 
-from vq.cli.base.json_schema import TEXT, TRUTH, WHOLE, mapping, maybe, record, shows, some
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, WHOLE, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
 from vq.cli.base.output import Output
+from vq.cli.base.text import in_seconds
 from vq.operations.cluster.security_facts import plan_security
-from vq.operations.security.security_plan import SecurityPlan, SecurityStep, StepState
+from vq.operations.security.security_plan import (
+    MissingAccess,
+    SecurityPlan,
+    SecurityStep,
+    StepState,
+)
 
 _STEP: Final = record(
     step=TEXT,
@@ -25,7 +31,7 @@ _MISSING: Final = record(
     right=TEXT,
     resource=TEXT,
     requests=WHOLE,
-    last_ms=WHOLE,
+    last=NUMBER,
     because=TEXT,
     by_rule=TRUTH,
     denied=TRUTH,
@@ -74,11 +80,15 @@ def _json(found: SecurityPlan) -> dict[str, Any]:
             {"host": each.host, "client_id": each.client_id, "connections": each.connections}
             for each in found.anonymous
         ],
-        "missing": [
-            {name: getattr(each, name) for name in each.__slots__} for each in found.missing
-        ],
+        "missing": [_missing_json(each) for each in found.missing],
         "missing_left_out": found.missing_left_out,
     }
+
+
+def _missing_json(missing: MissingAccess) -> dict[str, Any]:
+    values = {name: getattr(missing, name) for name in missing.__slots__}
+    last_ms = values.pop("last_ms")
+    return {**values, "last": in_seconds(last_ms)}
 
 
 def _step_json(step: SecurityStep) -> dict[str, Any]:
