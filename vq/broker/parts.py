@@ -30,6 +30,7 @@ from vq.broker.health.verifying import Verifier
 from vq.broker.journal.outbox import Outbox
 from vq.broker.logs.logs import Logs
 from vq.broker.logs.partitions import Partitions
+from vq.broker.observe.exposure import Exposure
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
@@ -178,7 +179,7 @@ class Front:
 
     def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
         mode = config.authentication
-        if mode is AuthenticationMode.OFF:
+        if not mode.asks:
             return None
         self.users = MirroredUsers(
             outside.coordinator, outside.clock, outside.rng, on_change=self._user_changed
@@ -484,6 +485,7 @@ class Parts:
             retainer=self.upkeep.retainer,
             verifier=self.verifier,
             clock=clock,
+            exposure=Exposure(config, front.server, self.authority),
         )
         self.monitor = Monitor(config, self.facts, survey, self.vitals, outside.process)
         NodeLoad(

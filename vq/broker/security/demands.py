@@ -118,6 +118,10 @@ def of_transaction(header: wire.TransactRequest, body: bytes) -> Iterator[Need]:
         yield _MANAGE_ALL
 
 
+def _status(header: wire.StatusRequest, _body: bytes) -> Iterator[Need]:
+    yield _MANAGE_ALL if header.with_security else Need(DESCRIBE, CLUSTER)
+
+
 def _check(header: wire.CheckRequest, _body: bytes) -> Iterator[Need]:
     yield _MANAGE_ALL if header.again else Need(WRITE, GROUP, header.group)
 
@@ -160,6 +164,7 @@ def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
 _OWN: Final[Mapping[Command, Demand]] = {
     Command.PUT: _put,
     Command.TRANSACT: of_transaction,
+    Command.STATUS: _status,
     Command.CHECK: _check,
     Command.TRANSACTIONS: _transactions,
     Command.VERIFY: _verify,
