@@ -190,6 +190,7 @@ class BrokerNode:
         if parts.users is not None:
             await self._until_answered(parts.users.start)
             parts.users.follow()
+        await self._until_answered(parts.quotas.start)
         if parts.authority.enabled:
             if not config.authentication.asks:
                 logger.warning(
@@ -349,6 +350,7 @@ class BrokerNode:
             self._tasks.close(),
             parts.upkeep.stop(),
             parts.rules.stop(),
+            parts.quotas.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
             parts.shared.readers.close(),
