@@ -293,8 +293,8 @@ class MessageProducer:
         """
         self._runtime.check()
         transactions = self._transactions
-        if transactions.take_id_needed():
-            self._runtime.run(transactions.take_id())
+        if transactions.id.is_to_take:
+            self._runtime.run(transactions.id.take())
         with self._switching:
             core = transactions.begin()
             self._append = self._append_beside
@@ -515,8 +515,8 @@ class MessageProducer:
         self._runtime.check()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         transactions, core = self._transactions, self._core
-        if transactions.take_id_needed():
-            self._runtime.run(transactions.take_id())
+        if transactions.id.is_to_take:
+            self._runtime.run(transactions.id.take())
         half = HalfMessage(transactions, message)
         try:
             for each in half.messages:
