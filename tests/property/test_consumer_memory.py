@@ -318,9 +318,9 @@ class History:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Backoff(first_s=0.0005, most_s=0.001, jitter=0.5)
     for module in (fetch_sessions, fetcher):
-        monkeypatch.setattr(module, "_BACKOFF", quick)
-    monkeypatch.setattr(fetcher, "_AGAIN", quick)
-    monkeypatch.setattr(fetcher, "_RECORD_BYTES_MAX", RECORD_MAX)
+        monkeypatch.setattr(module, "BACKOFF", quick)
+    monkeypatch.setattr(fetcher, "AGAIN", quick)
+    monkeypatch.setattr(fetcher, "RECORD_BYTES_MAX", RECORD_MAX)
 
 
 @pytest.mark.parametrize("seed", range(12))

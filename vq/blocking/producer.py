@@ -31,7 +31,7 @@ from vq.model import (
 )
 from vq.shown import shown
 
-_SEND_SYNC_S = 3.0
+SEND_SYNC_S = 3.0
 ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
 
@@ -87,7 +87,7 @@ class MessageProducer:
         """
         self._runtime.run(self._core.publish(topic))
 
-    def send_sync(self, message: Message, timeout: float | None = _SEND_SYNC_S) -> SendResult:
+    def send_sync(self, message: Message, timeout: float | None = SEND_SYNC_S) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
 
         ``timeout`` bounds all attempts together, by default 3 s; None: ``config.send_timeout_s``.

@@ -12,7 +12,7 @@ from support.node_pair import NodePair
 from support.simulation.loop import VirtualLoop
 from support.waiting import until
 
-from vq.blocking.producer import _SEND_SYNC_S
+from vq.blocking.producer import SEND_SYNC_S
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.replication.catching_up import LAG_MAX_S
@@ -81,7 +81,7 @@ async def test_a_silent_copy_stalls_sends_for_less_than_the_default_deadline(
     """Its machine has no power: nobody answers, and its session lasts longer than any send."""
     three.cluster.ensemble.freeze(three.cluster.coordinators["b1-n3"])
     three.cluster.network.cut("b1-n3", "b1")
-    assert await longest_send(three) < _SEND_SYNC_S - MARGIN_S
+    assert await longest_send(three) < SEND_SYNC_S - MARGIN_S
     assert three.nodes["n1"].parts.context.role.insync == {"n2"}
 
 

@@ -131,8 +131,8 @@ async def test_a_start_does_not_wait_for_ever_for_a_name(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A live member of that name keeps it."""
-    monkeypatch.setattr(memberships, "_NAME_S", 0.05)
-    monkeypatch.setattr(memberships, "_NAME_SESSIONS", 0.1)
+    monkeypatch.setattr(memberships, "NAME_S", 0.05)
+    monkeypatch.setattr(memberships, "NAME_SESSIONS", 0.1)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     second = await group.member("a")

@@ -278,7 +278,7 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next try, long before the next audit."""
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     those_still_ours = claims.those_still_ours

@@ -56,7 +56,7 @@ from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
-_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
+AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 #: What comes at the same time causes one round instead of several.
 _DEBOUNCE_S = 0.02
 #: At the end: how long it is waited for that ZooKeeper deletes what is left.
@@ -67,8 +67,8 @@ _PART_S = 30.0
 _LEAVE_TRIES = 3
 #: How long a start waits for the session of an earlier member of its name, in session time-outs and
 #: seconds: a server ends sessions up to one of its ticks late.
-_NAME_SESSIONS = 2.0
-_NAME_S = 5.0
+NAME_SESSIONS = 2.0
+NAME_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class Membership:
                 is_over = isinstance(error, NotConnected | SessionExpired)
                 if is_over or number == _LEAVE_TRIES:
                     raise
-            await asyncio.sleep(_AGAIN.pause_s(number, self._cluster.rng))
+            await asyncio.sleep(AGAIN.pause_s(number, self._cluster.rng))
 
     async def _leave(self, *, keep_place: bool = False) -> None:
         """Delete what is this member's in the tree, now or when ZooKeeper is back."""
@@ -417,7 +417,7 @@ class Membership:
         An earlier one of this factory first deletes what it has. Later, that would delete owner
         nodes of this one: a release knows a claim of unknown outcome by name and session only.
         """
-        bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
+        bound_s = NAME_SESSIONS * self._coordinator.session_timeout_s + NAME_S
         if not await self._cluster.departures.wait(self._group, self._member, bound_s):
             raise NodeExists(
                 Member.path(self._group, self._member),
@@ -511,14 +511,14 @@ class Membership:
                     error=error,
                 )
                 failures, cause = failures + 1, str(error)
-                pause_s = _AGAIN.pause_s(failures, self._cluster.rng)
+                pause_s = AGAIN.pause_s(failures, self._cluster.rng)
                 if isinstance(error, NotAuthenticated):
                     await asyncio.sleep(pause_s)  # no change of the group mends that
             except Exception:
                 logger.exception(
                     "rebalance failed, trying again", group=self._group, member=self._member
                 )
-                pause_s = _AGAIN.longest_s(self._cluster.rng)
+                pause_s = AGAIN.longest_s(self._cluster.rng)
 
     async def _part(self, error: MemberDiffers) -> None:
         """Leave a group that has other terms now, after what is held is given up in order."""
