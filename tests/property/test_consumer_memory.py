@@ -278,7 +278,7 @@ class History:
 
     def check(self) -> None:
         used = sum(held.memory for held in self.held.values())
-        grower = self.fetches.space._grower
+        grower = self.fetches.space.grower
         self.used_permit = self.used_permit or grower is not None
         self.most = max(self.most, used)
         one_record = RECORD_MAX + (CLAIMED_MORE if self.is_damaged else 0)
@@ -341,7 +341,7 @@ async def test_the_bound_holds_and_everything_is_delivered(seed: int) -> None:
     for held in history.held.values():
         held.stop()
     fetches = history.fetches
-    assert (fetches.space._grower, fetches.space._queue, fetches.space._extra_sum) == (None, {}, 0)
+    assert (fetches.space.grower, fetches.space.queue, fetches.space.extra_sum) == (None, {}, 0)
 
 
 async def test_partitions_that_all_hold_half_a_record_go_on_one_after_the_other() -> None:

@@ -98,14 +98,14 @@ async def test_a_copy_whose_connection_broke_stays(
 ) -> None:
     """It listens, so it lives; it copies again in a moment, also if it breaks often."""
     insync, left = three.nodes["n1"].parts.context.role, list[str]()
-    leave = InSyncSet._leave
+    leave = InSyncSet.leave
 
     async def leaves(self: InSyncSet, epoch: int, node: str) -> None:
         left.append(node)
         await leave(self, epoch, node)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InSyncSet, "_leave", leaves)
+        patch.setattr(InSyncSet, "leave", leaves)
         for _ in range(breaks):
             three.cluster.network.reset_connections("b1-n3")
             await three.put(3)

@@ -147,7 +147,7 @@ async def test_a_result_of_an_earlier_claim_counts_for_nothing(
 
     consumer = await member(factory, for_each(listener), listener_timeout_s=5.0, **settings)
     await until(lambda: len(calls) == 1)
-    coordinator: Any = factory._opened().coordinator
+    coordinator: Any = factory.admin.cluster.coordinator
     session = coordinator.session_id
     cluster.ensemble.expire(coordinator)
     await until(lambda: coordinator.session_id not in {0, session})

@@ -137,7 +137,7 @@ class Membership:
             config, filters, strategy=self._targets.strategy, offset_store=offsets.identity
         )
         self._consumer = consumer
-        self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
+        self.permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(
             cluster,
@@ -153,7 +153,7 @@ class Membership:
             self._coordinator, self._group, on_change=self._changed, on_moves=self._moved
         )
         self._audit_at = -math.inf
-        self._nonce = f"{cluster.rng.getrandbits(64):016x}"
+        self.nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
         self._has_place = False  # there may be a node that keeps it
         self._places: dict[tuple[str, str], float] = {}  # kept for others, and since when
@@ -187,9 +187,9 @@ class Membership:
         ]
         self._on_session(self._coordinator.state)
         if self._has_all:
-            self._permit.grant_for_good()
+            self.permit.grant_for_good()
         else:
-            self._permit.start()
+            self.permit.start()
         self._task = begin_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
@@ -202,7 +202,7 @@ class Membership:
             remove()
         self._removers = []
         self._cancel_timer()
-        self._permit.stop()
+        self.permit.stop()
         if self._task is not None:
             await end_task(self._task)
         try:
@@ -261,7 +261,7 @@ class Membership:
             Departure(
                 self._group,
                 self._member,
-                self._nonce,
+                self.nonce,
                 session_id,
                 tuple(claims),
                 has_place=self._has_place,
@@ -303,7 +303,7 @@ class Membership:
             if state is SessionState.SUSPENDED:
                 self._suspend_when_due()
             elif state is not SessionState.CONNECTED:
-                self._permit.revoke()
+                self.permit.revoke()
         if state is SessionState.CLOSED:
             why = self._coordinator.why_closed
             self._consumer.ended(
@@ -329,7 +329,7 @@ class Membership:
             member=self._member,
             reason=why,
         )
-        self._permit.revoke()
+        self.permit.revoke()
         self._pauses += 1
         self.is_paused = True
         self._consumer.suspend()
@@ -391,7 +391,7 @@ class Membership:
             topics=tuple(sorted(self._wanted.topics)),
             patterns=tuple(sorted(self._wanted.patterns)),
             since_ms=self._cluster.clock.wall_ms(),
-            nonce=self._nonce,
+            nonce=self.nonce,
             rack=self._config.rack,
         )
 
@@ -409,7 +409,7 @@ class Membership:
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
                 self._pause("its member node was gone")
             else:
-                self._permit.grant(now)
+                self.permit.grant(now)
 
     async def _join_when_free(self) -> None:
         """Join once the session of an earlier member of this name has ended, if it does in time.
@@ -454,7 +454,7 @@ class Membership:
             self._coordinator,
             self._group,
             self._member,
-            self._nonce,
+            self.nonce,
             self._coordinator.session_id,
         )
         self._has_place = False
@@ -533,7 +533,7 @@ class Membership:
                 await self._give_up_for_good()
         except (TimeoutError, VqError) as failed:
             self._holds.log_left(failed)
-        self._permit.stop()
+        self.permit.stop()
         await self.share.hand_overs.cancel()
         await self._leave()
         self._consumer.ended(error)
@@ -633,7 +633,7 @@ class Membership:
         ):
             return False
         self.is_paused = False
-        self._permit.grant(proof.since)
+        self.permit.grant(proof.since)
         self._consumer.resume()
         return True
 
