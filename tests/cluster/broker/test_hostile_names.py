@@ -16,7 +16,7 @@ from vq.errors import InvalidRequest, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_error
-from vq.store.disk.memory_disk import MemoryDisk, MemoryDirectory
+from vq.store.disk.memory_disk import MemoryDirectory, MemoryDisk
 
 pytestmark = pytest.mark.virtual_time
 
