@@ -188,9 +188,7 @@ def _name_keys(schema: Any) -> None:
         schema["propertyNames"] = {"type": "string"}
 
 
-def _add(
-    app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: Each
-) -> None:
+def _add(app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: Each) -> None:
     model, keeps = arguments_of(row)
     hints = typing.get_type_hints(row.function)
     yields = inspect.isasyncgenfunction(row.function)
