@@ -4,7 +4,7 @@ Goal: they fail nothing and lose nothing, and the broker's memory stays within i
 without and with the attack follow one another in the same run, and the medians of their ratios
 count; the long form has all attacks, more connections, and bounds of rate and latency.
 
-    VQ_LONG=1 pytest tests/faults/test_attacks.py -s      # prints the table of docs/reference/attacks.md
+    VQ_LONG=1 pytest tests/faults/test_attacks.py -s    # prints the figures of the page
 """
 
 import os
@@ -26,8 +26,8 @@ from support.waiting import block_until
 from vq.devtools.processes import BrokerChild
 
 LONG: Final = os.environ.get("VQ_LONG") == "1"
-TURNS: Final = 5 if LONG else 1
-TURN_S: Final = 6.0 if LONG else 1.5
+TURNS: Final = int(os.environ.get("VQ_TURNS") or (5 if LONG else 1))
+TURN_S: Final = float(os.environ.get("VQ_TURN_S") or (6.0 if LONG else 1.5))
 #: Of a turn without the attack. A machine with few cores shares them among all three.
 RATE_MIN: Final = 0.8
 P99_MAX: Final = 3.0
@@ -45,7 +45,9 @@ def status_of(broker: BrokerChild, name: str) -> int:
 class Contest:
     """A broker, its healthy clients, and whoever attacks it."""
 
-    def __init__(self, cluster: ProcessCluster, broker: BrokerChild, config: dict[str, Any]) -> None:
+    def __init__(
+        self, cluster: ProcessCluster, broker: BrokerChild, config: dict[str, Any]
+    ) -> None:
         self.broker = broker
         self._directory = cluster.directory
         self.clients = HealthyClients(

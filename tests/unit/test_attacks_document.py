@@ -1,4 +1,4 @@
-"""The table of attacks names tests that there are, and all of those that are about attacks alone."""
+"""The table of attacks names tests that there are, and all that are about attacks alone."""
 
 import ast
 import re
@@ -28,9 +28,9 @@ def named() -> set[tuple[str, str]]:
 
 def claims_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.name.startswith("test_"):
-                yield node.name
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and node.name.startswith("test_"):
+            yield node.name
 
 
 def test_each_test_of_the_table_is_there() -> None:
