@@ -5,7 +5,7 @@ Not in here: tasks of the application, and those that live only inside one call 
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +28,18 @@ def begin_task(
     """
     copied = None if context is None else context.copy()
     return asyncio.Task(work, loop=asyncio.get_running_loop(), context=copied)
+
+
+async def in_turns(items: Iterable[T], size: int) -> AsyncIterator[T]:
+    """Yield items one by one; the loop runs other things after each ``size`` of them.
+
+    For work of thousands of steps that wait for nothing: without it, whoever else uses the loop
+    waits until the last step is done.
+    """
+    for number, each in enumerate(items, 1):
+        yield each
+        if not number % size:
+            await asyncio.sleep(0)
 
 
 def cancellation_of(error: object) -> asyncio.CancelledError | None:

@@ -8,7 +8,7 @@ from typing import Any
 from support.simulation.loop import VirtualLoop
 
 from vq.client.shared_calls import SharedCalls
-from vq.tasks import begin_task
+from vq.tasks import begin_task, in_turns
 
 
 def run_at_once(
@@ -38,6 +38,24 @@ async def test_a_task_begins_after_its_caller_whatever_factory_the_loop_has() ->
     loop.set_task_factory(None)
     assert await task == 3
     assert steps == ["caller", "work"]
+
+
+async def test_others_run_while_many_items_are_worked_through() -> None:
+    """They wait for so many items at most, and never until the last one."""
+    done: list[int] = []
+    seen: list[int] = []
+
+    async def other() -> None:
+        while len(done) < 25:
+            seen.append(len(done))
+            await asyncio.sleep(0)
+
+    task = begin_task(other())
+    async for each in in_turns(range(25), 10):
+        done += [each]
+    await task
+    assert done == list(range(25))
+    assert seen == [10, 20]
 
 
 async def test_a_shared_call_that_does_not_wait_is_made_again() -> None:

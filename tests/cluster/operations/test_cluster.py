@@ -42,6 +42,7 @@ def report(name: str, *problems: str, state: str = "rw", ranges: int = 0) -> Bro
         "reason": "why",
         "damage": damage,
         "damaged_ranges": ranges,
+        "not_copied": "",
     }
     address = Address(name, 1)
     raw = {"partitions": [part], "problems": list(problems)}
@@ -49,10 +50,21 @@ def report(name: str, *problems: str, state: str = "rw", ranges: int = 0) -> Bro
     return BrokerReport(GroupView(name), NodeInfo(name, "n1", address), 1, status)
 
 
+@pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("state", ["rw", "ro", "closed", "sealed", "failed", "quarantined"])
-def test_the_troubles_of_all_brokers_are_put_together(state: str) -> None:
-    """A seal ends by itself, so it is shown and is no failure."""
+def test_the_troubles_of_all_brokers_are_put_together(state: str, kept: bool) -> None:
+    """A seal ends by itself, so it is shown and is no failure.
+
+    Whoever keeps the status without the plain partitions is told the same.
+    """
     found = ClusterStatus((report("b1", "no descriptor"), report("b2", state=state, ranges=4)))
+    if kept:
+        found = found.without_plain()
+        assert [len(each.status.raw["partitions"]) for each in found.brokers if each.status] == [
+            0,
+            1,
+        ]
+    assert found.closed_topics == (["t"] if state == "closed" else [])
     assert found.problems == ["b1/n1: no descriptor"]
     assert found.damage == [Damage("t", 0, "b2", 1, 2, "f", "r", node="n1")]
     assert found.damaged_ranges == 4

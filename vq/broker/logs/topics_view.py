@@ -35,6 +35,7 @@ from vq.coordination.tree.values.topics import DELETING, IN_GRACE, READY, TopicN
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.store.log.block import FULL_ERRNOS
+from vq.tasks import in_turns
 
 logger = get_logger(__name__)
 
@@ -194,9 +195,7 @@ class TopicsView:
 
         In turns of the loop: thousands may have asked.
         """
-        for number, lookup in enumerate(asked, 1):
-            if not number % ANSWERS_PER_TURN:
-                await asyncio.sleep(0)
+        async for lookup in in_turns(asked, ANSWERS_PER_TURN):
             self.lookups.done(lookup)
             try:
                 lookup.then(error)

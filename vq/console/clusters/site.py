@@ -29,7 +29,13 @@ from vq.coordination.tree.values.brokers import BrokerLoad
 from vq.errors import CoordinationError, VqError
 from vq.log_lines import get_logger
 from vq.operations.allocation.facts import AllocationFacts
-from vq.operations.cluster.bulk import GroupContract, TopicState, contracts_of, read_topic_states
+from vq.operations.cluster.bulk import (
+    GROUPS_IN_TURN,
+    GroupContract,
+    TopicState,
+    contracts_of,
+    read_topic_states,
+)
 from vq.operations.cluster.cluster import ClusterStatus, status_of_groups
 from vq.operations.cluster.lag_looks import look_at_groups
 from vq.operations.cluster.lag_memory import LagMemory
@@ -37,7 +43,7 @@ from vq.operations.cluster.pace import LookPace
 from vq.operations.cluster.probe import ClusterProbe
 from vq.operations.cluster.probed import ProbeResult
 from vq.shown import shown_raised
-from vq.tasks import begin_task
+from vq.tasks import begin_task, in_turns
 
 logger = get_logger(__name__)
 
@@ -87,7 +93,7 @@ class SiteFacts:
 
     Attributes:
         brokers_look, names_look, lags_look: When, and whether it is of now.
-        status: Every broker with its status.
+        status: Every broker with its status, without the partitions that are written to and whole.
         loads: The load that each node has published, by group and node.
         topics: All topics, without their partitions.
         contracts: All consumer groups with what they read.
@@ -328,7 +334,7 @@ class Site:
         known = {each.group.group for each in self.facts.status.brokers}
         changed = groups | (known ^ set(names))
         there = sorted(changed & set(names))
-        newer = await status_of_groups(cluster, there, watch=hints.watch)
+        newer = (await status_of_groups(cluster, there, watch=hints.watch)).without_plain()
         hints.looked(newer, changed)
         self._newer.append((changed, newer))
         self.facts.status = self.facts.status.with_groups(changed, newer)
@@ -338,7 +344,7 @@ class Site:
         assert hints is not None
         self._newer.clear()
         await children_or_none(cluster.coordinator, BROKERS, watch=hints.watch)
-        status = await status_of_groups(cluster, watch=hints.watch)
+        status = (await status_of_groups(cluster, watch=hints.watch)).without_plain()
         hints.looked(status)
         nodes = [(each.group.group, each.name) for each in status.brokers if each.node is not None]
         loads = await gather_all(_load_of(cluster, group, node) for group, node in nodes)
@@ -392,7 +398,7 @@ class Site:
             for name, each in facts.lags.items()
             if name in there or each.time_ms > begun_ms  # it is younger than this look
         }
-        for name in there.intersection(names):
+        async for name in in_turns(there.intersection(names), GROUPS_IN_TURN):
             group, before = found.groups.get(name), facts.lags.get(name)
             if pace is not None and before is not None and before.time_ms > begun_ms:
                 continue  # a page had it looked at during this turn, which read its offsets before

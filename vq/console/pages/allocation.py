@@ -34,7 +34,7 @@ N = TypeVar("N", int, float)
 _FRESH_S: Final = 300.0
 _FIRST_WINDOW_S: Final = 0.5
 #: A page waits so long for the first measurement; then it says that it is under way.
-_WAIT_S: Final = 0.9
+_WAIT_S: Final = 0.7
 _WINDOW_S: Final = 10.0
 _TOPICS_SHOWN: Final = 20
 _GROUPS_SHOWN: Final = 12
@@ -89,13 +89,19 @@ class BoardTopic:
     cells: Mapping[str, Sequence[MeasuredPartition]]
 
 
-def board_of(facts: AllocationFacts, groups: Sequence[str], topics: Sequence[str]) -> list[Any]:
-    """Return the rows of a board."""
+def board_of(
+    facts: AllocationFacts,
+    groups: Sequence[str],
+    topics: Sequence[str],
+    rates: Mapping[str, float | None],
+) -> list[Any]:
+    """Return the rows of a board; ``rates`` are those of ``rates_of``."""
     cells: dict[str, dict[str, list[MeasuredPartition]]] = {each: {} for each in topics}
-    for (topic, _), each in sorted(facts.partitions.items()):
-        if topic in cells and each.group is not None and each.group in groups:
+    for (topic, _), each in sorted(
+        each for each in facts.partitions.items() if each[0].topic in cells
+    ):
+        if each.group is not None and each.group in groups:
             cells[topic].setdefault(each.group, []).append(each)
-    rates = rates_of(facts)
     return [
         BoardTopic(each, facts.topics[each].pool, rates.get(each), cells[each]) for each in topics
     ]
@@ -213,7 +219,7 @@ async def _board_page(context: PageContext, problem: str = "") -> Response:
         sent=context.form,
         facts=facts,
         loads=loads,
-        board=board_of(facts, shown_groups, shown_topics),
+        board=board_of(facts, shown_groups, shown_topics, rates),
         groups=[facts.groups[each] for each in shown_groups],
         all_groups=sorted(facts.groups),
         groups_before=max(0, begin - _GROUPS_SHOWN) if begin else None,

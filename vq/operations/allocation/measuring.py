@@ -35,9 +35,10 @@ from vq.operations.allocation.facts import (
     MeasuredPartition,
 )
 from vq.operations.brokers.brokers import FAILED_STATES
-from vq.operations.cluster.bulk import ask_master
+from vq.operations.cluster.bulk import NODES_IN_TURN, ask_master
 from vq.remoting.wire_pb2 import DiskStatus, PartitionStatus, StatusResponse
 from vq.shown import shown
+from vq.tasks import in_turns
 
 #: Bounds of the time between the two looks at positions, and what it is otherwise.
 WINDOW_S_MIN: Final = 0.1
@@ -60,7 +61,8 @@ async def read_allocation(
     cluster: ClusterClient, *, topics: Collection[str] | None = None
 ) -> AllocationFacts:
     """Return groups, topics and partitions as ZooKeeper has them; nobody is asked for loads."""
-    return (await _read_tree(cluster, topics)).facts({}, 0.0, cluster.clock.wall_ms())
+    tree = await _read_tree(cluster, topics)
+    return await tree.facts({}, 0.0, cluster.clock.wall_ms())
 
 
 async def measure_allocation(
@@ -89,7 +91,7 @@ async def measure_allocation(
     await asyncio.sleep(window_s)
     second = await _look(cluster, [name for name in asked if not isinstance(first[name], str)])
     looks = {name: (first[name], second.get(name, first[name])) for name in asked}
-    return tree.facts(looks, window_s, cluster.clock.wall_ms())
+    return await tree.facts(looks, window_s, cluster.clock.wall_ms())
 
 
 def check_window(window_s: float) -> None:
@@ -226,7 +228,7 @@ class _Tree:
         """Whether a group has a master that can be asked."""
         return group in self.groups and self.groups[group].alive
 
-    def facts(self, looks: _Looks, window_s: float, now_ms: int) -> AllocationFacts:
+    async def facts(self, looks: _Looks, window_s: float, now_ms: int) -> AllocationFacts:
         """Return the facts, with what masters told."""
         groups = {
             name: _with_answer(group, looks[name][1]) if name in looks else group
@@ -238,7 +240,10 @@ class _Tree:
             window_s=window_s,
             groups=groups,
             topics=self.topics,
-            partitions={key: _partition(key, each, looks) for key, each in self.placed.items()},
+            partitions={
+                key: _partition(key, each, looks)
+                async for key, each in in_turns(self.placed.items(), NODES_IN_TURN)
+            },
             unreadable=self.unreadable,
         )
 
@@ -270,7 +275,7 @@ async def _read_tree(cluster: ClusterClient, wanted: Collection[str] | None) -> 
     topics: dict[str, AllocatedTopic] = {}
     keys: list[TopicPartition] = []
     nodes = await read_nodes(coordinator, [TopicNode.path(name) for name in names])
-    for name, node in zip(names, nodes, strict=True):
+    async for name, node in in_turns(zip(names, nodes, strict=True), NODES_IN_TURN):
         value = _decoded(TopicNode, TopicNode.path(name), node)
         if isinstance(value, str):
             unreadable[f"topic {name}"] = value
@@ -286,7 +291,8 @@ async def _read_tree(cluster: ClusterClient, wanted: Collection[str] | None) -> 
             keys += [TopicPartition(name, number) for number in range(settings.partitions)]
     placed: dict[TopicPartition, tuple[Partition, int] | str] = {}
     paths = [Partition.path(*key) for key in keys]
-    for key, path, node in zip(keys, paths, await read_nodes(coordinator, paths), strict=True):
+    placed_nodes = zip(keys, paths, await read_nodes(coordinator, paths), strict=True)
+    async for key, path, node in in_turns(placed_nodes, NODES_IN_TURN):
         partition = _decoded(Partition, path, node)
         if isinstance(partition, str):
             placed[key] = partition

@@ -4,7 +4,7 @@ Loop-bound functions on a ``ClusterClient``.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -22,7 +22,8 @@ FAILED_STATES: Final = frozenset({"failed", "quarantined"})
 CLOSED_STATE: Final = "closed"
 #: State of the partitions of a deleted topic that can be brought back.
 DELETED_STATE: Final = "deleted"
-_SOUND_STATES: Final = frozenset({"rw", "ro", CLOSED_STATE, DELETED_STATE})
+_PLAIN_STATES: Final = frozenset({"rw", "ro"})
+_SOUND_STATES: Final = _PLAIN_STATES | {CLOSED_STATE, DELETED_STATE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,19 @@ def damage(status: StatusResult) -> list[Damage]:
 def damaged_ranges(status: StatusResult) -> int:
     """Return how many damaged ranges a broker knows, those left out included."""
     return sum(part["damaged_ranges"] for part in status.raw["partitions"])
+
+
+def without_plain(status: StatusResult) -> StatusResult:
+    """Return a status that lists only the partitions of which the functions above tell something.
+
+    Whoever keeps the status of many brokers keeps no partition that is written to and whole.
+    """
+    told = [
+        each
+        for each in status.raw["partitions"]
+        if each["state"] not in _PLAIN_STATES or each["damaged_ranges"] or each["not_copied"]
+    ]
+    return replace(status, raw={**status.raw, "partitions": told})
 
 
 def fields_of(message: Message) -> dict[str, Any]:

@@ -109,6 +109,16 @@ class ClusterStatus:
             tuple(sorted([*known, *newer.unsafe], key=lambda each: each.group)),
         )
 
+    def without_plain(self) -> "ClusterStatus":
+        """Return this status with only those partitions of which its properties tell something."""
+        kept = (
+            each
+            if each.status is None
+            else replace(each, status=brokers.without_plain(each.status))
+            for each in self.brokers
+        )
+        return replace(self, brokers=tuple(kept))
+
     @property
     def silent(self) -> list[BrokerReport]:
         """The brokers that do not answer, and the groups without a broker."""

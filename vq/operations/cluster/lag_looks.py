@@ -34,7 +34,13 @@ from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition, check_name
 from vq.operations.brokers.brokers import FAILED_STATES
-from vq.operations.cluster.bulk import GroupTopic, PlaceNodes, ask_master, read_place_nodes
+from vq.operations.cluster.bulk import (
+    GROUPS_IN_TURN,
+    GroupTopic,
+    PlaceNodes,
+    ask_master,
+    read_place_nodes,
+)
 from vq.operations.cluster.lag_memory import FirstBehind, LagMemory
 from vq.operations.cluster.pace import LookPace
 from vq.operations.groups.group_lags import PARTITIONS_MAX, GroupLags
@@ -45,7 +51,7 @@ from vq.operations.groups.groups import (
     description,
 )
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
-from vq.tasks import begin_task
+from vq.tasks import begin_task, in_turns
 
 logger = get_logger(__name__)
 
@@ -178,7 +184,7 @@ class _LagLook:
             members = await groups.read_member_nodes(
                 self._coordinator, list(own), self._memory.members
             )
-            self._memory.reads |= {name: self._read_by(each) for name, each in own.items()}
+            self._memory.reads |= {name: tuple(self._read_by(each)) for name, each in own.items()}
             await self._read_topics({topic for name in own for topic in self._memory.reads[name]})
             contracts = {
                 name: each.among([name for name in self._read_by(each) if self._views[name]])
@@ -196,7 +202,7 @@ class _LagLook:
                     self.left_out[name] = len(placements) - room
                 room -= len(asked[name])
             places = await self._read_places(own, members, asked)
-            for name, contract in contracts.items():
+            async for name, contract in in_turns(contracts.items(), GROUPS_IN_TURN):
                 with self._told_errors(name):
                     self._nodes[name] = self._group(
                         name, contract, members[name], places.get(name, [])
@@ -354,15 +360,14 @@ class _LagLook:
     async def described(self) -> dict[str, GroupDescription]:
         """Return the groups; brokers are asked for what no earlier look found."""
         groups_told = []
-        for name, nodes in self._nodes.items():
+        async for name, nodes in in_turns(self._nodes.items(), GROUPS_IN_TURN):
             groups_told.append(self._told_group(name, nodes))
-            await asyncio.sleep(0)  # others of this loop wait, such as pages of the console
         # Side by side, since each broker has a pace of its own.
         await gather_all(self._ask_rest(each) for each in groups_told if None in each.progress)
         found: dict[str, GroupDescription] = {}
-        for each in groups_told:
+        async for each in in_turns(groups_told, GROUPS_IN_TURN):
             if each.firsts:
-                self._memory.firsts[each.name] = each.firsts
+                self._memory.keep_firsts(each.name, each.firsts)
             told = [one for one in each.progress if one is not None]
             if len(told) == len(each.progress):  # otherwise it cannot be read
                 found[each.name] = description(each.name, each.nodes, told)
@@ -370,7 +375,7 @@ class _LagLook:
 
     def _told_group(self, name: str, nodes: GroupNodes) -> "_ToldGroup":
         """Return a group with the progress that is known without a question."""
-        before = self._memory.firsts.pop(name, {})
+        before = self._memory.take_firsts(name)
         group = _ToldGroup(name, nodes, self._asked[name])
         for placement in group.placements:  # most of them need no question: no task for each
             key = TopicPartition(placement.topic, placement.partition)

@@ -1,6 +1,6 @@
 """What looks at the lags of groups found, and the next look need not ask again."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -42,26 +42,39 @@ class LagMemory:
     """What looks found that the next one need not ask again. Loop-bound.
 
     It is bounded by what the cluster has: each look forgets the groups and topics that are gone.
+    What it has of each partition that a group reads is plain numbers in one tuple: the collector of
+    garbage has nothing to follow there, which took it 100 ms each time for 10 000 groups.
 
     Attributes:
         members: Of each group that has some.
         topics: Each topic that a group reads.
         told: How many partitions each broker group told last.
-        firsts: Of each group, the first message behind its place, by partition.
         reads: The topics that each group read last; a topic that none of them reads is forgotten.
     """
 
     members: dict[str, KnownMembers] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
-    firsts: dict[str, dict[TopicPartition, FirstBehind]] = field(default_factory=dict)
-    reads: dict[str, Collection[str]] = field(default_factory=dict)
+    reads: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _firsts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def keep(self, groups: Collection[str]) -> None:
         """Forget the groups that are not there any more, and the topics that no group reads."""
-        by_group: tuple[dict[str, Any], ...] = (self.firsts, self.members, self.reads)
+        by_group: tuple[dict[str, Any], ...] = (self._firsts, self.members, self.reads)
         for found in by_group:
             for name in found.keys() - groups:
                 del found[name]
         for topic in self.topics.keys() - set().union(*self.reads.values()):
             del self.topics[topic]
+
+    def keep_firsts(self, group: str, firsts: Mapping[TopicPartition, FirstBehind]) -> None:
+        """Keep the first message behind a group's place, by partition."""
+        self._firsts[group] = tuple(each for key, first in firsts.items() for each in key + first)
+
+    def take_firsts(self, group: str) -> dict[TopicPartition, FirstBehind]:
+        """Return what was kept of a group, and forget it."""
+        flat = self._firsts.pop(group, ())
+        of_key = len(TopicPartition._fields)
+        size = of_key + len(FirstBehind._fields)
+        rows = (flat[begin : begin + size] for begin in range(0, len(flat), size))
+        return {TopicPartition(*row[:of_key]): FirstBehind(*row[of_key:]) for row in rows}
