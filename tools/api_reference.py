@@ -47,7 +47,8 @@ event loop. Settings, messages, results and errors are the same objects in both.
 `factory.admin` of both takes and returns, `vq.columns` has stored messages as columns,
 `vq.local` has a queue inside one process, `vq.serializers` makes contents of objects,
 `vq.opentelemetry` traces messages (it needs the extra `vq[opentelemetry]`), `vq.datamanager` joins
-transactions of the package `transaction` (the extra `vq[transaction]`). Errors are on [a page of their own](errors.md), and the numbers of a producer,
+transactions of the package `transaction` (the extra `vq[transaction]`). Errors are on
+[a page of their own](errors.md), and the numbers of a producer,
 too
 ([producer-metrics.md](producer-metrics.md)).
 

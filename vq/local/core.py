@@ -16,10 +16,10 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from vq import limits
 from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
@@ -33,7 +33,6 @@ from vq.errors import (
     InvalidState,
     LeaseLost,
     MessageTooLarge,
-    OutcomeUnknown,
     StorageFailed,
     VqError,
 )
@@ -43,13 +42,14 @@ from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
 from vq.local.storage import LANE_TOPIC, Storage, origin_of
+from vq.local.waits import CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown
 from vq.store.disk.disk import Disk
 from vq.store.records.record import Properties, encode_properties
 
-__all__ = ["CommitWaiter", "QueueCore", "Waker"]
+__all__ = ["LocalCounts", "QueueCore"]
 
 logger = get_logger(__name__)
 
@@ -58,8 +58,6 @@ MEMORY_CAPACITY: Final = 100_000
 #: So many messages, or bytes, that no commit has yet; then a put waits for a commit.
 _INTAKE_ITEMS: Final = 50_000
 _INTAKE_BYTES: Final = 64 * limits.MIB
-#: Completions alone wait so long for others before they are noted; the pad has them meanwhile.
-_DONE_LINGER_S: Final = 0.01
 #: Before the next try to write to a disk that is full.
 _FULL_PAUSE_S: Final = 1.0
 #: Messages that are due and have no room in memory are looked for again after so long.
@@ -75,41 +73,25 @@ _MADE: "weakref.WeakSet[QueueCore]" = weakref.WeakSet()
 _no_lease: Final = math.inf
 
 
-class Waker(Protocol):
-    """Who waits: a lock that is held, or something of a loop."""
-
-    def release(self) -> None:
-        """Wake it, once."""
-        ...
-
-
-class CommitWaiter:
-    """Somebody waits for the end of the next commit.
+@dataclass(slots=True)
+class LocalCounts:
+    """What happened since the queue was opened.
 
     Attributes:
-        items: Their messages.
-        waker: Wakes them.
-        error: What went wrong.
+        put: Messages stored; of a queue in memory see ``QueueCore.following``.
+        failed: Times that a taker gave one back.
+        expired: Leases that ended.
+        dropped: Messages that a ring dropped.
+        repeated: Puts whose key was seen already.
+        commits: Rounds of the thread.
     """
 
-    __slots__ = ("error", "items", "waker")
-
-    def __init__(self, items: Sequence[LocalItem], waker: Waker) -> None:
-        self.items = items
-        self.waker = waker
-        self.error: VqError | None = None
-
-    def end(self, error: VqError | None) -> None:
-        """Say how the commit ended, and wake."""
-        if error is not None:
-            stored = sum(item.number >= 0 for item in self.items)
-            if isinstance(error, OutcomeUnknown) or not stored:
-                self.error = error
-            elif stored < len(self.items):
-                self.error = OutcomeUnknown(
-                    f"{stored} of {len(self.items)} messages are stored, others are not: {error}"
-                )
-        self.waker.release()
+    put: int = 0
+    failed: int = 0
+    expired: int = 0
+    dropped: int = 0
+    repeated: int = 0
+    commits: int = 0
 
 
 class QueueCore:
@@ -151,25 +133,13 @@ class QueueCore:
         self.opened = self.state.opened
         self.first_line = self.state.lines[0].ready
         self.lease_s = _no_lease if config.lease_s is None else config.lease_s
-        self.takers: deque[Waker] = deque()
-        self.spaces: deque[Waker] = deque()  # who waits until messages are completed
-        self.intake: deque[LocalItem] = deque()
-        self.intake_bytes = 0
-        self._committing = 0  # messages of the commit that is under way
-        self._done: deque[int] = deque()
-        self._barriers: deque[CommitWaiter] = deque()
-        self._moves: dict[LocalItem, LocalItem] = {}  # copies on their way, and what they replace
-        self._unmoved: list[LocalItem] = []  # copies that a full disk did not take
+        self.takers = LineOfWakers()
+        self.spaces = LineOfWakers()  # who waits until messages are completed
+        self.intake = Intake()
+        self.sleeper = Sleeper(self.intake)
+        self.counts = LocalCounts()
         self.refusal: VqError | None = None
         self.lost_error: VqError | None = None  # of a put that nobody waited for
-        self.put_count = self.done_count = self.failed_count = self.expired_count = 0
-        self.dropped_count = self.repeated_count = self.commits = 0
-        # The thread.
-        self._wake = threading.Lock()
-        self._wake.acquire()
-        self.idle = False  # it sleeps, and a put wakes it
-        self._asleep = False  # ... and a completion does, too
-        self._closing = False
         self._next_look = clock.monotonic()
         if directory is not None:
             self._open(directory, disk, clock)
@@ -257,7 +227,7 @@ class QueueCore:
             _check_key(idempotency_key)
             with self.lock:
                 if self.state.knows(idempotency_key, self._clock.wall_ms()):
-                    self.repeated_count += 1
+                    self.counts.repeated += 1
                     return None
         return item
 
@@ -276,14 +246,14 @@ class QueueCore:
                 self.room_below -= 1  # those that wait for a time take room, too
                 due_ms, item.deadline, item.attempts = int(item.deadline), 0.0, 1
                 self.state.set_aside(item, due_ms, 0)
-            self.kick()
+            self.sleeper.kick()
             return
         self.opened.add(item)
         self.state.lines[item.priority].ready.append(item)
         if item.priority:
             self.state.plain = False
-        if self.takers:
-            self.wake_takers(1)
+        if self.takers.line:
+            self.takers.wake(1)
 
     def is_full(self, more: int = 1) -> bool:
         """Whether a put must not add so many messages now."""
@@ -293,8 +263,7 @@ class QueueCore:
     @property
     def size(self) -> int:
         """How many messages are not completed."""
-        coming = len(self.intake) + self._committing + len(self._unmoved)
-        return self.state.size + coming - len(self._moves)  # a copy stands for its message
+        return self.state.size + self.intake.size
 
     def full(self) -> BufferFull:
         """Return the error of a put at the bound."""
@@ -312,23 +281,23 @@ class QueueCore:
             except IndexError:
                 continue
             self.opened.discard(item)
-            self.dropped_count += 1
+            self.counts.dropped += 1
             return
 
     def accept(self, items: Iterable[LocalItem], waiter: CommitWaiter | None) -> None:
         """Have messages stored with the next commit; ``waiter`` hears of its end."""
-        self.intake.extend(items)
+        self.intake.items.extend(items)
         if waiter is not None:
-            self._barriers.append(waiter)
+            self.intake.barriers.append(waiter)
             if self.refusal is not None:  # it may have missed the end
                 self._refuse_waiters()
-        if self.idle:
-            self.kick()
+        if self.sleeper.idle:
+            self.sleeper.kick()
 
     @property
     def intake_full(self) -> bool:
         """Whether so many messages wait for a commit that a put must wait, too."""
-        return len(self.intake) >= _INTAKE_ITEMS or self.intake_bytes >= _INTAKE_BYTES
+        return len(self.intake.items) >= _INTAKE_ITEMS or self.intake.size_bytes >= _INTAKE_BYTES
 
     def check(self) -> None:
         """Return if the queue can be used.
@@ -359,8 +328,8 @@ class QueueCore:
                 if found is None:
                     return None
                 count = self._load(found)
-            if count > 1 and self.takers:
-                self.wake_takers(count - 1)
+            if count > 1 and self.takers.line:
+                self.takers.wake(count - 1)
 
     def _load(self, lane: int) -> int:
         """Read some messages of a lane; return how many."""
@@ -383,31 +352,15 @@ class QueueCore:
 
     def wait_for_message(self, taker: Waker) -> bool:
         """Have a taker woken when there may be a message; False: there may be one already."""
-        self.takers.append(taker)
+        self.takers.line.append(taker)
         if self.state.has_next or self.refusal is not None:
-            return not self.stop_waiting(taker)
-        return True
-
-    def stop_waiting(self, taker: Waker) -> bool:
-        """Do not wake a taker any more; False: it is woken already."""
-        try:
-            self.takers.remove(taker)
-        except ValueError:
-            return False
+            return not self.takers.leave(taker)
         return True
 
     def pass_on(self) -> None:
         """Wake another taker in the place of one that does not look any more."""
-        if self.takers and self.state.has_next:
-            self.wake_takers(1)
-
-    def wake_takers(self, count: int) -> None:
-        takers = self.takers
-        try:
-            for _ in range(min(count, len(takers))):
-                takers.popleft().release()
-        except IndexError:
-            pass
+        if self.takers.line and self.state.has_next:
+            self.takers.wake(1)
 
     # What becomes of them -------------------------------------------------------------------------
     def note_done(self, item: LocalItem) -> None:
@@ -419,31 +372,16 @@ class QueueCore:
                 storage.pad.note(code)
             except ValueError:  # it was closed just now
                 raise InvalidState("the queue is closed; the message is given again") from None
-            self._done.append(code)
-            if self._asleep:
-                self.kick()
-        if self.spaces:
-            self._wake_spaces()
+            self.intake.done.append(code)
+            if self.sleeper.asleep:
+                self.sleeper.kick()
+        if self.spaces.line:
+            self.spaces.wake()
 
     @property
     def done_full(self) -> bool:
         """Whether so many completions are in no note that the next one must wait."""
-        return len(self._done) >= SLOTS // 2
-
-    def leave_spaces(self, waker: Waker) -> bool:
-        """Do not wake who waits for room any more; False: it is woken, and so another one is."""
-        try:
-            self.spaces.remove(waker)
-        except ValueError:
-            self._wake_spaces()
-            return False
-        return True
-
-    def _wake_spaces(self) -> None:
-        try:
-            self.spaces.popleft().release()
-        except IndexError:
-            pass
+        return len(self.intake.done) >= SLOTS // 2
 
     def lost(self, item: object) -> VqError:
         """Return the error for an item that does not stand for its message."""
@@ -469,7 +407,7 @@ class QueueCore:
             again = self.state.exchange(item, item.attempts + 1)
             if again is None:
                 raise self.lost(item)
-            self.failed_count += 1
+            self.counts.failed += 1
             if delay_s is None and item.attempts > self.config.retries:
                 delay_s = self.config.retry_s
             if not delay_s:
@@ -477,9 +415,9 @@ class QueueCore:
             else:
                 self._set_aside(item, again, self._clock.wall_ms() + math.ceil(delay_s * 1000))
         if not delay_s:
-            self.wake_takers(1)
-        elif self.idle:
-            self.kick()
+            self.takers.wake(1)
+        elif self.sleeper.idle:
+            self.sleeper.kick()
 
     def _set_aside(self, item: LocalItem, again: LocalItem, due_ms: int) -> None:
         if self.in_memory or item.lane == LATER:
@@ -500,8 +438,8 @@ class QueueCore:
         head = _with_properties(item.head, properties)
         copy = LocalItem(item.content, self.name, LATER, item.priority, head, item.attempts)
         copy.deadline = due_ms
-        self._moves[copy] = again
-        self.intake.append(copy)
+        self.intake.moves[copy] = again
+        self.intake.items.append(copy)
 
     def extend_item(self, item: LocalItem) -> None:
         """Begin the lease of a message anew.
@@ -514,77 +452,53 @@ class QueueCore:
         item.deadline = self._clock.monotonic() + self.lease_s
 
     # The thread -----------------------------------------------------------------------------------
-    def kick(self) -> None:
-        self.idle = self._asleep = False
-        try:
-            self._wake.release()
-        except RuntimeError:  # it was woken already
-            pass
-
-    @property
-    def _has_work(self) -> bool:
-        return bool(self.intake or self._barriers or self._closing)
-
     def _work(self) -> None:
         try:
             while True:
-                if self._has_work or self._done:
+                if self.sleeper.has_work or self.intake.done:
                     self._commit()
                 wait_s = self._watch_times()
-                if self._closing and not self._has_messages:
+                if self.sleeper.is_ending and not self._has_messages:
                     return
-                self._sleep(wait_s)
+                self.sleeper.sleep(wait_s)
         except BaseException as error:  # somebody waits for this thread
             logger.exception("local queue failed", queue=self.name)
             self._break(error)
 
     @property
     def _has_messages(self) -> bool:
-        return bool(self.intake or self._barriers or self._done)
-
-    def _sleep(self, wait_s: float) -> None:
-        self.idle = self._asleep = True
-        if not self._has_work and not self._done:
-            self._wake.acquire(timeout=wait_s)
-        self._asleep = False
-        if self._done and not self._has_work:
-            self._wake.acquire(timeout=_DONE_LINGER_S)
-        self.idle = False
+        return bool(self.intake.items or self.intake.barriers or self.intake.done)
 
     def _commit(self) -> None:
         """Store and flush all that came in, give it to takers, and wake who waits for it."""
-        waiters = [self._barriers.popleft() for _ in range(len(self._barriers))]
-        self._committing = len(self.intake)
-        batch = [self.intake.popleft() for _ in range(self._committing)]
-        self.intake_bytes = 0
-        codes = [self._done.popleft() for _ in range(len(self._done))]
+        waiters, batch, codes = self.intake.take()
         storage = self._storage
         error: VqError | None = None
         if storage is not None and self._refusal_is_final:
             error = self.refusal
         elif storage is not None:
             error = self._write(storage, batch, codes)
-        self._committing = 0
+        self.intake.committing = 0
         if error is not None and self.refusal is None:
             left = [item for item in batch if item.number < 0]
-            self._unmoved += [item for item in left if item in self._moves]
+            self.intake.unmoved += [item for item in left if item in self.intake.moves]
             self._forget_keys(left)
             waited = {item for waiter in waiters for item in waiter.items}
-            if any(item not in waited and item not in self._moves for item in left):
+            if any(item not in waited and item not in self.intake.moves for item in left):
                 self.lost_error = error
         for waiter in waiters:
             waiter.end(error)
         if error is not None and self.refusal is None:
             time.sleep(_FULL_PAUSE_S)
-            self.intake.extend(self._unmoved)
-            self._unmoved = []
+            self.intake.items.extend(self.intake.unmoved)
+            self.intake.unmoved = []
 
     def _forget_keys(self, items: Iterable[LocalItem]) -> None:
         """Have a put with the same idempotency key add the message that is not stored."""
         with self.lock:
             for item in items:
                 key = item.properties.headers.get(IDEMPOTENCY_HEADER)
-                if key is not None and item not in self._moves:
+                if key is not None and item not in self.intake.moves:
                     self.state.keys.pop(key, None)
 
     @property
@@ -611,32 +525,32 @@ class QueueCore:
                 return self._break(failed)
             tickets = storage.begin_flush()
         outcome = storage.flush(tickets)
-        self._done.extendleft(reversed(codes))
+        self.intake.done.extendleft(reversed(codes))
         with self.lock:
             lost = storage.end_flush(tickets, outcome)
             if lost is not None:
                 return self._break(lost)
-            self.commits += 1
+            self.counts.commits += 1
             ready = sum(self._publish(lane, items) for lane, items in stored)
-            self._committing = 0
-        if ready and self.takers:
-            self.wake_takers(ready)
+            self.intake.committing = 0
+        if ready and self.takers.line:
+            self.takers.wake(ready)
         if storage.wants_snapshot:
             self.save()
         return error
 
     def _publish(self, lane: int, items: list[LocalItem]) -> int:
-        self.put_count += len(items)
+        self.counts.put += len(items)
         if lane != LATER:
             ready = self.state.publish(lane, items)
             return ready or len(items)  # or a taker reads them from the disk
         for copy in items:
             self.state.set_aside(copy, int(copy.deadline), copy.attempts)
-            moved = self._moves.pop(copy, None)
+            moved = self.intake.moves.pop(copy, None)
             if moved is not None:
-                self.put_count -= 1
+                self.counts.put -= 1
                 self.opened.discard(moved)
-                self._done.append(code_of(moved.lane, moved.number))
+                self.intake.done.append(code_of(moved.lane, moved.number))
         return 0
 
     def save(self) -> None:
@@ -672,7 +586,7 @@ class QueueCore:
                 self._next_look = now + max(self.config.lease_s / _LEASE_LOOKS, _LEASE_LOOK_S)
             next_ms = self.state.next_due_ms
         if due or expired:
-            self.wake_takers(len(due) + expired)
+            self.takers.wake(len(due) + expired)
         wait_s = math.inf if self.config.lease_s is None else self._next_look - now
         if next_ms is not None:
             until_s = (next_ms - now_ms) / 1000
@@ -702,7 +616,7 @@ class QueueCore:
             if again is not None:
                 self.state.give(again)
                 count += 1
-        self.expired_count += count
+        self.counts.expired += count
         return count
 
     # The end --------------------------------------------------------------------------------------
@@ -722,13 +636,12 @@ class QueueCore:
         for line in self.state.lines:
             line.ready.clear()
         self._refuse_waiters()
-        self.wake_takers(len(self.takers))
-        while self.spaces:
-            self._wake_spaces()
+        self.takers.wake_all()
+        self.spaces.wake_all()
 
     def _refuse_waiters(self) -> None:
-        while self._barriers and not self._thread.is_alive():
-            self._barriers.popleft().end(self.refusal)
+        while self.intake.barriers and not self._thread.is_alive():
+            self.intake.barriers.popleft().end(self.refusal)
 
     def end(self) -> None:
         """Commit what came in, save a snapshot, and give the files back. May be called again.
@@ -736,10 +649,10 @@ class QueueCore:
         Raises:
             StorageFailed: What was not durable may be lost.
         """
-        if isinstance(self.refusal, InvalidState) or self._closing:
+        if isinstance(self.refusal, InvalidState) or self.sleeper.is_ending:
             return
-        self._closing = True
-        self.kick()
+        self.sleeper.is_ending = True
+        self.sleeper.kick()
         self._thread.join(_JOIN_S)
         broken = self.refusal
         if self._storage is not None:

@@ -10,9 +10,10 @@ from typing import Any, Final, Self
 from vq import limits
 from vq.clock import Clock, SystemClock
 from vq.errors import InvalidArgument
-from vq.local.core import CommitWaiter, QueueCore
+from vq.local.core import QueueCore
 from vq.local.items import LocalItem
 from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.waits import CommitWaiter
 from vq.model import Message
 from vq.shown import shown
 from vq.store.disk.disk import Disk
@@ -69,6 +70,7 @@ class LocalQueue:
         self._name = core.name
         self._state = core.state
         self._in_memory = core.in_memory
+        self._takers = core.takers.line
         self._opened = core.opened
         self._line = core.first_line
         self._lease_s = core.lease_s
@@ -126,8 +128,8 @@ class LocalQueue:
                 item.number = self._core.following()
                 self._opened.add(item)
                 self._line.append(item)
-                if self._core.takers:
-                    self._core.wake_takers(1)
+                if self._takers:
+                    self._core.takers.wake()
                 return True
         else:
             item = self._core.prepare(content, delay_s, priority, idempotency_key)
@@ -142,10 +144,10 @@ class LocalQueue:
         elif wait:
             self._commit_with((item,))
         else:
-            self._core.intake.append(item)
-            self._core.intake_bytes += len(item.content)
-            if self._core.idle:
-                self._core.kick()
+            self._core.intake.items.append(item)
+            self._core.intake.size_bytes += len(item.content)
+            if self._core.sleeper.idle:
+                self._core.sleeper.kick()
             if self._core.intake_full:
                 self._commit_with(())
         return True
@@ -234,7 +236,7 @@ class LocalQueue:
         self, waker: Any, deadline: float | None, is_needed: Callable[[], bool]
     ) -> bool:
         """Wait until a message is completed; False: none was up to the deadline."""
-        self._core.spaces.append(waker)
+        self._core.spaces.line.append(waker)
         try:
             if not is_needed():
                 return True
@@ -242,7 +244,8 @@ class LocalQueue:
             woken: bool = waker.acquire(timeout=left)
             return woken
         finally:
-            if not self._core.leave_spaces(waker):
+            if not self._core.spaces.leave(waker):
+                self._core.spaces.wake()  # this one was woken for nothing, perhaps
                 waker.acquire(blocking=False)
 
     def take(self, timeout: float | None = None) -> LocalItem | None:
@@ -283,10 +286,10 @@ class LocalQueue:
                 try:
                     woken = waker.acquire(timeout=left)
                 except BaseException:  # Ctrl-C
-                    if not self._core.stop_waiting(waker):
+                    if not self._core.takers.leave(waker):
                         self._core.pass_on()
                     raise
-                if not woken and not self._core.stop_waiting(waker):
+                if not woken and not self._core.takers.leave(waker):
                     waker.acquire()
             item = self._core.take_now()
             if item is not None:

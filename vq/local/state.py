@@ -295,7 +295,13 @@ class QueueState:
         ]
         asides = list(self.asides)
         asides += [
-            Aside(0, item.number, item.offset, item.priority, item.attempts)
+            Aside(
+                0,
+                item.number,
+                item.offset,
+                item.priority,
+                item.attempts if item.deadline else item.attempts - 1,  # nobody took it
+            )
             for item in opened[LATER]
         ]
         return Snapshot(lanes, asides, *later, list(self.keys.items()), notes)
