@@ -21,7 +21,7 @@ from typing import TypeVar
 from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm, LoopAlarm
-from vq.broker.base.config import AuthenticationMode, BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.broker.base.jobs import While
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner, ThreadRunner
@@ -191,7 +191,7 @@ class BrokerNode:
             await self._until_answered(parts.users.start)
             parts.users.follow()
         if parts.authority.enabled:
-            if config.authentication is AuthenticationMode.OFF:
+            if not config.authentication.asks:
                 logger.warning(
                     "all users are anonymous to the rules of access, authentication is off",
                     authorization=config.authorization,
@@ -351,6 +351,7 @@ class BrokerNode:
             parts.rules.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
+            parts.shared.readers.close(),
         )
         await parts.outbox.close()
 
