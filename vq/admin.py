@@ -143,6 +143,14 @@ if TYPE_CHECKING:
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.security.access import AccessUnknown
     from vq.operations.security.quotas import QuotasUnknown
+    from vq.operations.security.security_plan import (
+        AnonymousSeen,
+        MissingAccess,
+        NodeSecurity,
+        SecurityPlan,
+        SecurityStep,
+        StepState,
+    )
     from vq.operations.security.users import UserChangeUnknown, UserEntry
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
@@ -331,6 +339,14 @@ _HOMES = {
     "vq.coordination.tree.acls": ("identity_of",),
     "vq.coordination.tree.coordinator": ("Grant", "NodeRights"),
     "vq.coordination.security.users": ("UnknownUser", "UserExists"),
+    "vq.operations.security.security_plan": (
+        "AnonymousSeen",
+        "MissingAccess",
+        "NodeSecurity",
+        "SecurityPlan",
+        "SecurityStep",
+        "StepState",
+    ),
     "vq.operations.security.users": ("UserChangeUnknown", "UserEntry"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
@@ -365,6 +381,7 @@ __all__ = [
     "AllocationGoals",
     "AllocationPlan",
     "AllocationRun",
+    "AnonymousSeen",
     "ArchiveNodeRun",
     "ArchiveRun",
     "ArchiveRunUnknown",
@@ -451,6 +468,7 @@ __all__ = [
     "MeasuredPartition",
     "MeasuredRange",
     "MessageRange",
+    "MissingAccess",
     "Move",
     "Moved",
     "MovedMeanwhile",
@@ -458,6 +476,7 @@ __all__ = [
     "NodeInfo",
     "NodeJobs",
     "NodeRights",
+    "NodeSecurity",
     "OpenedTopic",
     "OwnerChange",
     "PartOfTransaction",
@@ -490,10 +509,13 @@ __all__ = [
     "SearchGap",
     "SearchedPartition",
     "SecuredTree",
+    "SecurityPlan",
+    "SecurityStep",
     "SettingsUnknown",
     "Settled",
     "Severity",
     "SilentNode",
+    "StepState",
     "StoredBytes",
     "StoredColumns",
     "StoredRange",

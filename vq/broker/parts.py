@@ -30,6 +30,7 @@ from vq.broker.health.verifying import Verifier
 from vq.broker.journal.outbox import Outbox
 from vq.broker.logs.logs import Logs
 from vq.broker.logs.partitions import Partitions
+from vq.broker.observe.exposure import Exposure
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
@@ -67,6 +68,7 @@ from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.revoking import Revoker
 from vq.broker.serving.server import Server
 from vq.broker.serving.server_facts import server_facts
+from vq.broker.shared.shared_journals import SharedJournals
 from vq.broker.standing.gate import Gate
 from vq.broker.standing.lease import Lease
 from vq.broker.standing.role import Role
@@ -183,7 +185,7 @@ class Front:
 
     def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
         mode = config.authentication
-        if mode is AuthenticationMode.OFF:
+        if not mode.asks:
             return None
         self.users = MirroredUsers(
             outside.coordinator, outside.clock, outside.rng, on_change=self._user_changed
@@ -229,6 +231,7 @@ class Parts:
         outbox: Sends messages to other partitions.
         timers: Deliver messages later, while it leads.
         journals: Have the transactions, while it leads.
+        shared: Has what members of shared groups have, while it leads.
         mastership: Whether it leads or follows, and in which epoch.
         presence: What the group sees of the node.
         repairer: Repairs damage from other nodes.
@@ -380,6 +383,7 @@ class Parts:
             clock=clock,
             runner=runner,
         )
+        self.shared = SharedJournals(self.partitions, outbox, gate, clock=clock, runner=runner)
         self.mastership = Mastership(
             role,
             coordinator,
@@ -396,6 +400,7 @@ class Parts:
                 self.hand_over,
                 self.timers.readers,
                 self.journals.readers,
+                self.shared.readers,
                 jobs,
             ),
         )
@@ -459,7 +464,7 @@ class Parts:
             self.partitions,
             self.presence,
             self.follower,
-            (self.timers.readers, self.journals.readers),
+            (self.timers.readers, self.journals.readers, self.shared.readers),
             self.certificate,
         )
         self.facts = table(
@@ -477,6 +482,7 @@ class Parts:
             self.repairer.facts(),
             self.timers.facts(),
             self.journals.facts(),
+            self.shared.facts(),
             self.authority.facts(),
             self.accounts.facts(),
             jobs.facts(),
@@ -489,6 +495,7 @@ class Parts:
             retainer=self.upkeep.retainer,
             verifier=self.verifier,
             clock=clock,
+            exposure=Exposure(config, front.server, self.authority),
         )
         self.monitor = Monitor(config, self.facts, survey, self.vitals, outside.process)
         NodeLoad(
@@ -564,6 +571,19 @@ class Parts:
                 opens=attrgetter("takes_puts"),
             ),
             Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
+            Command.RECEIVE: Route(
+                self.shared.receive,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.SETTLE: Route(
+                self.shared.settle,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.SHARED: Route(self.shared.describe, why.serves, of_partition=True),
             Command.BLOCKS: Route(held.answer),
             Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
             Command.ADOPT: Route(self.mover.adopt, why.adopts),
