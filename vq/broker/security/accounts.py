@@ -169,8 +169,8 @@ class Accounts:
         name = account.user or ANONYMOUS
         self._refused[self._told(account.user)] += 1
         limit = account.worst(self._now())
-        bucket = account.buckets.get(limit)
-        rate = "" if bucket is None else f" = {bucket.rate:g}"
+        pace = account.paces.get(limit)
+        rate = "" if pace is None else f" = {pace.per_s:g}"
         whose = f"user {name}" + ("" if account.client_id is None else ", one client")
         return Throttled(
             f"the quota {limit}{rate} of {whose} is used up: a request would wait "

@@ -388,9 +388,9 @@ class MeteredConnection:
     def _bound_answer(self, message: Any) -> None:
         """Have a read answered with no more than may be used at once: then it is soon paid for."""
         for account in self._accounts:
-            bucket = account.buckets.get(QuotaLimit.BYTES_OUT)
-            if bucket is not None:
-                most = max(READ_BYTES_MIN, int(bucket.rate * BURST_S))
+            pace = account.paces.get(QuotaLimit.BYTES_OUT)
+            if pace is not None:
+                most = max(READ_BYTES_MIN, int(pace.per_s * BURST_S))
                 message.max_bytes = min(message.max_bytes or most, most)
 
     def _charge_answer(self, request_id: RequestId, message: Header, size: int) -> RequestId:

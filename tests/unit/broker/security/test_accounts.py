@@ -73,4 +73,4 @@ def test_other_quotas_change_accounts_that_are_there(clock: ManualClock) -> None
     assert account.until == pytest.approx(clock.monotonic() + 0.1)
     known.current = Quotas()
     known.changed.tell()
-    assert (account.buckets, made.enabled, made.generation) == ({}, False, 2)
+    assert (account.paces, made.enabled, made.generation) == ({}, False, 2)
