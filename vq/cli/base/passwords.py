@@ -10,6 +10,7 @@ import click
 
 from vq.cli.base.settings import Sources, is_given
 from vq.errors import InvalidArgument
+from vq.security.secret_files import read_secret_file
 
 __all__ = ["ask_password", "new_password", "read_password"]
 
@@ -21,22 +22,16 @@ def read_password(path: str) -> str:
     """Return the first line of a file.
 
     Raises:
-        InvalidArgument: The file cannot be read, is too large, or its first line is empty. The
-            error shows nothing of its contents.
+        InvalidArgument: The file cannot be read, others can read it, it is too large, or its first
+            line is empty. The error shows nothing of its contents.
     """
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
-        line = data.decode().split("\n", 1)[0].rstrip("\r")
-    except OSError as error:
-        raise InvalidArgument(f"cannot read the password file {path!r}: {error}") from error
-    except UnicodeDecodeError:
-        raise InvalidArgument(f"the password file {path!r} is not UTF-8") from None
-    if not line or len(data) > _FILE_BYTES_MAX:
-        raise InvalidArgument(
-            f"the password file {path!r} has no password: it is the first line, of a file of at "
-            f"most {_FILE_BYTES_MAX} bytes"
-        )
+        text = read_secret_file(Path(path), _FILE_BYTES_MAX, regular=False)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"the password file {path!r}: {error.message}") from error
+    line = text.split("\n", 1)[0].rstrip("\r")
+    if not line:
+        raise InvalidArgument(f"the password file {path!r} has no password: it is the first line")
     return line
 
 
