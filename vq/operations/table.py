@@ -229,7 +229,7 @@ class Operations:
     add_access_rules = row(access.add_access_rules, ACT, MANAGE, CLUSTER, "acl add")
     remove_access_rules = row(access.remove_access_rules, ACT, MANAGE, CLUSTER, "acl remove")
     decide_access = row(access.decide_access, ASK, DESCRIBE, CLUSTER, "acl test")
-    list_acts = row(audit.list_acts, ASK, MANAGE, CLUSTER, "audit list")
+    list_acts = row(audit.list_acts, ASK, DESCRIBE, CLUSTER, "audit list")
     plan_security = row(security_facts.plan_security, PLAN, DESCRIBE, CLUSTER, "secure plan")
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")

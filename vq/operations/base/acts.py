@@ -69,8 +69,10 @@ _IN_URL: Final = re.compile(r"(?<=://)[^/@\s]*@")
 class ActNotRecorded(CoordinationError):
     """The record of an act could not be written, so the act was not carried out."""
 
-    retriable = False
-    hint = "ZooKeeper must take the record first; see `vq doctor`, and docs/howto/audit.md"
+    hint = (
+        "ZooKeeper must take the record first: `vq doctor` looks at it; "
+        "docs/howto/see-what-operators-did.md says who may write records"
+    )
 
 
 class About(enum.StrEnum):
@@ -119,7 +121,7 @@ def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]],
                 return await function(cluster, *arguments, **named)
             token = _inside.set(True)
             try:
-                if await cluster.coordinator.exists(ACTS) is None:
+                if not await _is_on(cluster, function.__name__):
                     return await function(cluster, *arguments, **named)
                 bound = dict(signature.bind(cluster, *arguments, **named).arguments)
                 del bound[next(iter(bound))]
@@ -134,6 +136,24 @@ def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]],
         return cast("Act[P, R]", run)
 
     return decorate
+
+
+async def _is_on(cluster: ClusterClient, name: str) -> bool:
+    """Return whether there is a place for records.
+
+    Raises:
+        ActNotRecorded: ZooKeeper does not say.
+    """
+    try:
+        return await cluster.coordinator.exists(ACTS) is not None
+    except CoordinationError as error:
+        raise _not_recorded(name, error) from error
+
+
+def _not_recorded(name: str, error: CoordinationError) -> ActNotRecorded:
+    return ActNotRecorded(
+        f"{name} was not carried out, because it could not be written down: {error}"
+    )
 
 
 def is_audited(function: Callable[..., Any]) -> bool:
@@ -185,9 +205,7 @@ class _Recorded:
         except NoNode:
             return False
         except CoordinationError as error:
-            raise ActNotRecorded(
-                f"{self._name} was not carried out, because it could not be written down: {error}"
-            ) from error
+            raise _not_recorded(self._name, error) from error
         return True
 
     async def carry_out(self, work: Awaitable[R]) -> R:
