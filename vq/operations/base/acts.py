@@ -29,7 +29,7 @@ from pathlib import PurePath
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from vq.client.cluster import ClusterClient
-from vq.coordination.tree.coordinator import NoNode
+from vq.coordination.tree.coordinator import NoNode, Unreadable
 from vq.coordination.tree.paths import ACTS
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import BrokerGroup
@@ -250,7 +250,7 @@ class _Recorded:
             return ""
         try:
             data = (await self._cluster.coordinator.get(path)).data
-        except NoNode:
+        except (NoNode, Unreadable):  # or it is not for this client: then the act says so
             return ""
         if self._about is About.USER:
             return _text(_of_user(path, data))
