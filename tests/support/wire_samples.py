@@ -345,6 +345,94 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             more=True,
         )
     ),
+    (Command.RECEIVE, "request"): Sample(
+        wire.ReceiveRequest(
+            topic="_vq.shared",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            member=0x1122334455667788,
+            attempt=17,
+            max_messages=100,
+            lease_ms=30000,
+            max_wait_ms=20000,
+            open_max=2000,
+            group_open_max=100000,
+            sources=[
+                wire.SharedSource(topic="orders", partition=3, topic_id="7a1e", begin=40, end=52)
+            ],
+        )
+    ),
+    (Command.RECEIVE, "response"): Sample(
+        wire.ReceiveResponse(
+            runs=[wire.SharedRun(source=0, first=41, messages=7, grant=9, deliveries=2)],
+            lows=[40],
+        )
+    ),
+    (Command.SETTLE, "request"): Sample(
+        wire.SettleRequest(
+            topic="_vq.shared",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            member=0x1122334455667788,
+            sequence=4,
+            sources=[wire.SharedSource(topic="orders", partition=3, topic_id="7a1e")],
+            items=[
+                wire.SettleItem(
+                    run=wire.SharedRun(source=0, first=41, messages=6, grant=9), kind=1
+                ),
+                wire.SettleItem(
+                    run=wire.SharedRun(source=0, first=47, messages=1, grant=9),
+                    kind=2,
+                    time_ms=1500,
+                ),
+            ],
+        )
+    ),
+    (Command.SETTLE, "response"): Sample(
+        wire.SettleResponse(
+            lost=[wire.SharedRun(source=0, first=41, messages=2, grant=9)], lows=[43]
+        )
+    ),
+    (Command.SHARED, "request"): Sample(
+        wire.SharedRequest(
+            topic="_vq.shared",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            after_topic="orders",
+            after_partition=2,
+            max_count=100,
+            forget=True,
+        )
+    ),
+    (Command.SHARED, "response"): Sample(
+        wire.SharedResponse(
+            found=True,
+            grants=9,
+            members=2,
+            receiving=1,
+            sources=[
+                wire.SharedSourceStatus(
+                    topic="orders",
+                    partition=3,
+                    topic_id="7a1e",
+                    low=40,
+                    cursor=52,
+                    open=8,
+                    held=7,
+                    waiting=1,
+                    runs=2,
+                    deliveries_max=2,
+                )
+            ],
+            more=True,
+        )
+    ),
     (Command.CHECK, "request"): Sample(
         wire.CheckRequest(
             topic="_vq.transactions",

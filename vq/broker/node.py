@@ -193,6 +193,7 @@ class BrokerNode:
         if parts.users is not None:
             await self._until_answered(parts.users.start)
             parts.users.follow()
+        await self._until_answered(parts.quotas.start)
         if parts.authority.enabled:
             if not config.authentication.asks:
                 logger.warning(
@@ -352,8 +353,10 @@ class BrokerNode:
             self._tasks.close(),
             parts.upkeep.stop(),
             parts.rules.stop(),
+            parts.quotas.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
+            parts.shared.readers.close(),
         )
         await parts.outbox.close()
 

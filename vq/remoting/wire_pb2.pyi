@@ -30,6 +30,12 @@ class Error(_message.Message):
     texts: _containers.ScalarMap[str, str]
     def __init__(self, message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class Delay(_message.Message):
+    __slots__ = ("delay_ms",)
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    delay_ms: int
+    def __init__(self, delay_ms: _Optional[int] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
     __slots__ = ("version_min", "version_max", "client_id", "library", "mechanism", "credentials", "cluster")
     VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
@@ -667,6 +673,174 @@ class CheckResponse(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[CheckedTransaction]
     def __init__(self, transactions: _Optional[_Iterable[_Union[CheckedTransaction, _Mapping]]] = ...) -> None: ...
+
+class SharedSource(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "begin", "end")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    begin: int
+    end: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class SharedRun(_message.Message):
+    __slots__ = ("source", "first", "messages", "grant", "deliveries")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    first: int
+    messages: int
+    grant: int
+    deliveries: int
+    def __init__(self, source: _Optional[int] = ..., first: _Optional[int] = ..., messages: _Optional[int] = ..., grant: _Optional[int] = ..., deliveries: _Optional[int] = ...) -> None: ...
+
+class ReceiveRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "member", "attempt", "max_messages", "lease_ms", "max_wait_ms", "open_max", "group_open_max", "sources")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_MAX_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OPEN_MAX_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    member: int
+    attempt: int
+    max_messages: int
+    lease_ms: int
+    max_wait_ms: int
+    open_max: int
+    group_open_max: int
+    sources: _containers.RepeatedCompositeFieldContainer[SharedSource]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., attempt: _Optional[int] = ..., max_messages: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., open_max: _Optional[int] = ..., group_open_max: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ...) -> None: ...
+
+class ReceiveResponse(_message.Message):
+    __slots__ = ("runs", "lows")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    LOWS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[SharedRun]
+    lows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SettleItem(_message.Message):
+    __slots__ = ("run", "kind", "time_ms")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    run: SharedRun
+    kind: int
+    time_ms: int
+    def __init__(self, run: _Optional[_Union[SharedRun, _Mapping]] = ..., kind: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class SettleRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "member", "sequence", "sources", "items")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    member: int
+    sequence: int
+    sources: _containers.RepeatedCompositeFieldContainer[SharedSource]
+    items: _containers.RepeatedCompositeFieldContainer[SettleItem]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., sequence: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[SettleItem, _Mapping]]] = ...) -> None: ...
+
+class SettleResponse(_message.Message):
+    __slots__ = ("lost", "lows")
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LOWS_FIELD_NUMBER: _ClassVar[int]
+    lost: _containers.RepeatedCompositeFieldContainer[SharedRun]
+    lows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lost: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SharedRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "after_topic", "after_partition", "max_count", "forget")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    after_topic: str
+    after_partition: int
+    max_count: int
+    forget: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ...) -> None: ...
+
+class SharedSourceStatus(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "low", "cursor", "open", "held", "waiting", "runs", "deliveries_max")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    low: int
+    cursor: int
+    open: int
+    held: int
+    waiting: int
+    runs: int
+    deliveries_max: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., low: _Optional[int] = ..., cursor: _Optional[int] = ..., open: _Optional[int] = ..., held: _Optional[int] = ..., waiting: _Optional[int] = ..., runs: _Optional[int] = ..., deliveries_max: _Optional[int] = ...) -> None: ...
+
+class SharedResponse(_message.Message):
+    __slots__ = ("found", "grants", "members", "receiving", "sources", "more")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    grants: int
+    members: int
+    receiving: int
+    sources: _containers.RepeatedCompositeFieldContainer[SharedSourceStatus]
+    more: bool
+    def __init__(self, found: _Optional[bool] = ..., grants: _Optional[int] = ..., members: _Optional[int] = ..., receiving: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSourceStatus, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives", "where")

@@ -7,10 +7,14 @@ owner its group may read it: so a secret comes into a container.
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from vq.errors import InvalidArgument
 
-__all__ = ["check_private", "read_secret_file"]
+__all__ = ["check_private", "read_secret", "read_secret_file"]
+
+#: Bytes of a file with one secret: more is none.
+_SECRET_BYTES_MAX: Final = 4_096
 
 
 def read_secret_file(path: Path, bytes_max: int, *, regular: bool = True) -> str:
@@ -62,3 +66,20 @@ def check_private(path: Path, found: os.stat_result) -> None:
         raise InvalidArgument(
             f"it belongs to user {found.st_uid}, and this process is {os.geteuid()}: chown it"
         )
+
+
+def read_secret(path: str, what: str = "password") -> str:
+    """Return the first line of a file, which may be a pipe; ``what`` is what errors call it.
+
+    Raises:
+        InvalidArgument: The file cannot be read, others may use it, it is too large, or its first
+            line is empty. The error shows nothing of its contents.
+    """
+    try:
+        text = read_secret_file(Path(path), _SECRET_BYTES_MAX, regular=False)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"the {what} file {path!r}: {error.message}") from error
+    line = text.split("\n", 1)[0].rstrip("\r")
+    if not line:
+        raise InvalidArgument(f"the {what} file {path!r} has no {what}: it is the first line")
+    return line

@@ -10,16 +10,15 @@ import trustme
 from support.cases import case
 from support.certificates import write_tls
 
-from vq.cli.base.passwords import read_password
 from vq.cli.cluster.zk import _identity_in
 from vq.errors import InvalidArgument
 from vq.gateway.tokens import TokenFile
-from vq.security.secret_files import read_secret_file
+from vq.security.secret_files import read_secret, read_secret_file
 from vq.security.tls import TlsContexts
 
 #: What a file with this text has, and what reads it.
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "password": ("correct horse\n", lambda path: read_password(str(path))),
+    "password": ("correct horse\n", lambda path: read_secret(str(path))),
     "tokens": ("version = 1\n", TokenFile),
     "identity": ("name:0123456789abcdef\n", _identity_in),
 }
@@ -87,5 +86,5 @@ def test_a_password_may_come_from_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe, 0o600)
     writer = threading.Thread(target=lambda: pipe.write_text("from a pipe\n"))
     writer.start()
-    assert read_password(str(pipe)) == "from a pipe"
+    assert read_secret(str(pipe)) == "from a pipe"
     writer.join()

@@ -126,6 +126,18 @@ def _check(header: wire.CheckRequest, _body: bytes) -> Iterator[Need]:
     yield _MANAGE_ALL if header.again else Need(WRITE, GROUP, header.group)
 
 
+def _shared_messages(
+    header: wire.ReceiveRequest | wire.SettleRequest, _body: bytes
+) -> Iterator[Need]:
+    yield Need(READ, GROUP, header.group)
+    for topic in {each.topic: None for each in header.sources}:
+        yield Need(READ, TOPIC, topic)
+
+
+def _shared(header: wire.SharedRequest, _body: bytes) -> Iterator[Need]:
+    yield Need(MANAGE if header.forget else DESCRIBE, GROUP, header.group)
+
+
 def _transactions(header: wire.TransactionsRequest, _body: bytes) -> Iterator[Need]:
     yield Need(READ if header.messages else DESCRIBE, CLUSTER)
 
@@ -158,6 +170,9 @@ _OWN: Final[Mapping[Command, Demand]] = {
     Command.VERIFY: _verify,
     Command.BLOCKS: _blocks,
     Command.FENCE: _fence,
+    Command.RECEIVE: _shared_messages,
+    Command.SETTLE: _shared_messages,
+    Command.SHARED: _shared,
     Command.FETCH: _each_by_itself,
     Command.CANCEL: _each_by_itself,
 }

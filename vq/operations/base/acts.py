@@ -42,6 +42,7 @@ from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
 from vq.operations.base.who import who
+from vq.security.quotas import Quota
 from vq.security.rules import AccessRule
 from vq.shown import shown_raised
 
@@ -296,7 +297,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     """Return what a record tells of a value: texts, numbers, and lists and maps of them."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, str | PurePath | AccessRule):
+    if isinstance(value, str | PurePath | AccessRule | Quota):
         return _cleaned(str(value))[:TEXT_MAX]
     if isinstance(value, bytes | bytearray | memoryview):
         return f"({len(value)} bytes)"
@@ -329,7 +330,7 @@ def _subject_of(arguments: Mapping[str, Any]) -> str:
             found = dict.fromkeys(
                 str(getattr(each, "topic", each))
                 for each in value
-                if isinstance(each, str | AccessRule) or hasattr(each, "topic")
+                if isinstance(each, str | AccessRule | Quota) or hasattr(each, "topic")
             )
             return _cleaned(", ".join(list(found)[:5]))[:255]
     return ""
