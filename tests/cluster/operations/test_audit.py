@@ -210,6 +210,28 @@ async def test_a_record_that_somebody_changed_says_so(
     assert (await newest(factory)).changed
 
 
+async def test_nodes_that_are_no_records_hide_none(
+    operator: tuple[MemoryCluster, aio.MessageFactory],
+) -> None:
+    """A damaged one is shown as such; a broker removes strange ones, and no record for them."""
+    cluster, factory = operator
+    await factory.admin.create_topic("orders", TopicSettings(partitions=1))
+    (real,) = [each.record for each in await factory.admin.list_acts()]
+    async with cluster.admin() as coordinator:
+        damaged = f"{int(real[:13]) + 1:013d}{real[13:]}"
+        for name in (damaged, "zzz", f"{10**13 - 1}{real[13:]}"):
+            await coordinator.create(ActRecord.path(name), b"no record")
+        found = await factory.admin.list_acts()
+        assert [each.act for each in found].count("(damaged)") == 3
+        assert found[-1].act == "create_topic"
+        assert "not a record of an act" in found[0].error
+
+        async def strange_ones_are_gone() -> bool:
+            return await list_acts(coordinator) == [real, damaged]
+
+        await until_true(strange_ones_are_gone, timeout_s=120)
+
+
 async def test_brokers_log_each_act_and_remove_the_oldest_records(
     operator: tuple[MemoryCluster, aio.MessageFactory],
     monkeypatch: pytest.MonkeyPatch,

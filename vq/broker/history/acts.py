@@ -15,10 +15,11 @@ from vq.coordination.leases.acts import (
     KnownAct,
     begin_acts,
     forget_act,
+    is_strange,
     list_acts,
     read_acts,
 )
-from vq.coordination.tree.coordinator import Coordinator, Unreadable
+from vq.coordination.tree.coordinator import Coordinator
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
@@ -65,20 +66,21 @@ class ActKeeper:
             return
         now_ms = self._clock.wall_ms()
         self._logged = self._logged or f"{now_ms - _BACK_MS:013d}"
-        known = await list_acts(self._coordinator)
+        found = await list_acts(self._coordinator)
+        strange = [each for each in found if is_strange(each, now_ms)]
+        known = [each for each in found if each not in set(strange)]
+        if strange:
+            logger.warning("nodes that are no records of acts removed", nodes=len(strange))
         await self._log([each for each in known if each > self._logged], now_ms)
-        for act in known[: max(0, min(len(known) - ACTS_MAX, _REMOVED_MAX))]:
+        old = known[: max(0, len(known) - ACTS_MAX)]
+        for act in [*strange, *old][:_REMOVED_MAX]:
             await forget_act(self._coordinator, act)
 
     async def _log(self, acts: list[str], now_ms: int) -> None:
         for act in acts:
-            try:
-                found = await read_acts(self._coordinator, [act])
-            except Unreadable as error:
-                logger.warning("record of an act cannot be read", record=act, error=error)
-                found = []
-            for each in found:
-                if each.outcome is None and each.record.time_ms > now_ms - _OPEN_MS:
+            for each in await read_acts(self._coordinator, [act]):
+                begun = each.outcome is None and not each.problem
+                if begun and each.record.time_ms > now_ms - _OPEN_MS:
                     return  # it goes on; the next look has its outcome
                 _tell(each)
             self._logged = act
@@ -97,6 +99,6 @@ def _tell(known: KnownAct) -> None:
         person=record.person,
         arguments=record.arguments,
         outcome="begun" if outcome is None else outcome.outcome,
-        error="" if outcome is None else outcome.error,
+        error=known.problem or ("" if outcome is None else outcome.error),
         changed=known.changed,
     )

@@ -4,6 +4,7 @@ Whoever acts writes them (``vq.operations.base.acts``); brokers make their paren
 oldest ones.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -19,10 +20,25 @@ from vq.coordination.tree.paths import ACTS
 from vq.coordination.tree.reading import children_or_none
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 
-__all__ = ["ACTS_MAX", "KnownAct", "begin_acts", "forget_act", "list_acts", "read_acts"]
+__all__ = [
+    "ACTS_MAX",
+    "KnownAct",
+    "begin_acts",
+    "forget_act",
+    "is_strange",
+    "list_acts",
+    "read_acts",
+]
 
 #: Records that are kept.
 ACTS_MAX: Final = 5_000
+
+
+#: In place of a record that cannot be read.
+_DAMAGED: Final = ActRecord(time_ms=0, who="", act="(damaged)")
+_NAME: Final = re.compile(r"\d{13}-\d{6}-[0-9a-f]{6}")
+#: A record of a clock that is so far ahead of a broker's is not believed.
+_AHEAD_MS: Final = 86_400_000
 
 
 class KnownAct(NamedTuple):
@@ -33,12 +49,14 @@ class KnownAct(NamedTuple):
         record: What was written before it.
         outcome: What was written after it; None: nothing yet.
         changed: Somebody has changed one of both since.
+        problem: Why one of both cannot be read; "": they can.
     """
 
     act: str
     record: ActRecord
     outcome: ActOutcome | None
     changed: bool
+    problem: str = ""
 
 
 async def begin_acts(coordinator: Coordinator) -> None:
@@ -57,9 +75,10 @@ async def list_acts(coordinator: Coordinator) -> list[str]:
 async def read_acts(coordinator: Coordinator, acts: Sequence[str]) -> list[KnownAct]:
     """Return acts, ``READS_PER_CALL_MAX // 2`` at most; those that are gone are left out.
 
+    One that is damaged says so: whoever may write records hides no others by it.
+
     Raises:
         NotAllowed: Records are not for this client.
-        Unreadable: One is damaged, or a newer vq wrote it.
     """
     assert len(acts) <= READS_PER_CALL_MAX // 2
     paths = [each for act in acts for each in (ActRecord.path(act), ActOutcome.path(act))]
@@ -71,27 +90,31 @@ async def read_acts(coordinator: Coordinator, acts: Sequence[str]) -> list[Known
                 raise each
         if record is None or isinstance(record, NotAllowed):
             continue
-        ended = outcome if outcome is not None and not isinstance(outcome, NotAllowed) else None
-        known.append(
-            KnownAct(
-                act,
-                ActRecord.decode(ActRecord.path(act), record.data),
-                None if ended is None else ActOutcome.decode(ActOutcome.path(act), ended.data),
-                record.stat.version > 0 or (ended is not None and ended.stat.version > 0),
+        ended = None if isinstance(outcome, NotAllowed) else outcome
+        changed = record.stat.version > 0 or (ended is not None and ended.stat.version > 0)
+        try:
+            known.append(
+                KnownAct(
+                    act,
+                    ActRecord.decode(ActRecord.path(act), record.data),
+                    None if ended is None else ActOutcome.decode(ActOutcome.path(act), ended.data),
+                    changed,
+                )
             )
-        )
+        except Unreadable as error:
+            known.append(KnownAct(act, _DAMAGED, None, changed, error.message))
     return known
 
 
-async def forget_act(coordinator: Coordinator, act: str) -> KnownAct | None:
-    """Remove a record; return what it was, None if it was gone or damaged."""
-    try:
-        found = await read_acts(coordinator, [act])
-    except Unreadable:
-        found = []
+def is_strange(act: str, now_ms: int) -> bool:
+    """Whether a name is none of a record, or of one in the future: it would stay for ever."""
+    return not _NAME.fullmatch(act) or int(act[:13]) > now_ms + _AHEAD_MS
+
+
+async def forget_act(coordinator: Coordinator, act: str) -> None:
+    """Remove a record."""
     for path in (ActOutcome.path(act), ActRecord.path(act)):
         try:
             await coordinator.delete(path)
         except NoNode:
             pass
-    return found[0] if found else None

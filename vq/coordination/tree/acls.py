@@ -7,8 +7,8 @@
                 message ids, decisions, repeatable writes
     others      nothing
 
-Records of acts (``audit/acts``) are written by whoever acts, read by operators, and deleted by
-brokers, when there are too many; nobody changes one. An operator may still change ACLs.
+Records of acts (``audit/acts``) are written and read by operators, and deleted by brokers, when
+there are too many; nobody changes one. An operator may still change ACLs.
 
 An ACL of ZooKeeper holds for one node, not for those below it, and the right to delete a node is
 one on its parent. So each node gets its own, when it is made or by ``vq zk secure``.
@@ -46,13 +46,13 @@ _CLIENTS: Final[Mapping[tuple[str, ...], tuple[NodeRights, NodeRights]]] = {
 _ACTS: Final = tuple(ACTS.split("/"))
 _SEES: Final = NodeRights.READ | NodeRights.ADMIN
 #: What operators, brokers and clients may do at the parent of all records, at a record, and at its
-#: outcome. Clients act, too: on groups.
+#: outcome.
 _ACT_RIGHTS: Final = (
-    (_SEES | NodeRights.CREATE, _EDIT, NodeRights.CREATE),
+    (_SEES | NodeRights.CREATE, _EDIT, NodeRights.NONE),
     (
         _SEES | NodeRights.CREATE,
         NodeRights.READ | NodeRights.CREATE | NodeRights.DELETE,
-        NodeRights.CREATE,
+        NodeRights.NONE,
     ),
     (_SEES, NodeRights.READ, NodeRights.NONE),
 )

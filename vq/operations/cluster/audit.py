@@ -24,7 +24,7 @@ class OperatorAct:
 
     Attributes:
         record: The name of its record; later ones have greater names.
-        time_ms: When it began, by the clock of the operator's machine.
+        time_ms: When it began, by the clock of the operator's machine; 0: the record is damaged.
         who: User and machine, as the process said.
         user: Its user at brokers; "": none.
         identity: The name by which ZooKeeper knew it; "": none.
@@ -117,7 +117,7 @@ def _act(known: KnownAct) -> OperatorAct:
         record.before,
         "" if outcome is None else outcome.after,
         "begun" if outcome is None else outcome.outcome,
-        "" if outcome is None else outcome.error,
+        known.problem or ("" if outcome is None else outcome.error),
         None if outcome is None else outcome.time_ms,
         known.changed,
     )
