@@ -29,12 +29,14 @@ from pathlib import PurePath
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from vq.client.cluster import ClusterClient
+from vq.coordination.tree.acls import acl_of
 from vq.coordination.tree.coordinator import NoNode, Unreadable
 from vq.coordination.tree.paths import ACTS
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.topics import TopicNode
 from vq.coordination.tree.values.users import StoredUser
 from vq.errors import CoordinationError, OutcomeUnknown, VqError
@@ -84,6 +86,7 @@ class About(enum.StrEnum):
     BROKERS = "brokers"
     USER = "user"
     SETTINGS = "settings"
+    ACLS = "acls"  # of the whole tree, and so of its own record
     NOTHING = ""  # the arguments say all
 
 
@@ -235,6 +238,8 @@ class _Recorded:
             )
             path = ActOutcome.path(self._act)
             await self._cluster.coordinator.create(path, ended.encode())
+            if self._about is About.ACLS:
+                await self._set_acl(path)
         except CoordinationError as failed:  # what was done stays done
             logger.error(
                 "outcome of an act is not in the audit",
@@ -243,6 +248,17 @@ class _Recorded:
                 outcome=outcome,
                 error=failed,
             )
+
+    async def _set_acl(self, path: str) -> None:
+        """Give a node the ACL that holds now: this client may not have heard of it yet."""
+        coordinator = self._cluster.coordinator
+        try:
+            node = await coordinator.get(Identities.path())
+        except NoNode:
+            identities = None
+        else:
+            identities = Identities.decode(Identities.path(), node.data)
+        await coordinator.set_acl(path, acl_of(path, identities))
 
     async def _state(self) -> str:
         """Return what there is of the subject now; "": nothing."""
