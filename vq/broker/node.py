@@ -310,7 +310,7 @@ class BrokerNode:
         if parts is None or not parts.gate.serves:
             return True
         parts.gate.leave()
-        await self._hand_over_before_stop()
+        await self.hand_over_before_stop()
         self._unlisten()
         parts.gate.stop()
         try:
@@ -328,7 +328,7 @@ class BrokerNode:
         logger.info("broker stopped", group=self.config.group, node=self.config.node)
         return True
 
-    async def _hand_over_before_stop(self) -> None:
+    async def hand_over_before_stop(self) -> None:
         """If this node leads, have another one in sync take over; bounded, and no error."""
         parts = self.parts
         connected = self._outside.coordinator.state is SessionState.CONNECTED
