@@ -96,6 +96,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "acl",
         "Add, remove, list and test the rules that say who may do what at the brokers.",
     ),
+    "audit": Entry(
+        "vq.cli.security.audit",
+        "audit",
+        "Show what operators did: who, what, to what, with which outcome.",
+    ),
     "secure": Entry(
         "vq.cli.security.secure",
         "secure",

@@ -14,7 +14,7 @@ from vq.coordination.tree.values.allocations import (
     AllocationOrder,
     AllocationProgress,
 )
-from vq.coordination.tree.values.audit import UncleanElections
+from vq.coordination.tree.values.audit import ActOutcome, ActRecord, UncleanElections
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
@@ -101,6 +101,9 @@ KINDS: Final = (
     NodeKind("audit"),
     NodeKind("audit/unclean"),
     NodeKind("audit/unclean/<group>", UncleanElections),
+    NodeKind("audit/acts"),
+    NodeKind("audit/acts/<act>", ActRecord, is_secret=True),
+    NodeKind("audit/acts/<act>/end", ActOutcome, is_secret=True),
     NodeKind("deleted", DeletedTopics),
     NodeKind("grace", GraceClock),
     NodeKind("consumers"),

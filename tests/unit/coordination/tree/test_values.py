@@ -20,7 +20,12 @@ from vq.coordination.tree.values.allocations import (
     OrderedPool,
     next_state,
 )
-from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
+from vq.coordination.tree.values.audit import (
+    ActOutcome,
+    ActRecord,
+    UncleanElection,
+    UncleanElections,
+)
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
@@ -164,6 +169,26 @@ GOLDEN: list[tuple[Value, str]] = [
         ),
         '{"v": 1, "epoch": 8, "master": "n3", "insync": ["n3"], "incarnations": {}, '
         '"directories": {}, "unclean": true, "left": ["n1"]}',
+    ),
+    (
+        ActRecord(
+            time_ms=5,
+            who="anna@host",
+            act="create_topic",
+            user="u",
+            identity="ops",
+            person="carla from 10.0.0.9",
+            subject="orders",
+            arguments="{}",
+            before="",
+        ),
+        '{"v": 1, "time_ms": 5, "who": "anna@host", "act": "create_topic", "user": "u", '
+        '"identity": "ops", "person": "carla from 10.0.0.9", "subject": "orders", '
+        '"arguments": "{}", "before": ""}',
+    ),
+    (
+        ActOutcome(time_ms=6, outcome="failed", error="NoNode: x", after="{}"),
+        '{"v": 1, "time_ms": 6, "outcome": "failed", "error": "NoNode: x", "after": "{}"}',
     ),
     (
         UncleanElections(
