@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark_vq.installed import HERE, Installed
 from pyspark_vq.options import Connect
-from vq import MessageFactory, MessageFactoryConfig
+from vq import MessageFactory
 
 __all__ = ["factory_of"]
 
@@ -46,12 +46,7 @@ def factory_of(connect: Connect) -> MessageFactory:
             _owner = os.getpid()
         factory = factories.pop(connect, None)
         if factory is None:
-            config = MessageFactoryConfig(
-                zookeeper=connect.zookeeper, cluster=connect.cluster, client_id=CLIENT_ID
-            )
-            if connect.archive_places is not None:
-                config = replace(config, archive_places=connect.archive_places)
-            factory = MessageFactory(config).open()
+            factory = MessageFactory(replace(connect.config, client_id=CLIENT_ID)).open()
         factories[connect] = factory
         while len(factories) > CLUSTERS_MAX:
             factories.pop(next(iter(factories))).shutdown()

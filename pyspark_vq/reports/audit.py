@@ -346,7 +346,7 @@ def audit_of(
         counts["unreachable"] = counts.get("unreachable", 0) + len(unverified)
     reasons = unverified if wanted.archives else ["that was not asked for"]
     return Audit(
-        cluster=wanted.connect.cluster,
+        cluster=wanted.connect.config.cluster,
         snapshot=snapshot_name(wanted.now_s),
         now_s=wanted.now_s,
         findings=told[: wanted.findings_max],

@@ -10,9 +10,10 @@ from pyspark_vq import connection
 from pyspark_vq.connection import factory_of
 from pyspark_vq.installed import HERE, Installed
 from pyspark_vq.options import Connect
+from vq import MessageFactoryConfig
 from vq.errors import InvalidState
 
-CONNECT = Connect(zookeeper="z", cluster="c")
+CONNECT = Connect(MessageFactoryConfig(zookeeper="z:1", cluster="c"))
 COMPILED = Installed("1.4.2", compiled=True)
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm, LoopAlarm
-from vq.broker.base.config import AuthenticationMode, BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.broker.base.jobs import While
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner, ThreadRunner
@@ -190,8 +190,9 @@ class BrokerNode:
         if parts.users is not None:
             await self._until_answered(parts.users.start)
             parts.users.follow()
+        await self._until_answered(parts.quotas.start)
         if parts.authority.enabled:
-            if config.authentication is AuthenticationMode.OFF:
+            if not config.authentication.asks:
                 logger.warning(
                     "all users are anonymous to the rules of access, authentication is off",
                     authorization=config.authorization,
@@ -349,8 +350,10 @@ class BrokerNode:
             self._tasks.close(),
             parts.upkeep.stop(),
             parts.rules.stop(),
+            parts.quotas.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
+            parts.shared.readers.close(),
         )
         await parts.outbox.close()
 

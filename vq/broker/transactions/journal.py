@@ -22,7 +22,7 @@ from vq.broker.journal.deliveries import DONE_S
 from vq.broker.journal.items import Item
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
-from vq.broker.journal.reader import LOOK_S, JournalReader
+from vq.broker.journal.reader import LOOK_S, DeliveringReader
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.check_desk import CheckDesk, WaitingProducer
@@ -108,7 +108,7 @@ class JournalCounts:
         self.committed = self.rolled_back = self.undeliverable = self.checks = 0
 
 
-class Journal(JournalReader):
+class Journal(DeliveringReader):
     """See the module. Loop-bound.
 
     Args:
@@ -554,6 +554,7 @@ class Journal(JournalReader):
         logger.info(
             "transactions were read", partition=self.channel, active=len(self.ledger.active)
         )
+        super().go_live()
 
     def ended(self) -> None:
         """See ``JournalReader``."""
