@@ -21,7 +21,7 @@ from vq.devtools.zookeeper import EmbeddedZooKeeper
 # Without "explain": it traces every line that runs, which makes the long stories crawl.
 _PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
 hypothesis.settings.register_profile(
-    "short", max_examples=50, derandomize=True, deadline=None, phases=_PHASES
+    "short", max_examples=30, derandomize=True, deadline=None, phases=_PHASES
 )
 hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
 # A shell starts background jobs with ctrl-C ignored, and nohup ignores the end of a terminal;

@@ -35,7 +35,7 @@ from vq.coordination.tree.memory import MemoryEnsemble
 
 HOUR_S = 3_600
 #: What looks at a node many times a second or a minute looks so much less often.
-SLOWER = 120
+SLOWER = 300
 #: What looks so, where.
 LOOKS: Any = (
     (archiving, "DISCARD_S"),
