@@ -2,6 +2,7 @@
 
     _vq.delayed         messages that are delivered later
     _vq.transactions    messages of transactions, and what was decided of them
+    _vq.shared          which messages members of shared groups have
     _vq.retry.<group>   messages that a group is to try again later
     _vq.dlq.<group>     dead letters: messages that a group has given up
     _vq.replies.<topic> replies to the requests that were sent to a topic
@@ -53,6 +54,9 @@ DELAYED_TOPIC: Final = f"{PREFIX}delayed"
 
 #: The topic of transactions that are not decided, or not delivered.
 TRANSACTIONS_TOPIC: Final = f"{PREFIX}transactions"
+
+#: The topic of what members of shared groups have, and what became of it.
+SHARED_TOPIC: Final = f"{PREFIX}shared"
 
 
 class Purpose(StrEnum):
@@ -155,12 +159,13 @@ def check_may_grow(topic: str) -> None:
     """Return if a topic may get more partitions.
 
     Raises:
-        InvalidArgument: It is the journal of transactions.
+        InvalidArgument: It is the journal of transactions, or of shared groups.
     """
-    if topic == TRANSACTIONS_TOPIC:
+    if topic in {TRANSACTIONS_TOPIC, SHARED_TOPIC}:
+        whose = "transactional id" if topic == TRANSACTIONS_TOPIC else "shared group"
         raise InvalidArgument(
-            f"topic {topic!r} gets no more partitions: a transactional id belongs to one of them, "
-            "chosen by how many there are, and who has the id is known only there"
+            f"topic {topic!r} gets no more partitions: a {whose} belongs to one of them, chosen by "
+            "how many there are, and what is known of it is known only there"
         )
 
 
@@ -170,6 +175,11 @@ def check_may_go(topic: str) -> None:
     Raises:
         InvalidArgument: It has what clients of the whole cluster wait for.
     """
+    if topic == SHARED_TOPIC:
+        raise InvalidArgument(
+            f"topic {topic!r} is not deleted: only there is it known which messages shared groups "
+            "have handled"
+        )
     if topic in {DELAYED_TOPIC, TRANSACTIONS_TOPIC}:
         raise InvalidArgument(
             f"topic {topic!r} is not deleted: what it has of messages that were acknowledged is "

@@ -118,8 +118,24 @@ def of_transaction(header: wire.TransactRequest, body: bytes) -> Iterator[Need]:
         yield _MANAGE_ALL
 
 
+def _status(header: wire.StatusRequest, _body: bytes) -> Iterator[Need]:
+    yield _MANAGE_ALL if header.with_security else Need(DESCRIBE, CLUSTER)
+
+
 def _check(header: wire.CheckRequest, _body: bytes) -> Iterator[Need]:
     yield _MANAGE_ALL if header.again else Need(WRITE, GROUP, header.group)
+
+
+def _shared_messages(
+    header: wire.ReceiveRequest | wire.SettleRequest, _body: bytes
+) -> Iterator[Need]:
+    yield Need(READ, GROUP, header.group)
+    for topic in {each.topic: None for each in header.sources}:
+        yield Need(READ, TOPIC, topic)
+
+
+def _shared(header: wire.SharedRequest, _body: bytes) -> Iterator[Need]:
+    yield Need(MANAGE if header.forget else DESCRIBE, GROUP, header.group)
 
 
 def _transactions(header: wire.TransactionsRequest, _body: bytes) -> Iterator[Need]:
@@ -138,21 +154,31 @@ def _fence(header: wire.FenceRequest, _body: bytes) -> Iterator[Need]:
     yield Need(WRITE, TRANSACTIONAL_ID, header.client)
 
 
-def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
-    """FETCH: each partition is decided when it is added, and has its own answer. CANCEL: what the
-    message needs is known once it was read.
+def _cancel(header: wire.CancelRequest, _body: bytes) -> Iterator[Need]:
+    """Of delayed messages: what one needs is known once it was read. No other topic has any, and
+    the answer is not to tell whether it is there.
     """
+    if header.topic != DELAYED_TOPIC:
+        yield Need(WRITE, TOPIC, header.topic)
+
+
+def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
+    """FETCH: each partition is decided when it is added, and has its own answer."""
     yield from ()
 
 
 _OWN: Final[Mapping[Command, Demand]] = {
     Command.PUT: _put,
     Command.TRANSACT: of_transaction,
+    Command.STATUS: _status,
     Command.CHECK: _check,
     Command.TRANSACTIONS: _transactions,
     Command.VERIFY: _verify,
     Command.BLOCKS: _blocks,
     Command.FENCE: _fence,
+    Command.RECEIVE: _shared_messages,
+    Command.SETTLE: _shared_messages,
+    Command.SHARED: _shared,
     Command.FETCH: _each_by_itself,
-    Command.CANCEL: _each_by_itself,
+    Command.CANCEL: _cancel,
 }
