@@ -110,6 +110,8 @@ if TYPE_CHECKING:
     from vq.offset_stores.table import OffsetTable
     from vq.reserved import DeliveryFailure, MessageOrigin, ReplyAddress
     from vq.security.tls import Tls
+    from vq.worker.soft_limit import SoftTimeLimit
+    from vq.worker.task import Task, UnknownTask, task
 
 
 _HOMES = {
@@ -201,6 +203,8 @@ _HOMES = {
     "vq.offset_stores.table": ("OffsetTable",),
     "vq.reserved": ("DeliveryFailure", "MessageOrigin", "ReplyAddress"),
     "vq.security.tls": ("Tls",),
+    "vq.worker.soft_limit": ("SoftTimeLimit",),
+    "vq.worker.task": ("Task", "UnknownTask", "task"),
 }
 #: Attributes of the package, without imports of their own.
 _MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "local", "serializers"})
@@ -269,10 +273,12 @@ __all__ = [
     "SendCallback",
     "SendFuture",
     "SendResult",
+    "SoftTimeLimit",
     "Span",
     "SqlOffsetStore",
     "StartPosition",
     "StatusResult",
+    "Task",
     "Tls",
     "TopicMetrics",
     "TopicPartition",
@@ -284,6 +290,7 @@ __all__ = [
     "TransactionRefused",
     "TransactionResolution",
     "TransactionState",
+    "UnknownTask",
     "VqError",
     "WhenFull",
     "Where",
@@ -291,6 +298,7 @@ __all__ = [
     "Xid",
     "__version__",
     "distributed",
+    "task",
 ]
 
 
