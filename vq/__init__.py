@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vq import errors as errors
     from vq import local as local
     from vq import serializers as serializers
+    from vq import testing as testing
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.blocking.admin import Admin
     from vq.blocking.distributed import DistributedTransaction, distributed
@@ -207,7 +208,9 @@ _HOMES = {
     "vq.worker.task": ("Task", "UnknownTask", "task"),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "local", "serializers"})
+_MODULES = frozenset(
+    {"admin", "aio", "columns", "datamanager", "errors", "local", "serializers", "testing"}
+)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
