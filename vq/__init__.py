@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         SendFuture,
     )
     from vq.client.producer.interceptors import ProducerInterceptor
-    from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
+    from vq.client.producer.metrics import Latency, ProducerMetrics, RequestMetrics, TopicMetrics
     from vq.client.producer.spread.partitioner import (
         Partitioner,
         PartitionLoad,
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from vq.offset_stores.file import FileOffsetStore
     from vq.offset_stores.sql import SqlOffsetStore
     from vq.offset_stores.table import OffsetTable
-    from vq.reserved import DeliveryFailure, MessageOrigin
+    from vq.reserved import DeliveryFailure, MessageOrigin, ReplyAddress
     from vq.security.tls import Tls
 
 
@@ -145,7 +145,7 @@ _HOMES = {
         "SendFuture",
     ),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
-    "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
+    "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "RequestMetrics", "TopicMetrics"),
     "vq.client.producer.transaction_listener": (
         "COMMIT",
         "ROLLBACK",
@@ -198,7 +198,7 @@ _HOMES = {
     "vq.offset_stores.file": ("FileOffsetStore",),
     "vq.offset_stores.sql": ("SqlOffsetStore",),
     "vq.offset_stores.table": ("OffsetTable",),
-    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin", "ReplyAddress"),
     "vq.security.tls": ("Tls",),
 }
 #: Attributes of the package, without imports of their own.
@@ -261,6 +261,8 @@ __all__ = [
     "ReadFrom",
     "Refused",
     "Replication",
+    "ReplyAddress",
+    "RequestMetrics",
     "RetentionPolicy",
     "Retry",
     "SendCallback",

@@ -38,6 +38,9 @@ BATCH_BYTES_MAX: Final = 4 * MIB
 LINGER_MS_MAX: Final = 1_000
 #: Longest time for which the end of a program waits for messages that are not sent.
 EXIT_FLUSH_S_MAX: Final = 600
+#: Longest time for which a broker lets a request wait for the quota of its user, and for which a
+#: client waits after an answer that tells it to. All time-outs of clients are longer than both.
+THROTTLE_S_MAX: Final = 4.0
 #: Most records in one batch; bounds the work behind one acknowledgement.
 BATCH_RECORDS_MAX: Final = 20_000
 
@@ -104,6 +107,19 @@ CHECKS_DEFAULT: Final = 15
 CHECKS_MAX: Final = 1_000
 #: Half messages in one answer, if their records have no more bytes than those of one request.
 CHECKS_PER_ANSWER_MAX: Final = 16
+
+# Shared groups --------------------------------------------------------------------------------
+#: For how long a member has a message without saying more.
+SHARED_LEASE_MS_MIN: Final = 100
+SHARED_LEASE_MS_MAX: Final = 12 * 3_600_000
+#: Messages of one answer to RECEIVE; partitions that a RECEIVE or SETTLE names; runs of a SETTLE.
+SHARED_MESSAGES_PER_RECEIVE_MAX: Final = 10_000
+SHARED_SOURCES_PER_REQUEST_MAX: Final = 1_000
+SHARED_RUNS_PER_SETTLE_MAX: Final = 1_000
+#: Messages of one partition that were delivered and are not done, and those of a whole group. What
+#: is open of a partition goes into one record.
+SHARED_OPEN_MAX: Final = 20_000
+SHARED_GROUP_OPEN_MAX: Final = 1_000_000
 
 # Broker groups --------------------------------------------------------------------------------
 #: Largest epoch of a master: the wire and the batches have 32 bits for it.

@@ -286,7 +286,7 @@ def _verifying(wanted: Wanted, layout: Layout) -> Future[tuple[list[VerifiedArch
 
     def run() -> None:
         try:
-            done.set_result(_verify_archives(wanted, layout))
+            done.set_result(verify_archives(wanted, layout))
         except Exception as error:  # noqa: BLE001 - whoever asks for the result has it
             done.set_exception(error)
 
@@ -294,7 +294,7 @@ def _verifying(wanted: Wanted, layout: Layout) -> Future[tuple[list[VerifiedArch
     return done
 
 
-def _verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
+def verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
     """Return what became of archives, and which nodes did not tell theirs, and why."""
     if not wanted.archives:
         return [], []

@@ -397,7 +397,7 @@ def test_an_audit_that_fails_does_not_wait_for_archives(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(audits, "read_layout", lambda _: Layout(("t",), {}, []))
-    monkeypatch.setattr(audits, "_verify_archives", lambda *_: (wait.wait(), []))
+    monkeypatch.setattr(audits, "verify_archives", lambda *_: (wait.wait(), []))
     monkeypatch.setattr(audits, "_check", fail)
     wanted = Wanted(connect=Connect(MessageFactoryConfig(zookeeper="z:1", cluster="c")), now_s=NOW)
     spark: Any = SimpleNamespace(sparkContext=None)

@@ -56,7 +56,7 @@ def test_a_warning_comes_once_in_a_process(
 ) -> None:
     monkeypatch.setattr(connection, "HERE", replace(HERE, compiled=False))
     monkeypatch.setattr(connection, "_told", set())
-    monkeypatch.setattr(connection, "_factories", {CONNECT: object()})
+    monkeypatch.setattr(connection, "factories", {CONNECT: object()})
     with caplog.at_level(logging.WARNING, "pyspark_vq"):
         for _ in range(3):
             factory_of(replace(CONNECT, driver=replace(HERE, compiled=True)))

@@ -77,7 +77,11 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
     (Command.STATUS, "request"): Sample(
         wire.StatusRequest(
-            with_partitions=True, after_topic="orders", after_partition=2, with_numbers=True
+            with_partitions=True,
+            after_topic="orders",
+            after_partition=2,
+            with_numbers=True,
+            with_security=True,
         )
     ),
     (Command.STATUS, "response"): Sample(
@@ -135,6 +139,33 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
             tls_expires_ms=1795336800000,
+            security=wire.SecurityStatus(
+                authentication="optional",
+                authorization="permissive",
+                tls="preferred",
+                tls_client_certificates="none",
+                loopback=True,
+                zookeeper_tls=True,
+                zookeeper_auth=True,
+                super_users=["root"],
+                connections=3,
+                plain_connections=2,
+                anonymous_connections=1,
+                anonymous=[wire.AnonymousClient(host="10.0.0.7", client_id="shop", connections=1)],
+                missing=[
+                    wire.MissingRight(
+                        user="anna",
+                        right="write",
+                        resource="topic:orders",
+                        requests=90,
+                        last_ms=1763800009000,
+                        because="no rule allows it",
+                        by_rule=True,
+                        denied=True,
+                    )
+                ],
+                missing_left_out=4,
+            ),
             jobs=[
                 wire.JobStatus(
                     name="scrub",
@@ -309,6 +340,94 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     checks=wire.TransactionCheckStatus(
                         group="orders", sent=15, most=15, next_ms=1750000060000, parked=True
                     ),
+                )
+            ],
+            more=True,
+        )
+    ),
+    (Command.RECEIVE, "request"): Sample(
+        wire.ReceiveRequest(
+            topic="_vq.shared",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            member=0x1122334455667788,
+            attempt=17,
+            max_messages=100,
+            lease_ms=30000,
+            max_wait_ms=20000,
+            open_max=2000,
+            group_open_max=100000,
+            sources=[
+                wire.SharedSource(topic="orders", partition=3, topic_id="7a1e", begin=40, end=52)
+            ],
+        )
+    ),
+    (Command.RECEIVE, "response"): Sample(
+        wire.ReceiveResponse(
+            runs=[wire.SharedRun(source=0, first=41, messages=7, grant=9, deliveries=2)],
+            lows=[40],
+        )
+    ),
+    (Command.SETTLE, "request"): Sample(
+        wire.SettleRequest(
+            topic="_vq.shared",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            member=0x1122334455667788,
+            sequence=4,
+            sources=[wire.SharedSource(topic="orders", partition=3, topic_id="7a1e")],
+            items=[
+                wire.SettleItem(
+                    run=wire.SharedRun(source=0, first=41, messages=6, grant=9), kind=1
+                ),
+                wire.SettleItem(
+                    run=wire.SharedRun(source=0, first=47, messages=1, grant=9),
+                    kind=2,
+                    time_ms=1500,
+                ),
+            ],
+        )
+    ),
+    (Command.SETTLE, "response"): Sample(
+        wire.SettleResponse(
+            lost=[wire.SharedRun(source=0, first=41, messages=2, grant=9)], lows=[43]
+        )
+    ),
+    (Command.SHARED, "request"): Sample(
+        wire.SharedRequest(
+            topic="_vq.shared",
+            partition=5,
+            topic_id="5f0c",
+            epoch=3,
+            group="orders",
+            after_topic="orders",
+            after_partition=2,
+            max_count=100,
+            forget=True,
+        )
+    ),
+    (Command.SHARED, "response"): Sample(
+        wire.SharedResponse(
+            found=True,
+            grants=9,
+            members=2,
+            receiving=1,
+            sources=[
+                wire.SharedSourceStatus(
+                    topic="orders",
+                    partition=3,
+                    topic_id="7a1e",
+                    low=40,
+                    cursor=52,
+                    open=8,
+                    held=7,
+                    waiting=1,
+                    runs=2,
+                    deliveries_max=2,
                 )
             ],
             more=True,

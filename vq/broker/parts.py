@@ -30,6 +30,7 @@ from vq.broker.health.verifying import Verifier
 from vq.broker.journal.outbox import Outbox
 from vq.broker.logs.logs import Logs
 from vq.broker.logs.partitions import Partitions
+from vq.broker.observe.exposure import Exposure
 from vq.broker.observe.load import LoadMeter, LoadPublisher, NodeLoad
 from vq.broker.observe.monitor import Monitor
 from vq.broker.observe.status import StatusReport
@@ -49,6 +50,7 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
+from vq.broker.security.accounts import Accounts, known_quotas
 from vq.broker.security.authentication import Authentication
 from vq.broker.security.authority import Authority
 from vq.broker.security.known_rules import KnownRules
@@ -66,6 +68,7 @@ from vq.broker.serving.reasons import Reasons
 from vq.broker.serving.revoking import Revoker
 from vq.broker.serving.server import Server
 from vq.broker.serving.server_facts import server_facts
+from vq.broker.shared.shared_journals import SharedJournals
 from vq.broker.standing.gate import Gate
 from vq.broker.standing.lease import Lease
 from vq.broker.standing.role import Role
@@ -121,6 +124,8 @@ class Front:
         gate: Why the node refuses requests.
         secret: The cluster's secret.
         users: Who may connect; None: the node asks nobody.
+        quotas: As the node knows them.
+        accounts: What users have used of their quotas.
         server: The connections.
         flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
@@ -145,6 +150,8 @@ class Front:
         asker = Principal(config.group, config.node)
         self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
         self.users: MirroredUsers | None = None
+        self.quotas = known_quotas(coordinator, clock, outside.runner, outside.rng)
+        self.accounts = Accounts(self.quotas, clock)
         self.server = Server(
             config.connections,
             turn=self.turn,
@@ -152,6 +159,7 @@ class Front:
             gate=self.gate,
             proving=self.secret.proving,
             authentication=self._authentication(config, outside),
+            accounts=self.accounts,
         )
         times = Histogram()
         self.flushes = tuple(
@@ -177,7 +185,7 @@ class Front:
 
     def _authentication(self, config: BrokerConfig, outside: Outside) -> Authentication | None:
         mode = config.authentication
-        if mode is AuthenticationMode.OFF:
+        if not mode.asks:
             return None
         self.users = MirroredUsers(
             outside.coordinator, outside.clock, outside.rng, on_change=self._user_changed
@@ -204,7 +212,8 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, secret, users, server, flushes, disks, certificate: See ``Front``.
+        jobs, gate, secret, users, quotas, accounts, server, flushes, disks, certificate: See
+            ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -222,6 +231,7 @@ class Parts:
         outbox: Sends messages to other partitions.
         timers: Deliver messages later, while it leads.
         journals: Have the transactions, while it leads.
+        shared: Has what members of shared groups have, while it leads.
         mastership: Whether it leads or follows, and in which epoch.
         presence: What the group sees of the node.
         repairer: Repairs damage from other nodes.
@@ -259,6 +269,8 @@ class Parts:
         self.gate = gate = front.gate
         self.secret = secret = front.secret
         self.users = front.users
+        self.quotas = front.quotas
+        self.accounts = front.accounts
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
@@ -371,6 +383,7 @@ class Parts:
             clock=clock,
             runner=runner,
         )
+        self.shared = SharedJournals(self.partitions, outbox, gate, clock=clock, runner=runner)
         self.mastership = Mastership(
             role,
             coordinator,
@@ -387,6 +400,7 @@ class Parts:
                 self.hand_over,
                 self.timers.readers,
                 self.journals.readers,
+                self.shared.readers,
                 jobs,
             ),
         )
@@ -450,7 +464,7 @@ class Parts:
             self.partitions,
             self.presence,
             self.follower,
-            (self.timers.readers, self.journals.readers),
+            (self.timers.readers, self.journals.readers, self.shared.readers),
             self.certificate,
         )
         self.facts = table(
@@ -468,7 +482,9 @@ class Parts:
             self.repairer.facts(),
             self.timers.facts(),
             self.journals.facts(),
+            self.shared.facts(),
             self.authority.facts(),
+            self.accounts.facts(),
             jobs.facts(),
         )
         self.status = StatusReport(
@@ -479,6 +495,7 @@ class Parts:
             retainer=self.upkeep.retainer,
             verifier=self.verifier,
             clock=clock,
+            exposure=Exposure(config, front.server, self.authority),
         )
         self.monitor = Monitor(config, self.facts, survey, self.vitals, outside.process)
         NodeLoad(
@@ -549,6 +566,19 @@ class Parts:
                 opens=attrgetter("takes_puts"),
             ),
             Command.TRANSACTIONS: Route(self.journals.listed, why.serves, of_partition=True),
+            Command.RECEIVE: Route(
+                self.shared.receive,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.SETTLE: Route(
+                self.shared.settle,
+                why.appends,
+                of_partition=True,
+                opens=attrgetter("takes_puts"),
+            ),
+            Command.SHARED: Route(self.shared.describe, why.serves, of_partition=True),
             Command.BLOCKS: Route(held.answer),
             Command.SEAL: Route(self.mover.seal, why.serves, of_partition=True),
             Command.ADOPT: Route(self.mover.adopt, why.adopts),

@@ -56,6 +56,9 @@ LENGTH_OVERHEAD: Final = PREFIX_BYTES - LENGTH_BYTES
 CORRELATION_ID_MAX: Final = 0xFFFF_FFFF
 
 FLAG_HESSIAN: Final = 1
+#: Of answers alone: the header has a ``Delay``, beside what it has otherwise.
+FLAG_DELAY: Final = 2
+#: In requests.
 FLAGS_KNOWN: Final = FLAG_HESSIAN
 
 
@@ -96,6 +99,8 @@ _READ_TOPIC: Final[Needs] = (Right.READ, Resource.TOPIC)
 _WRITE_TOPIC: Final[Needs] = (Right.WRITE, Resource.TOPIC)
 _DESCRIBE_TOPIC: Final[Needs] = (Right.DESCRIBE, Resource.TOPIC)
 _DESCRIBE_CLUSTER: Final[Needs] = (Right.DESCRIBE, Resource.CLUSTER)
+_READ_GROUP: Final[Needs] = (Right.READ, Resource.GROUP)
+_DESCRIBE_GROUP: Final[Needs] = (Right.DESCRIBE, Resource.GROUP)
 _WRITE_GROUP: Final[Needs] = (Right.WRITE, Resource.GROUP)
 _WRITE_TRANSACTIONAL_ID: Final[Needs] = (Right.WRITE, Resource.TRANSACTIONAL_ID)
 
@@ -176,6 +181,10 @@ class Command(enum.IntEnum):
         _DESCRIBE_CLUSTER,
     )
     CHECK = 33, _ANYONE, wire.CheckRequest, wire.CheckResponse, True, _WRITE_GROUP
+    # Of shared groups. They show which messages a group has, not what is in these.
+    RECEIVE = 50, _ANYONE, wire.ReceiveRequest, wire.ReceiveResponse, True, _READ_GROUP
+    SETTLE = 51, _ANYONE, wire.SettleRequest, wire.SettleResponse, False, _READ_GROUP
+    SHARED = 52, _ANYONE, wire.SharedRequest, wire.SharedResponse, False, _DESCRIBE_GROUP
     # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
     # move`, `vq cluster switch`.
     SEAL = 20, _CLUSTER, wire.SealRequest, wire.SealResponse

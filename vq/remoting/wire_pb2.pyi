@@ -30,6 +30,12 @@ class Error(_message.Message):
     texts: _containers.ScalarMap[str, str]
     def __init__(self, message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class Delay(_message.Message):
+    __slots__ = ("delay_ms",)
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    delay_ms: int
+    def __init__(self, delay_ms: _Optional[int] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
     __slots__ = ("version_min", "version_max", "client_id", "library", "mechanism", "credentials", "cluster")
     VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
@@ -115,16 +121,18 @@ class PingResponse(_message.Message):
     def __init__(self, wall_ms: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("with_partitions", "after_topic", "after_partition", "with_numbers")
+    __slots__ = ("with_partitions", "after_topic", "after_partition", "with_numbers", "with_security")
     WITH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
     AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
     WITH_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    WITH_SECURITY_FIELD_NUMBER: _ClassVar[int]
     with_partitions: bool
     after_topic: str
     after_partition: int
     with_numbers: bool
-    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., with_numbers: _Optional[bool] = ...) -> None: ...
+    with_security: bool
+    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., with_numbers: _Optional[bool] = ..., with_security: _Optional[bool] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
     __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms", "end_unknown", "ahead_ms", "next_number", "number_known")
@@ -240,8 +248,70 @@ class JobStatus(_message.Message):
     next_ms: int
     def __init__(self, name: _Optional[str] = ..., trigger: _Optional[str] = ..., state: _Optional[str] = ..., why_off: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., begun_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., error: _Optional[str] = ..., next_ms: _Optional[int] = ...) -> None: ...
 
+class AnonymousClient(_message.Message):
+    __slots__ = ("host", "client_id", "connections")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    client_id: str
+    connections: int
+    def __init__(self, host: _Optional[str] = ..., client_id: _Optional[str] = ..., connections: _Optional[int] = ...) -> None: ...
+
+class MissingRight(_message.Message):
+    __slots__ = ("user", "right", "resource", "requests", "last_ms", "because", "by_rule", "denied")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    BY_RULE_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    right: str
+    resource: str
+    requests: int
+    last_ms: int
+    because: str
+    by_rule: bool
+    denied: bool
+    def __init__(self, user: _Optional[str] = ..., right: _Optional[str] = ..., resource: _Optional[str] = ..., requests: _Optional[int] = ..., last_ms: _Optional[int] = ..., because: _Optional[str] = ..., by_rule: _Optional[bool] = ..., denied: _Optional[bool] = ...) -> None: ...
+
+class SecurityStatus(_message.Message):
+    __slots__ = ("authentication", "authorization", "tls", "tls_client_certificates", "loopback", "zookeeper_tls", "zookeeper_auth", "super_users", "connections", "plain_connections", "anonymous_connections", "anonymous", "missing", "missing_left_out")
+    AUTHENTICATION_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
+    TLS_CLIENT_CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    LOOPBACK_FIELD_NUMBER: _ClassVar[int]
+    ZOOKEEPER_TLS_FIELD_NUMBER: _ClassVar[int]
+    ZOOKEEPER_AUTH_FIELD_NUMBER: _ClassVar[int]
+    SUPER_USERS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    authentication: str
+    authorization: str
+    tls: str
+    tls_client_certificates: str
+    loopback: bool
+    zookeeper_tls: bool
+    zookeeper_auth: bool
+    super_users: _containers.RepeatedScalarFieldContainer[str]
+    connections: int
+    plain_connections: int
+    anonymous_connections: int
+    anonymous: _containers.RepeatedCompositeFieldContainer[AnonymousClient]
+    missing: _containers.RepeatedCompositeFieldContainer[MissingRight]
+    missing_left_out: int
+    def __init__(self, authentication: _Optional[str] = ..., authorization: _Optional[str] = ..., tls: _Optional[str] = ..., tls_client_certificates: _Optional[str] = ..., loopback: _Optional[bool] = ..., zookeeper_tls: _Optional[bool] = ..., zookeeper_auth: _Optional[bool] = ..., super_users: _Optional[_Iterable[str]] = ..., connections: _Optional[int] = ..., plain_connections: _Optional[int] = ..., anonymous_connections: _Optional[int] = ..., anonymous: _Optional[_Iterable[_Union[AnonymousClient, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[MissingRight, _Mapping]]] = ..., missing_left_out: _Optional[int] = ...) -> None: ...
+
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs", "tls_expires_ms")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs", "tls_expires_ms", "security")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +344,7 @@ class StatusResponse(_message.Message):
     DISKS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     TLS_EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -306,7 +377,8 @@ class StatusResponse(_message.Message):
     disks: _containers.RepeatedCompositeFieldContainer[DiskStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     tls_expires_ms: int
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., tls_expires_ms: _Optional[int] = ...) -> None: ...
+    security: SecurityStatus
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., tls_expires_ms: _Optional[int] = ..., security: _Optional[_Union[SecurityStatus, _Mapping]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend", "accepted")
@@ -601,6 +673,174 @@ class CheckResponse(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[CheckedTransaction]
     def __init__(self, transactions: _Optional[_Iterable[_Union[CheckedTransaction, _Mapping]]] = ...) -> None: ...
+
+class SharedSource(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "begin", "end")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    begin: int
+    end: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class SharedRun(_message.Message):
+    __slots__ = ("source", "first", "messages", "grant", "deliveries")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    first: int
+    messages: int
+    grant: int
+    deliveries: int
+    def __init__(self, source: _Optional[int] = ..., first: _Optional[int] = ..., messages: _Optional[int] = ..., grant: _Optional[int] = ..., deliveries: _Optional[int] = ...) -> None: ...
+
+class ReceiveRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "member", "attempt", "max_messages", "lease_ms", "max_wait_ms", "open_max", "group_open_max", "sources")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_MAX_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OPEN_MAX_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    member: int
+    attempt: int
+    max_messages: int
+    lease_ms: int
+    max_wait_ms: int
+    open_max: int
+    group_open_max: int
+    sources: _containers.RepeatedCompositeFieldContainer[SharedSource]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., attempt: _Optional[int] = ..., max_messages: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., open_max: _Optional[int] = ..., group_open_max: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ...) -> None: ...
+
+class ReceiveResponse(_message.Message):
+    __slots__ = ("runs", "lows")
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    LOWS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[SharedRun]
+    lows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SettleItem(_message.Message):
+    __slots__ = ("run", "kind", "time_ms")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    run: SharedRun
+    kind: int
+    time_ms: int
+    def __init__(self, run: _Optional[_Union[SharedRun, _Mapping]] = ..., kind: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class SettleRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "member", "sequence", "sources", "items")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    member: int
+    sequence: int
+    sources: _containers.RepeatedCompositeFieldContainer[SharedSource]
+    items: _containers.RepeatedCompositeFieldContainer[SettleItem]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., sequence: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ..., items: _Optional[_Iterable[_Union[SettleItem, _Mapping]]] = ...) -> None: ...
+
+class SettleResponse(_message.Message):
+    __slots__ = ("lost", "lows")
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LOWS_FIELD_NUMBER: _ClassVar[int]
+    lost: _containers.RepeatedCompositeFieldContainer[SharedRun]
+    lows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lost: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SharedRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "after_topic", "after_partition", "max_count", "forget")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    epoch: int
+    group: str
+    after_topic: str
+    after_partition: int
+    max_count: int
+    forget: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ...) -> None: ...
+
+class SharedSourceStatus(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "low", "cursor", "open", "held", "waiting", "runs", "deliveries_max")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    low: int
+    cursor: int
+    open: int
+    held: int
+    waiting: int
+    runs: int
+    deliveries_max: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., low: _Optional[int] = ..., cursor: _Optional[int] = ..., open: _Optional[int] = ..., held: _Optional[int] = ..., waiting: _Optional[int] = ..., runs: _Optional[int] = ..., deliveries_max: _Optional[int] = ...) -> None: ...
+
+class SharedResponse(_message.Message):
+    __slots__ = ("found", "grants", "members", "receiving", "sources", "more")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVING_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    grants: int
+    members: int
+    receiving: int
+    sources: _containers.RepeatedCompositeFieldContainer[SharedSourceStatus]
+    more: bool
+    def __init__(self, found: _Optional[bool] = ..., grants: _Optional[int] = ..., members: _Optional[int] = ..., receiving: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSourceStatus, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate", "topic_id", "last_epoch", "from_copy", "archives", "where")

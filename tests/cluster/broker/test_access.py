@@ -33,7 +33,7 @@ from vq.model import Cancellation, Message
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import COMMANDS, Access, Command
 from vq.remoting.messages import decode_error, decode_reply
-from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
+from vq.reserved import DELAYED_TOPIC, SHARED_TOPIC, TRANSACTIONS_TOPIC
 from vq.security.rules import AccessRule
 from vq.store.records.record import Properties, encode_properties, encode_record
 
@@ -142,6 +142,34 @@ REQUESTS: Final[Mapping[str, tuple[str, Request]]] = {
     "CHECK again": (
         "manage cluster",
         (Command.CHECK, wire.CheckRequest(topic=TRANSACTIONS_TOPIC, again=7), b""),
+    ),
+    "RECEIVE": (
+        "read group:g",
+        (
+            Command.RECEIVE,
+            wire.ReceiveRequest(
+                topic=SHARED_TOPIC, group="g", sources=[wire.SharedSource(topic="_vq.retry.g")]
+            ),
+            b"",
+        ),
+    ),
+    "SETTLE": (
+        "read group:g",
+        (
+            Command.SETTLE,
+            wire.SettleRequest(
+                topic=SHARED_TOPIC, group="g", sources=[wire.SharedSource(topic="_vq.retry.g")]
+            ),
+            b"",
+        ),
+    ),
+    "SHARED": (
+        "describe group:g",
+        (Command.SHARED, wire.SharedRequest(topic=SHARED_TOPIC, group="g"), b""),
+    ),
+    "SHARED that forgets": (
+        "manage group:g",
+        (Command.SHARED, wire.SharedRequest(topic=SHARED_TOPIC, group="g", forget=True), b""),
     ),
 }
 

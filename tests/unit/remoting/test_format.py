@@ -39,4 +39,7 @@ def test_commands_keep_their_numbers() -> None:
         "DIVERGED": 43,
         "REPAIR": 44,
         "ARCHIVE": 45,
+        "RECEIVE": 50,
+        "SETTLE": 51,
+        "SHARED": 52,
     }

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
+from vq.broker.base.parked import Woken
 from vq.broker.base.runner import Runner
 from vq.broker.journal.deliveries import DONE_S, RETRY_S, Deliveries, Source
 from vq.broker.journal.log_records import LogRecords
@@ -24,7 +25,7 @@ from vq.errors import NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.store.records.record import Record
 
-__all__ = ["LOOK_S", "READ_AGAIN_S", "JournalReader"]
+__all__ = ["LOOK_S", "READ_AGAIN_S", "DeliveringReader", "JournalReader"]
 
 logger = get_logger(__name__)
 
@@ -34,7 +35,7 @@ LOOK_S: Final = 1.0
 READ_AGAIN_S: Final = 30.0
 
 
-class JournalReader(Source, ABC):
+class JournalReader(Woken, ABC):
     """See the module. Loop-bound; ``run`` is its task, and ends with the mastership.
 
     Args:
@@ -47,7 +48,12 @@ class JournalReader(Source, ABC):
 
     Attributes:
         is_live: All that was committed before this node began to lead was read.
+        what: How what it has is called, in the log.
     """
+
+    @property
+    @abstractmethod
+    def what(self) -> str: ...
 
     def __init__(
         self,
@@ -66,13 +72,12 @@ class JournalReader(Source, ABC):
         self._clock = clock
         self._woken = asyncio.Event()
         self._log = LogRecords(channel, outbox, runner, passes_by=passes_by)
-        self._deliveries = Deliveries(channel, outbox, clock, self)
         self._read_again_at = 0.0
         self._problems: dict[object, str] = {}  # by what does not go on
 
     @property
     def position(self) -> int:
-        """See ``Source``."""
+        """Up to where the log was read."""
         return self._log.position
 
     # The task -------------------------------------------------------------------------------------
@@ -92,7 +97,6 @@ class JournalReader(Source, ABC):
                 if self._is_caught_up() and not self.is_live:
                     self.is_live = True
                     self.go_live()
-                    self._deliveries.go_live()
                 if self.is_live:
                     self.write()
                     await self._go_on()
@@ -102,10 +106,10 @@ class JournalReader(Source, ABC):
             self._is_over, self.is_live = True, False
             self.channel.parked.pop(self, None)
             self.ended()
-            await self._deliveries.close()
+            await self.close()
 
     def wake(self) -> None:
-        """See ``parked.Woken`` and ``Source``: more may be committed, or to be noted."""
+        """See ``parked.Woken``: more may be committed, or to be noted."""
         self._woken.set()
 
     async def _wait(self, pause_s: float) -> None:
@@ -121,7 +125,7 @@ class JournalReader(Source, ABC):
         return channel.knows_end and self._log.position >= channel.read_limit
 
     def tell(self, what: object, why: str) -> None:
-        """See ``Source``. A new reason is logged."""
+        """Note why something does not go on; "": it does. A new reason is logged."""
         before = self._problems.pop(what, "")
         if why:
             self._problems[what] = why
@@ -212,3 +216,35 @@ class JournalReader(Source, ABC):
 
     def ended(self) -> None:
         """Another node leads, or this one ends."""
+
+    async def close(self) -> None:
+        """End what goes on beside the reading."""
+
+
+class DeliveringReader(JournalReader, Source, ABC):
+    """A reader of a log that holds what is delivered to other partitions. Loop-bound.
+
+    Args:
+        channel, outbox, gate, clock, runner, passes_by: See ``JournalReader``.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        outbox: Outbox,
+        gate: Gate,
+        *,
+        clock: Clock,
+        runner: Runner,
+        passes_by: bool,
+    ) -> None:
+        super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=passes_by)
+        self._deliveries = Deliveries(channel, outbox, clock, self)
+
+    def go_live(self) -> None:
+        """See ``JournalReader``; what is ready goes from now on."""
+        self._deliveries.go_live()
+
+    async def close(self) -> None:
+        """See ``JournalReader``."""
+        await self._deliveries.close()

@@ -118,8 +118,24 @@ def of_transaction(header: wire.TransactRequest, body: bytes) -> Iterator[Need]:
         yield _MANAGE_ALL
 
 
+def _status(header: wire.StatusRequest, _body: bytes) -> Iterator[Need]:
+    yield _MANAGE_ALL if header.with_security else Need(DESCRIBE, CLUSTER)
+
+
 def _check(header: wire.CheckRequest, _body: bytes) -> Iterator[Need]:
     yield _MANAGE_ALL if header.again else Need(WRITE, GROUP, header.group)
+
+
+def _shared_messages(
+    header: wire.ReceiveRequest | wire.SettleRequest, _body: bytes
+) -> Iterator[Need]:
+    yield Need(READ, GROUP, header.group)
+    for topic in {each.topic: None for each in header.sources}:
+        yield Need(READ, TOPIC, topic)
+
+
+def _shared(header: wire.SharedRequest, _body: bytes) -> Iterator[Need]:
+    yield Need(MANAGE if header.forget else DESCRIBE, GROUP, header.group)
 
 
 def _transactions(header: wire.TransactionsRequest, _body: bytes) -> Iterator[Need]:
@@ -148,11 +164,15 @@ def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
 _OWN: Final[Mapping[Command, Demand]] = {
     Command.PUT: _put,
     Command.TRANSACT: of_transaction,
+    Command.STATUS: _status,
     Command.CHECK: _check,
     Command.TRANSACTIONS: _transactions,
     Command.VERIFY: _verify,
     Command.BLOCKS: _blocks,
     Command.FENCE: _fence,
+    Command.RECEIVE: _shared_messages,
+    Command.SETTLE: _shared_messages,
+    Command.SHARED: _shared,
     Command.FETCH: _each_by_itself,
     Command.CANCEL: _each_by_itself,
 }

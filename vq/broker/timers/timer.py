@@ -26,7 +26,7 @@ from vq.broker.journal.items import Item
 from vq.broker.journal.log_records import TRIES
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
-from vq.broker.journal.reader import LOOK_S, JournalReader
+from vq.broker.journal.reader import LOOK_S, DeliveringReader
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.timers.notes import Cancelled, Note, decode_note, encode_note
@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 CANCELLED_MAX: Final = 10_000
 
 
-class Timer(JournalReader):
+class Timer(DeliveringReader):
     """See the module. Loop-bound.
 
     Args:
@@ -256,6 +256,7 @@ class Timer(JournalReader):
     def go_live(self) -> None:
         """See ``JournalReader``."""
         logger.info("delayed messages were read", partition=self.channel, messages=len(self))
+        super().go_live()
 
     # Writing notes --------------------------------------------------------------------------------
     def write(self) -> None:

@@ -22,18 +22,13 @@ from vq.broker.journal.deliveries import DONE_S
 from vq.broker.journal.items import Item
 from vq.broker.journal.notes import NOTE_TAG, UNKNOWN, Sent
 from vq.broker.journal.outbox import Gone, Outbox, Parcel
-from vq.broker.journal.reader import LOOK_S, JournalReader
+from vq.broker.journal.reader import LOOK_S, DeliveringReader
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.check_desk import CheckDesk, WaitingProducer
-from vq.broker.transactions.ledger import (
-    Answer,
-    Ask,
-    JournaledPart,
-    JournaledTransaction,
-    TransactionLedger,
-    carried,
-)
+from vq.broker.transactions.journaled import JournaledPart, JournaledTransaction, carried
+from vq.broker.transactions.judging import Answer, Ask
+from vq.broker.transactions.ledger import TransactionLedger
 from vq.broker.transactions.notes import (
     TIME_OUT,
     UNDECIDED,
@@ -113,7 +108,7 @@ class JournalCounts:
         self.committed = self.rolled_back = self.undeliverable = self.checks = 0
 
 
-class Journal(JournalReader):
+class Journal(DeliveringReader):
     """See the module. Loop-bound.
 
     Args:
@@ -271,7 +266,7 @@ class Journal(JournalReader):
         check_client(client)
         await self._until_read(client)
         now_ms = self._clock.wall_ms()
-        epoch = self.ledger.next_epoch(client, now_ms)
+        epoch = self.ledger.ids.next_epoch(client, now_ms)
         await self._note(client, [Client(client, epoch, now_ms)])
         return epoch
 
@@ -559,6 +554,7 @@ class Journal(JournalReader):
         logger.info(
             "transactions were read", partition=self.channel, active=len(self.ledger.active)
         )
+        super().go_live()
 
     def ended(self) -> None:
         """See ``JournalReader``."""
@@ -663,7 +659,7 @@ class Journal(JournalReader):
         due: list[Note] = [
             TransactionStep(each.number, each.requests, state, TIME_OUT, now_ms) for each in overdue
         ]
-        old = self.ledger.clients_before(self.position - CARRY_BYTES)
+        old = self.ledger.ids.before(self.position - CARRY_BYTES)
         due += [each for each in itertools.islice(old, DUE_MAX) if each.id not in self._noted]
         due = due[:DUE_MAX]
         room = CARRIED_BYTES

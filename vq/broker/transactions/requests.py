@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from vq import limits
 from vq.broker.journal.notes import NOTE_TAG
 from vq.broker.partition.batch_check import check_batch
-from vq.broker.transactions.ledger import Answer, JournaledPart, JournaledTransaction
+from vq.broker.transactions.journaled import JournaledPart, JournaledTransaction
+from vq.broker.transactions.judging import Answer
 from vq.broker.transactions.notes import (
     FENCED,
     PIECE_BYTES,
@@ -18,7 +19,7 @@ from vq.coordination.groups import decisions
 from vq.errors import InvalidRequest
 from vq.model import TopicPartition, TransactionState
 from vq.remoting import wire_pb2 as wire
-from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
+from vq.reserved import DELAYED_TOPIC, SHARED_TOPIC, TRANSACTIONS_TOPIC
 from vq.shown import shown
 from vq.store.records.record import has_tag
 
@@ -95,7 +96,7 @@ def pieces_of(
             max_message_bytes=largest.get(part.topic, limits.MESSAGE_BYTES_MAX),
         )
         to = TopicPartition(part.topic, part.partition)
-        if to.topic == TRANSACTIONS_TOPIC or (
+        if to.topic in {TRANSACTIONS_TOPIC, SHARED_TOPIC} or (
             to.topic == DELAYED_TOPIC and has_tag(data, NOTE_TAG)
         ):
             raise InvalidRequest(f"messages of a transaction for {to}, to which only brokers write")

@@ -1,0 +1,352 @@
+"""What members of shared groups get of the node that leads their journal, and of the next one."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster
+from support.cases import case
+from support.shared_member import (
+    ACK,
+    EXTEND,
+    REJECT,
+    RELEASE,
+    UNUSED,
+    Got,
+    SharedMember,
+    with_shared_topic,
+)
+from support.waiting import until
+
+from vq.broker.node import BrokerNode
+from vq.broker.shared import shared_journal
+from vq.errors import InvalidRequest
+from vq.remoting.format import Command
+from vq.store.disk.memory_disk import keep_all, keep_none
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def begun(cluster: MemoryCluster, nodes: int = 1, **settings: Any) -> BrokerNode:
+    """Start nodes with the topic of shared groups; return the master."""
+    node = await cluster.start(**settings)
+    await with_shared_topic(cluster)
+    for number in range(2, nodes + 1):
+        await cluster.start(node=f"n{number}", **settings)
+        await cluster.until_in_sync(*(f"n{each + 1}" for each in range(number)))
+    return node
+
+
+async def crash(cluster: MemoryCluster, key: str, keep: Any) -> None:
+    """End a node as kill -9 does, or as a loss of power does."""
+    cluster.network.kill(key)
+    disk = cluster.disks[key].crash(keep)
+    cluster.ensemble.crash(cluster.coordinators[key])
+    cluster.flushers[key].release()
+    await cluster.nodes.pop(key).stop()
+    cluster.disks[key] = disk
+
+
+async def test_each_message_is_settled_by_itself(cluster: MemoryCluster) -> None:
+    """What is not done comes again, with its count; what others have does not."""
+    await begun(cluster)
+    one, two = (SharedMember(cluster, number, [6, 2]) for number in (1, 2))
+    (first,) = await one.receive(4)
+    assert first == Got(0, 0, 4, 1, 1)
+    assert await two.receive(9) == [Got(1, 0, 2, 2, 1), Got(0, 4, 2, 2, 1)]
+    assert await one.receive(9) == []
+    assert await one.settle(first._replace(messages=1), ACK) == []
+    assert await one.settle(first._replace(first=1, messages=1), RELEASE, 500) == []
+    assert await one.settle(first._replace(first=2, messages=1), UNUSED) == []
+    assert await one.settle(first._replace(first=3, messages=1), REJECT) == []
+    assert await two.receive(9) == [Got(0, 2, 1, 3, 1)]
+    assert await two.receive(9, wait_ms=5_000) == [Got(0, 1, 1, 4, 2)]
+    status = await one.status()
+    (low, _) = status.sources
+    assert (low.low, low.cursor, low.open, low.held) == (1, 6, 4, 4)
+
+
+async def test_what_a_member_lost_is_not_done(cluster: MemoryCluster) -> None:
+    """A settlement that comes too late is told so, and changes nothing for who has it now."""
+    await begun(cluster)
+    one, two = (SharedMember(cluster, number, [3]) for number in (1, 2))
+    (first,) = await one.receive()
+    assert await one.settle(first._replace(messages=1), EXTEND, 10_000) == []
+    await asyncio.sleep(1.1)
+    assert await one.settle(first, ACK) == [(0, 1, 2)], "one is extended"
+    (second,) = await two.receive()
+    assert second == Got(0, 1, 2, 2, 2)
+    for kind in (ACK, REJECT, UNUSED):
+        assert await one.settle(first._replace(first=1, messages=2), kind) == [(0, 1, 2)]
+    assert await two.settle(second, ACK) == []
+    assert await two.settle(second, ACK) == [(0, 1, 2)]
+    assert (await one.status()).sources[0].low == 3
+
+
+async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -> None:
+    """It gets what is released, what another member tells of, and what a lease leaves."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [2])
+    two = SharedMember(cluster, 2, [2], lease_ms=60_000)
+    clock = cluster.ensemble.clock
+    (first,) = await one.receive()
+    waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
+    await asyncio.sleep(0.3)
+    await one.settle(first._replace(messages=1), RELEASE)
+    assert await waits == [Got(0, 0, 1, 2, 2)]
+    begin = clock.monotonic()
+    assert await two.receive(1, wait_ms=20_000) == [Got(0, 1, 1, 3, 2)], "the lease is over"
+    assert 0.6 < clock.monotonic() - begin < 0.8
+    one.ends = [3]
+    waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    assert await one.receive(1) == [], "the other one has waited longer"
+    assert await waits == [Got(0, 2, 1, 4, 1)]
+    begin = clock.monotonic()
+    assert await two.receive(wait_ms=400) == []
+    assert 0.39 < clock.monotonic() - begin < 0.6
+
+
+async def test_a_repeated_request_has_the_same_answer(cluster: MemoryCluster) -> None:
+    """Its first answer was lost: it gets the same messages, and not others."""
+    await begun(cluster)
+    one, two = (SharedMember(cluster, number, [9]) for number in (1, 2))
+    asked = one.ask(4)
+    first = await one.got(asked)
+    assert await one.got(asked) == first
+    said = one.say((first[0]._replace(messages=2), ACK, 0))
+    assert one.lost(await one.call(Command.SETTLE, said)) == []
+    assert one.lost(await one.call(Command.SETTLE, said)) == [], "it is done, and not lost"
+    assert await one.got(asked) == [Got(0, 2, 2, 1, 1)]
+    await asyncio.sleep(1.1)
+    assert await one.got(asked) == []
+    late = one.say((first[0], ACK, 0))
+    for _ in range(2):
+        assert one.lost(await one.call(Command.SETTLE, late)) == [(0, 0, 4)]
+    assert await two.receive(4) == [Got(0, 2, 2, 2, 2), Got(0, 4, 2, 2, 1)]
+    (last,) = await one.receive(1)
+    await one.settle(last, ACK)
+    with pytest.raises(InvalidRequest, match="attempt 1"):
+        await one.got(asked)
+    with pytest.raises(InvalidRequest, match="SETTLE 1"):
+        await one.call(Command.SETTLE, said)
+
+
+async def test_nothing_new_is_delivered_beyond_the_bounds(cluster: MemoryCluster) -> None:
+    """They count what is delivered and not done, of a partition and of the group."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [9, 9, 9], open_max=2, group_open_max=5, lease_ms=60_000)
+    got = await one.receive(9)
+    assert [(each.source, each.messages) for each in got] == [(0, 2), (1, 2), (2, 1)]
+    assert await one.receive(9) == []
+    await one.settle(got[0], RELEASE, 100)
+    assert await one.receive(9) == []
+    (again,) = await one.receive(9, wait_ms=1_000)
+    assert again.deliveries == 2
+    await one.settle(again, ACK)
+    assert sum(each.messages for each in await one.receive(9)) == 2
+
+
+async def test_what_no_member_sends_is_refused(cluster: MemoryCluster) -> None:
+    """Nothing changes; the error shows the value and the bound."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [9])
+    (got,) = await one.receive(4)
+
+    async def refused(command: Command, request: Any, **fields: Any) -> str:
+        for name, value in fields.items():
+            setattr(request, name, value)
+        with pytest.raises(InvalidRequest) as error:
+            await one.call(command, request)
+        return str(error.value)
+
+    for fields in (
+        {"member": 0},
+        {"attempt": 0},
+        {"max_messages": 0},
+        {"max_messages": 10_001},
+        {"lease_ms": 99},
+        {"lease_ms": 2**31},
+        {"open_max": 0},
+        {"group_open_max": 2**31},
+        {"group": "../x"},
+    ):
+        said = await refused(Command.RECEIVE, one.ask(), **fields)
+        (value,) = fields.values()
+        assert str(value) in said
+    twice = one.ask()
+    twice.sources.append(twice.sources[0])
+    assert "twice" in await refused(Command.RECEIVE, twice)
+    none = one.ask()
+    del none.sources[:]
+    assert "sources = 0" in await refused(Command.RECEIVE, none)
+    for run, kind, time_ms, says in (
+        (got, 9, 0, "9 is no kind"),
+        (got, ACK, 5, "time_ms"),
+        (got, EXTEND, 0, "time_ms"),
+        (got, RELEASE, 2**40, "time_ms"),
+        (got._replace(messages=0), ACK, 0, "messages = 0"),
+        (got._replace(source=1), ACK, 0, "source = 1"),
+        (got._replace(grant=0), ACK, 0, "grant = 0"),
+        (got._replace(first=2**63), ACK, 0, "first"),
+    ):
+        request = one.say((run, kind, time_ms))  # type: ignore[arg-type]
+        assert says in await refused(Command.SETTLE, request)
+    overlaps = one.say((got, ACK, 0), (got._replace(first=2), RELEASE, 0))
+    assert "comes twice" in await refused(Command.SETTLE, overlaps)
+    assert (await one.status()).sources[0].held == 4
+
+
+async def test_a_group_that_is_forgotten_begins_anew(cluster: MemoryCluster) -> None:
+    """So does one whose topic was deleted and made again, for that topic."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [5])
+    await one.receive()
+    waits = asyncio.create_task(SharedMember(cluster, 2, [5]).receive(wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    assert (await one.status()).receiving == 1
+    assert not (await one.status(forget=True)).found
+    assert await waits == []
+    (again,) = await one.receive()
+    assert again == Got(0, 0, 5, 1, 1)
+
+
+@pytest.mark.parametrize("keep", [keep_all, keep_none])
+async def test_a_broker_that_starts_knows_what_it_told(cluster: MemoryCluster, keep: Any) -> None:
+    """Whatever is lost with it, no answer had left for it; handles stay valid."""
+    node = await begun(cluster)
+    one, two = (SharedMember(cluster, number, [20]) for number in (1, 2))
+    (first,) = await one.receive(6)
+    asked = two.ask(4)
+    second = await two.got(asked)
+    await one.settle(first._replace(messages=2), ACK)
+    await one.settle(first._replace(first=2, messages=1), RELEASE, 60_000)
+    said = one.say((first._replace(first=3, messages=1), ACK, 0))
+    flusher = cluster.flushers["b1"]
+    flusher.held = True
+    lost = asyncio.create_task(one.once(Command.SETTLE, said))
+    await until(lambda: bool(flusher._submitted))
+    await crash(cluster, "b1", keep)
+    with pytest.raises((ConnectionError, OSError)):
+        await lost
+    del node
+    await cluster.start()
+    assert one.lost(await one.call(Command.SETTLE, said)) == []
+    assert await two.got(asked) == second
+    assert await one.settle(first._replace(first=4, messages=2), ACK) == []
+    assert await two.settle(second[0], ACK) == []
+    assert await two.receive(5) == [Got(0, 10, 5, 3, 1)]
+    (source,) = (await one.status()).sources
+    assert (source.low, source.open, source.waiting) == (2, 6, 1)
+
+
+async def test_whatever_dies_nothing_is_lost_or_with_two(cluster: MemoryCluster) -> None:
+    """Members receive and settle at random while nodes crash in turn; then all of it is done.
+
+    Each message has one holder at a time, is delivered again only if it is not done, and its count
+    rises by one with each delivery.
+    """
+    await begun(cluster, nodes=2)
+    for seed in range(3):
+        with case(seed):
+            await _random_members(cluster, seed, f"g{seed}")
+
+
+async def _random_members(cluster: MemoryCluster, seed: int, group: str) -> None:
+    rng = random.Random(seed)
+    clock = cluster.ensemble.clock
+    ends = [40, 30]
+    counts: Counter[tuple[int, int]] = Counter()
+    done: set[tuple[int, int]] = set()
+    held: dict[tuple[int, int], tuple[int, float]] = {}
+    stop = asyncio.Event()
+
+    class Member(SharedMember):
+        def about(self) -> dict[str, Any]:
+            return {**super().about(), "group": group}
+
+    def keys(run: Got) -> list[tuple[int, int]]:
+        return [(run.source, run.first + each) for each in range(run.messages)]
+
+    async def work(number: int) -> None:
+        member = Member(cluster, number, ends)
+        while len(done) < sum(ends):
+            request = member.ask(rng.randint(1, 6), rng.choice((0, 500)), lease_ms=3_000)
+            runs = await member.got(request)
+            answered = clock.monotonic()
+            for run in runs:
+                for key in keys(run):
+                    assert key not in done
+                    assert run.deliveries == counts[key] + 1
+                    grant, until_s = held.get(key, (0, 0.0))
+                    assert grant != run.grant
+                    assert until_s <= answered, f"{key} has two holders"
+                    counts[key] += 1
+                    held[key] = run.grant, 0.0
+            for run in runs:
+                kind = rng.choice((ACK, ACK, RELEASE, REJECT, UNUSED, None))
+                if kind is None:
+                    continue  # it forgets them
+                await asyncio.sleep(rng.choice((0, 0.01, 2.9, 3.5)) * rng.random())
+                if kind is RELEASE:
+                    said = member.say((run, kind, rng.choice((0, 100, 2_000))))
+                else:
+                    said = member.say((run, kind, 0))
+                response = await member.call(Command.SETTLE, said)
+                lost = {
+                    (source, first + each)
+                    for source, first, messages in member.lost(response)
+                    for each in range(messages)
+                }
+                for key in keys(run):
+                    if key in lost:
+                        continue
+                    assert held[key][0] == run.grant, "only who has it settles it"
+                    if kind in {ACK, REJECT}:
+                        assert key not in done
+                        done.add(key)
+                    elif kind is UNUSED:
+                        counts[key] -= 1
+
+    async def nemesis() -> None:
+        while not stop.is_set():
+            await asyncio.sleep(2 + 4 * rng.random())
+            key = rng.choice(sorted(cluster.nodes))
+            node = "n2" if key.endswith("n2") else "n1"
+            await crash(cluster, key, keep_all if rng.random() < 0.5 else keep_none)
+            await asyncio.sleep(rng.random())
+            await cluster.start(node=node)
+            await cluster.until_in_sync("n1", "n2")
+
+    attacks = asyncio.create_task(nemesis())
+    async with asyncio.timeout(3_600):
+        await asyncio.gather(*(work(number) for number in range(1, 6)))
+    stop.set()
+    await attacks
+    status = await Member(cluster, 9, ends).status()
+    assert [(each.low, each.open) for each in status.sources] == [(end, 0) for end in ends]
+
+
+async def test_the_log_is_needed_only_for_what_was_noted_last(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is open is noted again; the next node reads that, and knows the same."""
+    monkeypatch.setattr(shared_journal, "CARRY_BYTES", 4_000)
+    node = await begun(cluster)
+    one, idle = SharedMember(cluster, 1, [10_000]), SharedMember(cluster, 2, [0, 10])
+    (kept,) = await idle.receive(4, lease_ms=3_600_000)
+    for _ in range(200):
+        (got,) = await one.receive(5)
+        assert await one.settle(got._replace(messages=4), ACK) == []
+        assert await one.settle(got._replace(first=got.first + 4, messages=1), REJECT) == []
+    (journal,) = [e for e in node.parts.shared.readers.all.values() if e.ledger.groups]
+    channel = journal.channel
+    await until(lambda: channel.read_limit - (channel.needed or 0) < 12_000)
+    assert channel.read_limit > 40_000
+    before = await one.status()
+    await crash(cluster, "b1", keep_all)
+    await cluster.start()
+    assert await one.status() == before
+    assert await idle.settle(kept, ACK) == []
