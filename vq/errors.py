@@ -474,6 +474,12 @@ class TransactionRefused(Refused):
     hint = "begin another one; `vq tx show NUMBER` tells what became of this one"
 
 
+class LeaseLost(Refused):
+    """A message is not with this taker any more: another one may have it."""
+
+    hint = "leave the message alone: its next taker does the work; raise the lease, or extend it"
+
+
 class Unreachable(Refused):
     """No connection could be made, so nothing was sent."""
 

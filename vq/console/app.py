@@ -245,7 +245,7 @@ class ConsoleApp:
                 raise UnknownToConsole(f"the console shows no cluster {shown(name)}")
             return site
 
-        return json_api(site_of, door.run, door.each)
+        return json_api(site_of, door.check, door.run, door.each)
 
     async def _asks(self, request: Request) -> Person:
         """Return who sends a request to the JSON API: a program with a token, or a page.

@@ -265,7 +265,7 @@ def test_every_operation_has_a_schema_and_no_argument_is_an_address() -> None:
     def nothing(*_: Any) -> Any:
         raise AssertionError("nobody asks")
 
-    described = OperationSchemas(json_api(nothing, nothing, nothing).openapi())
+    described = OperationSchemas(json_api(nothing, nothing, nothing, nothing).openapi())
     assert described.names == set(OPERATIONS) - set(NOT_OVER_HTTP)
     for name in described.names:
         with case(name):

@@ -13,7 +13,6 @@ import contextlib
 from typing import Any, Final
 
 from vq import limits
-from vq.broker.base.pace import Pace
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel
@@ -29,6 +28,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
+from vq.pace import Pace
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.fetch_state import FetchState

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from vq.broker.base.config import ConnectionLimits
+from vq.broker.base.debts import Debts
 from vq.broker.base.notice import Notice
 from vq.broker.base.session import Door, Session
 from vq.broker.security.accounts import Accounts
@@ -38,6 +39,10 @@ from vq.turn import Turn
 
 logger = get_logger(__name__)
 
+#: Requests may be refused at once as many as are paid for in this time ...
+REFUSED_BURST_S: Final = 5.0
+#: ... and whoever brings more is read again after this time at the latest.
+REFUSED_PAUSE_S: Final = 10.0
 #: How many silent connections are ended when the process has run out of file descriptors.
 SILENT_ENDED: Final = 16
 #: A connection that keeps one part in so many of what the largest one keeps is large, too: a batch
@@ -68,6 +73,8 @@ class Server:
         refused: Connections ended because of a bound, or because of what their peer did.
         failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
+        debts: What addresses owe for requests that were refused; from ``debt_max`` on, connections
+            of them that were refused much are not read.
         admission: Who may connect.
         authentication: As which user; None: nobody is asked.
         meters: What they may use; None: that is not limited.
@@ -118,6 +125,9 @@ class Server:
         self.swept: Final = Notice[[]]()
         self.failed_handshakes = 0
         self.refusals: Counter[type[VqError]] = Counter()
+        per_s = limits.refused_per_s
+        self.debts = Debts(per_s, (REFUSED_BURST_S + REFUSED_PAUSE_S) * per_s)
+        self.debt_max: Final = REFUSED_BURST_S * per_s
         self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None
@@ -131,7 +141,12 @@ class Server:
         """
         self._door = door
         self._choose_door()
-        self._listener = await network.listen(address, self.new_session, on_full=self.end_silent)
+        self._listener = await network.listen(
+            address,
+            self.new_session,
+            on_full=self.end_silent,
+            new_per_s=self.limits.new_per_s,
+        )
 
     @property
     def address(self) -> Address:
