@@ -198,6 +198,15 @@ class Refused(VqError):
     """The request was certainly not carried out."""
 
 
+class LeaseLost(Refused):
+    """A message of a shared group was settled too late; nothing became of it by that."""
+
+    hint = (
+        "its lease has ended, and it is delivered again, or was: extend the lease in time, or give "
+        "a longer lease_s"
+    )
+
+
 class NotSent(Refused):
     """Nothing was put on the wire within the deadline."""
 

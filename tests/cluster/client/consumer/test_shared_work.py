@@ -19,11 +19,11 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
 from vq.client.consumer.shared.desk import SharedTerms
-from vq.client.consumer.shared.handles import LeaseLost
 from vq.client.consumer.shared.receiver import SharedReceiver
 from vq.client.consumer.shared.work import SharedMessage, SharedWork
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
+from vq.errors import LeaseLost
 from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 from vq.store.disk.memory_disk import keep_all
@@ -68,7 +68,6 @@ class SharedMember:
             "g",
             SharedTerms(round(lease_s * 1_000), open_max, 100_000),
             nodes=Nodes(client),
-            latest=False,
             workers=workers,
             trouble=lambda partition, _, error: self.troubles.update({partition: error}),
         )
@@ -87,7 +86,7 @@ class SharedMember:
 
     async def start(self) -> None:
         for number in range(4):
-            await self.receiver.add(TopicPartition("t", number), self.wanted)
+            await self.receiver.add(TopicPartition("t", number), self.wanted, latest=False)
         self.receiver.start()
         self.work.start()
 

@@ -4,22 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from vq.errors import Refused
-from vq.model import TopicPartition
-
-__all__ = ["LeaseLost", "MessageHandle", "SettleKind", "SettledRun", "Settling", "merged"]
-
-
-class LeaseLost(Refused):
-    """A message was settled too late: its lease had ended, and it is delivered again, or was."""
-
-    def __init__(self, number: int, partition: TopicPartition, group: str) -> None:
-        super().__init__(
-            f"message {number} of {partition} is not with this member of group {group!r} any more: "
-            "its lease has ended, or it was settled before",
-            details={"number": number},
-            hint="extend the lease in time, or give the group a longer one",
-        )
+__all__ = ["MessageHandle", "SettleKind", "SettledRun", "Settling", "merged"]
 
 
 class SettleKind(IntEnum):

@@ -21,7 +21,6 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
 from vq.client.consumer.shared.handles import (
-    LeaseLost,
     MessageHandle,
     SettleKind,
     Settling,
@@ -29,7 +28,7 @@ from vq.client.consumer.shared.handles import (
 )
 from vq.client.consumer.shared.source import NumberGone, NumbersUnknown, SourceReader
 from vq.client.reading.nodes import Nodes
-from vq.errors import CorruptData, VqError
+from vq.errors import CorruptData, LeaseLost, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
@@ -80,13 +79,13 @@ class _Source:
         reader: Of it.
         wanted: Which messages.
         task: Looks whether it has more.
-        low: The lowest message that is not done, as last told.
+        low: The lowest message that is not done, as last told; None: not yet.
     """
 
     reader: SourceReader
     wanted: Filter
     task: "asyncio.Task[None] | None" = field(default=None)
-    low: int = 0
+    low: int | None = None
 
 
 class SharedReceiver:
@@ -97,7 +96,6 @@ class SharedReceiver:
         group: Its name.
         terms: With what it asks.
         nodes: From which nodes messages are read.
-        latest: A partition of which the group has nothing yet begins at its end.
         workers: So many are at messages at a time.
         trouble: Told of a partition that does not go on, the number of the message, and why; None:
             it goes on.
@@ -114,7 +112,6 @@ class SharedReceiver:
         terms: SharedTerms,
         *,
         nodes: Nodes,
-        latest: bool,
         workers: int,
         trouble: Callable[[TopicPartition, int, VqError | None], None],
     ) -> None:
@@ -123,7 +120,6 @@ class SharedReceiver:
         self._group = group
         self._terms = terms
         self._nodes = nodes
-        self._latest = latest
         self._trouble = trouble
         self._desk = SharedDesk(cluster, group, terms)
         self._wait_s = min(WAIT_S, cluster.config.request_timeout_s / 2)
@@ -179,15 +175,27 @@ class SharedReceiver:
         for each in waiting:
             each.cancel()
 
-    async def add(self, partition: TopicPartition, wanted: Filter) -> None:
+    async def add(
+        self,
+        partition: TopicPartition,
+        wanted: Filter,
+        *,
+        latest: bool,
+        committed: int | None = None,
+    ) -> None:
         """Read a partition, too.
+
+        Args:
+            partition: Which.
+            wanted: Which of its messages; others count as done.
+            latest, committed: See ``SourceReader.open``.
 
         Raises:
             NumbersUnknown: Nobody knows the numbers of its messages.
             VqError: A broker does not answer.
         """
         reader = SourceReader(self._cluster, partition, self._nodes)
-        await reader.open(latest=self._latest)
+        await reader.open(latest=latest, committed=committed)
         source = _Source(reader, wanted)
         self._sources[self._next_source] = source
         self._next_source += 1
@@ -202,12 +210,16 @@ class SharedReceiver:
                 await asyncio.wait([source.task])
                 source.task = None
 
+    def partitions(self) -> list[TopicPartition]:
+        """Return what is read, sorted."""
+        return sorted(each.reader.partition for each in self._read_now().values())
+
     def lows(self) -> dict[TopicPartition, tuple[str, int]]:
         """Return, by partition, the id of its topic and the lowest message that is not done."""
         return {
             each.reader.partition: (each.reader.topic_id, each.low)
             for each in self._sources.values()
-            if each.low
+            if each.low is not None and each.task is not None
         }
 
     # Asking -------------------------------------------------------------------------------------
@@ -447,7 +459,12 @@ class SharedReceiver:
         for handle, (_, future) in batch.items():
             if handle in lost:
                 partition = self._sources[handle.source].reader.partition
-                _fail(future, LeaseLost(handle.number, partition, self._group))
+                told = LeaseLost(
+                    f"message {handle.number} of {partition} is not with this member of group "
+                    f"{self._group!r} any more",
+                    details={"number": handle.number},
+                )
+                _fail(future, told)
             elif not future.done():
                 future.set_result(None)
 

@@ -48,8 +48,12 @@ class SourceReader:
         self._ends_at = 0
         self._places: dict[int, int] = {}  # offsets by the numbers of messages
 
-    async def open(self, *, latest: bool) -> None:
+    async def open(self, *, latest: bool, committed: int | None) -> None:
         """Look up where the group begins, if it has not begun.
+
+        Args:
+            latest: At the end, and not at the first message that is kept.
+            committed: At this offset; None: the group has committed none.
 
         Raises:
             NumbersUnknown: Numbers are not known here.
@@ -58,12 +62,14 @@ class SourceReader:
         await self.look()
         self.topic_id = self._reader.topic_id
         self.begin = self.end
-        if not latest:
+        if committed is not None or not latest:
             bounds = await self._reader.bounds()
-            begin = await self._reader.number_at(bounds.earliest)
+            at = bounds.earliest if committed is None else committed
+            at = min(max(at, bounds.earliest), bounds.latest)
+            begin = await self._reader.number_at(at)
             if begin is None:
                 raise self._unknown()
-            self.begin = begin
+            self.begin = min(begin, self.end)
 
     async def look(self) -> bool:
         """Look up the end; return whether there is more than before.

@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
-from vq.client.consumer.shared.handles import LeaseLost, MessageHandle, SettleKind
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import InHand, SharedReceiver
 from vq.client.copies import MessageCopies, origin_of
 from vq.clock import Clock
 from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
-from vq.errors import ContentUnreadable, VqError
+from vq.errors import ContentUnreadable, LeaseLost, VqError
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
