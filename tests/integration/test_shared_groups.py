@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from operator import attrgetter
 
 import pytest
 from support.blocking import config_of
@@ -11,6 +12,8 @@ from support.waiting import block_until
 
 import vq
 from vq.errors import LeaseLost
+
+OPEN = attrgetter("open")
 
 
 @pytest.mark.slow
@@ -46,17 +49,11 @@ def test_threads_settle_messages_one_by_one(cluster: ProcessCluster) -> None:
             consumer.subscribe("jobs", listener=work).start()
             block_until(lambda: len(seen) == 40 and bool(late), "messages")
             block_until(
-                lambda: (
-                    not any(
-                        each.open for each in factory.admin.describe_shared_group("g").partitions
-                    )
-                ),
+                lambda: not sum(map(OPEN, factory.admin.describe_shared_group("g").partitions)),
                 "all of it done",
             )
         assert len(threads) == 8
         assert {key: n for key, n in seen.items() if n > 1} == {b"1": 2, b"2": 2}
-        assert [each.lag_messages for each in factory.admin.describe_group("g").partitions] == [
-            0,
-            0,
-        ]
-    assert "jobs" in cluster.vq("group", "shared", "g")
+        progress = factory.admin.describe_group("g").partitions
+        assert [each.lag_messages for each in progress] == [0, 0]
+    assert "jobs" in cluster.vq("group", "shared", "g").stdout
