@@ -30,6 +30,8 @@ from bench.modes import DISTURBED, WORKING_DISTURBED, modes
 from bench.processor import memory_of, processor_s
 from bench.replication import TARGETS as REPLICATION_TARGETS
 from bench.replication import replication
+from bench.requests import TARGETS as REQUEST_TARGETS
+from bench.requests import requests
 from bench.sends import sends
 from bench.tls import TARGETS as TLS_TARGETS
 from bench.tls import tls
@@ -527,6 +529,9 @@ SCENARIOS: Final = (
             "start with 100000 ended and 1000 prepared": Target(value_max=5.0),
             TRANSFORMED: Target(ratio_max=2.0),
         },
+    ),
+    Scenario(
+        "requests", "a request and its reply, beside two one-way trips", requests, REQUEST_TARGETS
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("sends", "one way to send after the other", sends),

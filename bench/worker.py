@@ -10,6 +10,7 @@ from bench import (
     modes,
     read_loads,
     replicated_loads,
+    requests,
     send_loads,
     sends,
     transactions,
@@ -26,6 +27,7 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **gateway.WORKS,
     **sends.WORKS,
     **transactions.WORKS,
+    **requests.WORKS,
     **replicated_loads.WORKS,
     **PEER_WORKS,
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vq import aio as aio
     from vq import columns as columns
     from vq import errors as errors
+    from vq import local as local
     from vq import serializers as serializers
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.blocking.admin import Admin
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
         SendFuture,
     )
     from vq.client.producer.interceptors import ProducerInterceptor
-    from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
+    from vq.client.producer.metrics import Latency, ProducerMetrics, RequestMetrics, TopicMetrics
     from vq.client.producer.spread.partitioner import (
         Partitioner,
         PartitionLoad,
@@ -108,7 +109,7 @@ if TYPE_CHECKING:
     from vq.offset_stores.file import FileOffsetStore
     from vq.offset_stores.sql import SqlOffsetStore
     from vq.offset_stores.table import OffsetTable
-    from vq.reserved import DeliveryFailure, MessageOrigin
+    from vq.reserved import DeliveryFailure, MessageOrigin, ReplyAddress
     from vq.security.tls import Tls
 
 
@@ -147,7 +148,7 @@ _HOMES = {
         "SendFuture",
     ),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
-    "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
+    "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "RequestMetrics", "TopicMetrics"),
     "vq.client.producer.transaction_listener": (
         "COMMIT",
         "ROLLBACK",
@@ -200,11 +201,11 @@ _HOMES = {
     "vq.offset_stores.file": ("FileOffsetStore",),
     "vq.offset_stores.sql": ("SqlOffsetStore",),
     "vq.offset_stores.table": ("OffsetTable",),
-    "vq.reserved": ("DeliveryFailure", "MessageOrigin"),
+    "vq.reserved": ("DeliveryFailure", "MessageOrigin", "ReplyAddress"),
     "vq.security.tls": ("Tls",),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "serializers"})
+_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "local", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -263,6 +264,8 @@ __all__ = [
     "ReadFrom",
     "Refused",
     "Replication",
+    "ReplyAddress",
+    "RequestMetrics",
     "RetentionPolicy",
     "Retry",
     "SendCallback",

@@ -143,6 +143,15 @@ if TYPE_CHECKING:
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.security.access import AccessUnknown
+    from vq.operations.security.quotas import QuotasUnknown
+    from vq.operations.security.security_plan import (
+        AnonymousSeen,
+        MissingAccess,
+        NodeSecurity,
+        SecurityPlan,
+        SecurityStep,
+        StepState,
+    )
     from vq.operations.security.users import UserChangeUnknown, UserEntry
     from vq.operations.topics.closing import ClosedTopic, OpenedTopic
     from vq.operations.topics.deletion import DeletedTopic, Deletion
@@ -160,6 +169,7 @@ if TYPE_CHECKING:
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
     from vq.operations.tree.securing import SecuredTree, WrongAcl
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
+    from vq.security.quotas import EffectiveLimit, Quota, QuotaLimit
     from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
 
@@ -331,12 +341,22 @@ _HOMES = {
     "vq.coordination.tree.acls": ("identity_of",),
     "vq.coordination.tree.coordinator": ("Grant", "NodeRights"),
     "vq.coordination.security.users": ("UnknownUser", "UserExists"),
+    "vq.operations.security.security_plan": (
+        "AnonymousSeen",
+        "MissingAccess",
+        "NodeSecurity",
+        "SecurityPlan",
+        "SecurityStep",
+        "StepState",
+    ),
     "vq.operations.security.users": ("UserChangeUnknown", "UserEntry"),
     "vq.coordination.tree.reading": ("TopicView",),
     "vq.coordination.topics.topics": ("TopicExists",),
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
     "vq.operations.security.access": ("AccessUnknown",),
+    "vq.operations.security.quotas": ("QuotasUnknown",),
+    "vq.security.quotas": ("EffectiveLimit", "Quota", "QuotaLimit"),
     "vq.security.rules": (
         "AccessDecision",
         "AccessRule",
@@ -363,6 +383,7 @@ __all__ = [
     "AllocationGoals",
     "AllocationPlan",
     "AllocationRun",
+    "AnonymousSeen",
     "ArchiveNodeRun",
     "ArchiveRun",
     "ArchiveRunUnknown",
@@ -404,6 +425,7 @@ __all__ = [
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "EffectiveLimit",
     "ExplainedFact",
     "Explanation",
     "ExportedNode",
@@ -448,6 +470,7 @@ __all__ = [
     "MeasuredPartition",
     "MeasuredRange",
     "MessageRange",
+    "MissingAccess",
     "Move",
     "Moved",
     "MovedMeanwhile",
@@ -455,6 +478,7 @@ __all__ = [
     "NodeInfo",
     "NodeJobs",
     "NodeRights",
+    "NodeSecurity",
     "OpenedTopic",
     "OwnerChange",
     "PartOfTransaction",
@@ -469,6 +493,9 @@ __all__ = [
     "PlannedMember",
     "PlannedTopic",
     "ProducerEdge",
+    "Quota",
+    "QuotaLimit",
+    "QuotasUnknown",
     "ReadPlacement",
     "Removal",
     "RepairedNode",
@@ -484,12 +511,15 @@ __all__ = [
     "SearchGap",
     "SearchedPartition",
     "SecuredTree",
+    "SecurityPlan",
+    "SecurityStep",
     "SettingsUnknown",
     "Settled",
     "Severity",
     "SharedGroupDescription",
     "SharedProgress",
     "SilentNode",
+    "StepState",
     "StoredBytes",
     "StoredColumns",
     "StoredRange",

@@ -16,7 +16,14 @@ from urllib.parse import quote, unquote
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
-from vq.reserved import DeliveryFailure, MessageOrigin, failure_in, origin_in
+from vq.reserved import (
+    DeliveryFailure,
+    MessageOrigin,
+    ReplyAddress,
+    address_in,
+    failure_in,
+    origin_in,
+)
 from vq.shown import shown
 
 try:
@@ -595,6 +602,11 @@ class Message(NamedTuple):
     def failure(self) -> DeliveryFailure | None:
         """Of a copy: how often listeners failed, since when, and why; None: it is no copy."""
         return failure_in(self.headers)
+
+    @property
+    def reply_to(self) -> ReplyAddress | None:
+        """Of a request: where ``producer.reply`` sends the reply; None: nobody waits for one."""
+        return address_in(self.headers)
 
 
 if construct is not None:

@@ -5,6 +5,7 @@
     _vq.shared          which messages members of shared groups have
     _vq.retry.<group>   messages that a group is to try again later
     _vq.dlq.<group>     dead letters: messages that a group has given up
+    _vq.replies.<topic> replies to the requests that were sent to a topic
     _vq.probe.<group>   messages of `vq lag-exporter --probe` to a group of brokers
 
 Only this module knows how they are written. Everything that begins so is reserved, also for what
@@ -25,6 +26,12 @@ these headers more:
 A dead letter that is sent again has ``_vq.resent``, the place of the dead letter, and no other; of
 a message that a member skipped it is the place of the message. A message with ``_vq.settled`` is no
 dead letter: it tells what became of some.
+
+A request has two headers more, which go along with every copy of it and may be sent on; the reply
+has the second one, and the tag:
+
+    _vq.reply-to        _vq.replies.prices-3/9f0c41   partition and tag of the reply
+    _vq.correlation     5f1d…                         of this request alone
 """
 
 import re
@@ -40,6 +47,7 @@ from vq.shown import shown
 PREFIX: Final = "_vq."
 
 _PROBE: Final = f"{PREFIX}probe."
+_REPLIES: Final = f"{PREFIX}replies."
 
 #: The topic of messages that are delivered later.
 DELAYED_TOPIC: Final = f"{PREFIX}delayed"
@@ -101,6 +109,28 @@ def probe_topic(group: str) -> str:
 def is_probe(topic: str) -> bool:
     """Return whether a topic is one with which a broker group is probed."""
     return topic.startswith(_PROBE)
+
+
+def replies_topic(topic: str) -> str:
+    """Return the name of the topic with the replies to what is sent to a topic.
+
+    Raises:
+        InvalidArgument: It would be longer than a name may be.
+    """
+    name = f"{_REPLIES}{topic}"
+    if len(name) > NAME_CHARS_MAX:
+        raise InvalidArgument(
+            f"topic {shown(topic)} ({len(topic)} characters) takes no requests: its replies go to "
+            f"{_REPLIES}<topic>, and names of topics have at most {NAME_CHARS_MAX} characters; "
+            f"give it a name of at most {NAME_CHARS_MAX - len(_REPLIES)}"
+        )
+    return name
+
+
+def answered_topic(topic: str) -> str | None:
+    """Return the topic whose requests are answered in this one; None: it is no topic of replies."""
+    begins = topic.startswith(_REPLIES) and topic != _REPLIES
+    return topic.removeprefix(_REPLIES) if begins else None
 
 
 def group_of(topic: str, purpose: Purpose) -> str | None:
@@ -167,10 +197,15 @@ REASON: Final = f"{PREFIX}reason"
 RAW_BYTES: Final = f"{PREFIX}raw-bytes"
 RESENT: Final = f"{PREFIX}resent"
 SETTLED: Final = f"{PREFIX}settled"
+# Headers of requests and replies ---------------------------------------------------------------
+REPLY_TO: Final = f"{PREFIX}reply-to"
+CORRELATION: Final = f"{PREFIX}correlation"
+_OF_REQUESTS: Final = frozenset((REPLY_TO, CORRELATION))
 #: So much of a reason is kept: a header is no place for a trace.
 REASON_CHARS_MAX: Final = 500
 _PLACE: Final = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})@(?P<offset>[0-9]{1,20})")
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
+_ADDRESS: Final = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})/(?P<tag>[0-9A-Za-z]{1,64})")
 
 
 class MessageOrigin(NamedTuple):
@@ -230,9 +265,46 @@ def headers_of_copy(
     return headers if origin.number is None else {**headers, ORIGIN_NUMBER: str(origin.number)}
 
 
+class ReplyAddress(NamedTuple):
+    """Where the reply to a request goes, and whose it is.
+
+    Attributes:
+        topic, partition, tag: The topic of replies, the number of its partition, the tag of the
+            program that asks.
+        correlation: Of the request; the reply has the same.
+    """
+
+    topic: str
+    partition: int
+    tag: str
+    correlation: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the request."""
+        return {
+            REPLY_TO: f"{self.topic}-{self.partition}/{self.tag}",
+            CORRELATION: self.correlation,
+        }
+
+
+def address_in(headers: Mapping[str, str] | None) -> ReplyAddress | None:
+    """Return where the reply to a message goes; None: it is no request."""
+    found = _ADDRESS.fullmatch((headers or {}).get(REPLY_TO, ""))
+    correlation = (headers or {}).get(CORRELATION, "")
+    if found is None or not correlation or answered_topic(found["topic"]) is None:
+        return None
+    return ReplyAddress(found["topic"], int(found["partition"]), found["tag"], correlation)
+
+
+def is_reserved_header(name: str) -> bool:
+    """Return whether only vq gives a header to a message; those of requests travel with it."""
+    return name.startswith(PREFIX) and name not in _OF_REQUESTS
+
+
 def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the headers that an application gave a message."""
-    return {name: text for name, text in (headers or {}).items() if not is_reserved(name)}
+    """Return the headers that an application gave a message, and those of a request."""
+    return {name: text for name, text in (headers or {}).items() if not is_reserved_header(name)}
 
 
 def origin_in(headers: Mapping[str, str] | None, name: str = ORIGIN) -> MessageOrigin | None:

@@ -76,7 +76,7 @@ def test_a_taken_port_is_named(processes: ProcessCluster) -> None:
 
 def test_an_address_of_another_machine_is_not_said_to_be_taken(processes: ProcessCluster) -> None:
     with pytest.raises(ChildEnded, match=r"(?s)192\.0\.2\.1.*name an address of this machine"):
-        processes.add("b1", "--host", "192.0.2.1", "--plaintext")
+        processes.add("b1", "--host", "192.0.2.1", "--plaintext", "--authentication", "off")
 
 
 def test_a_broker_without_zookeeper_says_what_it_waits_for(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "send": (Message("t", b"x"), 3),
     "send_async": (Message("t", b"x"),),
     "send_oneway": (Message("t", b"x"),),
+    "request": (Message("t", b"x"), 3),
     "send_batch": ([Message("t", b"x")],),
     "get": ("t", 0, 0, 100),
     "change_settings": ("t", TopicSettings()),

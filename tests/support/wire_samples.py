@@ -77,7 +77,11 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
     (Command.STATUS, "request"): Sample(
         wire.StatusRequest(
-            with_partitions=True, after_topic="orders", after_partition=2, with_numbers=True
+            with_partitions=True,
+            after_topic="orders",
+            after_partition=2,
+            with_numbers=True,
+            with_security=True,
         )
     ),
     (Command.STATUS, "response"): Sample(
@@ -135,6 +139,33 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             scrub_bytes_per_s=4194304,
             scrub_next_ms=1764404800000,
             tls_expires_ms=1795336800000,
+            security=wire.SecurityStatus(
+                authentication="optional",
+                authorization="permissive",
+                tls="preferred",
+                tls_client_certificates="none",
+                loopback=True,
+                zookeeper_tls=True,
+                zookeeper_auth=True,
+                super_users=["root"],
+                connections=3,
+                plain_connections=2,
+                anonymous_connections=1,
+                anonymous=[wire.AnonymousClient(host="10.0.0.7", client_id="shop", connections=1)],
+                missing=[
+                    wire.MissingRight(
+                        user="anna",
+                        right="write",
+                        resource="topic:orders",
+                        requests=90,
+                        last_ms=1763800009000,
+                        because="no rule allows it",
+                        by_rule=True,
+                        denied=True,
+                    )
+                ],
+                missing_left_out=4,
+            ),
             jobs=[
                 wire.JobStatus(
                     name="scrub",

@@ -8,13 +8,18 @@ from vq.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX, STORED_PROPERTIES_BY
 from vq.model import Message, check_name
 from vq.reserved import (
     ATTEMPTS,
+    CORRELATION,
     FIRST_FAILED,
     GROUP_CHARS_MAX,
     ORIGIN,
     REASON_CHARS_MAX,
+    REPLY_TO,
     DeliveryFailure,
     MessageOrigin,
     Purpose,
+    ReplyAddress,
+    address_in,
+    answered_topic,
     check_own_name,
     group_of,
     headers_of_copy,
@@ -22,8 +27,39 @@ from vq.reserved import (
     origin_in,
     own_headers,
     probe_topic,
+    replies_topic,
     topic_of,
 )
+
+
+def test_a_topic_has_one_of_replies_if_its_name_leaves_room() -> None:
+    assert replies_topic("prices") == "_vq.replies.prices"
+    longest = "t" * (NAME_CHARS_MAX - len("_vq.replies."))
+    name = check_name("topic", replies_topic(longest))
+    assert is_reserved(name)
+    assert answered_topic(name) == longest
+    with pytest.raises(InvalidArgument, match=r"takes no requests.*at most 188"):
+        replies_topic(f"{longest}t")
+    for other in ("_vq.replies.", "_vq.replies", "_vq.retry.prices", "prices"):
+        with case(other):
+            assert answered_topic(other) is None
+
+
+def test_headers_of_a_request_say_where_its_reply_goes_and_are_copied() -> None:
+    address = ReplyAddress("_vq.replies.a-b.c-1", 3, "4fe1", "c0")
+    headers = {**address.headers, "own": "1", ORIGIN: "t-0@0"}
+    assert address_in(headers) == address
+    assert own_headers(headers) == {**address.headers, "own": "1"}
+    for broken in (
+        {},
+        {REPLY_TO: "_vq.replies.t-3/4fe1"},
+        {REPLY_TO: "orders-3/4fe1", CORRELATION: "c0"},
+        {REPLY_TO: "_vq.replies.t-3/a||b", CORRELATION: "c0"},
+        {REPLY_TO: "_vq.replies.t/4fe1", CORRELATION: "c0"},
+        {CORRELATION: "c0"},
+    ):
+        with case(broken):
+            assert address_in(broken) is None
 
 
 def test_a_broker_group_has_a_topic_for_the_probe_if_its_name_leaves_room() -> None:

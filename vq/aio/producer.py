@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +21,15 @@ from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.producer.transaction_listener import HalfResult
-from vq.errors import BufferFull, InvalidArgument, InvalidState, NotPublished, VqError
+from vq.client.requests import nobody_reads, reply_to
+from vq.errors import (
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    NotPublished,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import (
     Cancellation,
     Message,
@@ -149,6 +157,48 @@ class MessageProducer:
         may_wait = self.config.when_full is WhenFull.BLOCK
         return await self._accept(message, callback, timeout, may_wait=may_wait)
 
+    async def request(self, message: Message, timeout: float | None = None) -> Message:
+        """Send a message and return the reply to it; see ``vq.MessageProducer.request``.
+
+        Any number of requests may wait at once. If the task is cancelled, a reply that comes later
+        is counted as late.
+
+        Raises:
+            VqError: See there.
+        """
+        core = self._here()
+        deadline = core.deadline_of(message, timeout)
+        for topic in core.missing(message):
+            left = max(0.0, deadline - core.now())
+            await self._publish_for(topic, left, functools.partial(core.check, message))
+        request = await core.begin_request(message, deadline)
+        try:
+            left = max(0.0, deadline - core.now())
+            await self.send_async(request.message, request.sent, left)
+            core.hurry()
+            return await request.reply()
+        finally:
+            request.close()
+
+    async def reply(
+        self,
+        request: Message,
+        content: bytes | Any,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendResult | None:
+        """Answer a request that was received; see ``vq.MessageProducer.reply``.
+
+        Raises:
+            VqError: See there.
+        """
+        self._check_loop()
+        try:
+            return await self.send(reply_to(request, content, headers), timeout)
+        except UnknownTopic:
+            nobody_reads(request)
+            return None
+
     def _append_beside(
         self, message: Message, callback: SendCallback | None, timeout: float | None
     ) -> SendFuture | None:
@@ -267,8 +317,8 @@ class MessageProducer:
             VqError: See there.
         """
         transactions = self._here().transactions
-        if transactions.take_id_needed():
-            await transactions.take_id()
+        if transactions.id.is_to_take:
+            await transactions.id.take()
         begun = transactions.begin()
         self._append = self._append_beside
         return Transaction(begun, self._check_loop)
@@ -439,8 +489,8 @@ class MessageProducer:
         """
         core, transactions = self._here(), self._transactions
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        if transactions.take_id_needed():
-            await transactions.take_id()
+        if transactions.id.is_to_take:
+            await transactions.id.take()
         half = HalfMessage(transactions, message)
         try:
             for each in half.messages:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,13 +12,23 @@ from vq.blocking.consumer import MessageConsumer
 from vq.blocking.transaction import Transaction
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture, check_callback
+from vq.client.loop_calls import call_soon
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.producer.transaction_listener import HalfResult
+from vq.client.requests import nobody_reads, reply_to
 from vq.client.runtime import LoopThread
-from vq.errors import BufferFull, InvalidArgument, InvalidState, NotPublished, TimedOut, VqError
+from vq.errors import (
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    NotPublished,
+    TimedOut,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import (
     Cancellation,
     Message,
@@ -31,7 +41,7 @@ from vq.model import (
 )
 from vq.shown import shown
 
-_SEND_SYNC_S = 3.0
+SEND_SYNC_S = 3.0
 ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
 
@@ -87,7 +97,7 @@ class MessageProducer:
         """
         self._runtime.run(self._core.publish(topic))
 
-    def send_sync(self, message: Message, timeout: float | None = _SEND_SYNC_S) -> SendResult:
+    def send_sync(self, message: Message, timeout: float | None = SEND_SYNC_S) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
 
         ``timeout`` bounds all attempts together, by default 3 s; None: ``config.send_timeout_s``.
@@ -208,6 +218,74 @@ class MessageProducer:
             self._core.count_full()
             raise
 
+    def request(self, message: Message, timeout: float | None = None) -> Message:
+        """Send a message and return the reply to it, which a reader sends with ``reply``.
+
+        The first request to a topic makes the topic of its replies, if there is none, and begins to
+        read there; many threads may wait at once. The message is stored and delivered as any other:
+        at least once, also after this call has ended. A reply that comes too late, and a second one
+        to the same request, reach nobody and are counted (``metrics().requests``).
+
+        Args:
+            message: Any; ``headers`` of the reply are those that the answering side gave.
+            timeout: Seconds for everything, by default ``config.send_timeout_s``.
+
+        Returns:
+            The reply: ``content`` is bytes.
+
+        Raises:
+            TimedOut: No reply came in time. ``details`` has what is known: ``partition``,
+                ``offset`` and ``id`` of the request if it is stored. It may be handled all the
+                same.
+            Refused: The request is certainly not stored.
+            InvalidState: The producer was closed, or this thread has a transaction, before whose
+                commit nobody gets the request.
+            InvalidArgument: The message is invalid, or the name of its topic is too long.
+        """
+        self._runtime.check()
+        core = self._core
+        deadline = core.deadline_of(message, timeout)
+        takes = functools.partial(core.check, message)
+        for topic in core.missing(message):
+            self._publish_for(topic, max(0.0, deadline - core.now()), takes)
+        request = self._runtime.run(core.begin_request(message, deadline))
+        try:
+            self.send_async(request.message, request.sent, max(0.0, deadline - core.now()))
+            core.hurry()
+            return self._runtime.run(request.reply())
+        finally:  # also when a signal handler raises
+            call_soon(self._runtime.loop, request.close)
+
+    def reply(
+        self,
+        request: Message,
+        content: bytes | Any,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> SendResult | None:
+        """Answer a request that was received: ``request`` of who sent it returns the reply.
+
+        It returns once the reply is stored, as ``send_sync`` does. In a transaction the reply is
+        sent with its commit. Who asked may wait no more: that is no error, and where the topic of
+        replies was deleted, nothing is sent and None is returned.
+
+        Args:
+            request: As a listener gets it; ``request.reply_to`` is not None. Also one that was sent
+                on to another topic, or that came from a retry topic.
+            content: As of a ``Message``.
+            headers: Of the reply.
+            timeout: In seconds, by default ``config.send_timeout_s``.
+
+        Raises:
+            InvalidArgument: The message is no request.
+            VqError: See ``send_sync``.
+        """
+        try:
+            return self.send_sync(reply_to(request, content, headers), timeout)
+        except UnknownTopic:
+            nobody_reads(request)
+            return None
+
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome.
 
@@ -293,8 +371,8 @@ class MessageProducer:
         """
         self._runtime.check()
         transactions = self._transactions
-        if transactions.take_id_needed():
-            self._runtime.run(transactions.take_id())
+        if transactions.id.is_to_take:
+            self._runtime.run(transactions.id.take())
         with self._switching:
             core = transactions.begin()
             self._append = self._append_beside
@@ -515,8 +593,8 @@ class MessageProducer:
         self._runtime.check()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         transactions, core = self._transactions, self._core
-        if transactions.take_id_needed():
-            self._runtime.run(transactions.take_id())
+        if transactions.id.is_to_take:
+            self._runtime.run(transactions.id.take())
         half = HalfMessage(transactions, message)
         try:
             for each in half.messages:

@@ -11,16 +11,17 @@ import signal
 from typing import Final
 
 from vq import limits
-from vq.broker.base.config import BrokerConfig
+from vq.broker.base.config import AuthenticationMode, BrokerConfig
 from vq.broker.base.process import RealProcess
 from vq.broker.base.scheduler import ScheduledAlarm
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.tree.zk import ZooKeeperCoordinator
+from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
-from vq.remoting.ports import check_plaintext
+from vq.remoting.ports import check_plaintext, is_loopback
 from vq.remoting.transport import TcpNetwork
-from vq.security.tls import TlsContexts, TlsMode
+from vq.security.tls import ClientCertificates, TlsContexts, TlsMode
 from vq.store.disk.real_disk import RealDisk
 
 logger = get_logger(__name__)
@@ -37,6 +38,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
     """Return a node with real disk, network, clock and ZooKeeper; not started."""
     clock = SystemClock()
     _look_at_plaintext(config)
+    _look_at_strangers(config)
     brokers, metrics = _contexts(config)
     coordinator = ZooKeeperCoordinator(
         config.zookeeper,
@@ -74,6 +76,34 @@ def _look_at_plaintext(config: BrokerConfig) -> None:
         encrypted=config.tls is not None and config.tls_mode is TlsMode.REQUIRED,
         plaintext=config.plaintext,
         settings="tls",
+    )
+
+
+def _look_at_strangers(config: BrokerConfig) -> None:
+    """Refuse to serve other machines without asking who they are, if nobody said so; or warn.
+
+    Raises:
+        InvalidArgument: Nobody did.
+    """
+    mode = config.authentication
+    shows_certificate = (
+        config.tls is not None
+        and config.tls_mode is TlsMode.REQUIRED
+        and config.tls_client_certificates is ClientCertificates.REQUIRED
+    )
+    if mode.asks or shows_certificate or is_loopback(config.host):
+        return
+    if mode is AuthenticationMode.OFF:
+        logger.warning(
+            "other machines are served without authentication", setting="host", host=config.host
+        )
+        return
+    raise InvalidArgument(
+        f"host = {config.host!r} can be reached from other machines, and authentication = "
+        f"'{mode}' asks nobody who they are: set authentication = required (--authentication, "
+        "VQ_BROKER_AUTHENTICATION), start the broker and add users with `vq user add` "
+        "(docs/howto/users.md); or set authentication = off if the network is yours alone; or "
+        "listen on 127.0.0.1"
     )
 
 

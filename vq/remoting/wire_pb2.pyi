@@ -30,6 +30,12 @@ class Error(_message.Message):
     texts: _containers.ScalarMap[str, str]
     def __init__(self, message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class Delay(_message.Message):
+    __slots__ = ("delay_ms",)
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    delay_ms: int
+    def __init__(self, delay_ms: _Optional[int] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
     __slots__ = ("version_min", "version_max", "client_id", "library", "mechanism", "credentials", "cluster")
     VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
@@ -115,16 +121,18 @@ class PingResponse(_message.Message):
     def __init__(self, wall_ms: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("with_partitions", "after_topic", "after_partition", "with_numbers")
+    __slots__ = ("with_partitions", "after_topic", "after_partition", "with_numbers", "with_security")
     WITH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
     AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
     WITH_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    WITH_SECURITY_FIELD_NUMBER: _ClassVar[int]
     with_partitions: bool
     after_topic: str
     after_partition: int
     with_numbers: bool
-    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., with_numbers: _Optional[bool] = ...) -> None: ...
+    with_security: bool
+    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., with_numbers: _Optional[bool] = ..., with_security: _Optional[bool] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
     __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async", "held_by", "held_from", "held_bytes", "held_since_ms", "end_unknown", "ahead_ms", "next_number", "number_known")
@@ -240,8 +248,70 @@ class JobStatus(_message.Message):
     next_ms: int
     def __init__(self, name: _Optional[str] = ..., trigger: _Optional[str] = ..., state: _Optional[str] = ..., why_off: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., begun_ms: _Optional[int] = ..., ended_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., error: _Optional[str] = ..., next_ms: _Optional[int] = ...) -> None: ...
 
+class AnonymousClient(_message.Message):
+    __slots__ = ("host", "client_id", "connections")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    client_id: str
+    connections: int
+    def __init__(self, host: _Optional[str] = ..., client_id: _Optional[str] = ..., connections: _Optional[int] = ...) -> None: ...
+
+class MissingRight(_message.Message):
+    __slots__ = ("user", "right", "resource", "requests", "last_ms", "because", "by_rule", "denied")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    BY_RULE_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    right: str
+    resource: str
+    requests: int
+    last_ms: int
+    because: str
+    by_rule: bool
+    denied: bool
+    def __init__(self, user: _Optional[str] = ..., right: _Optional[str] = ..., resource: _Optional[str] = ..., requests: _Optional[int] = ..., last_ms: _Optional[int] = ..., because: _Optional[str] = ..., by_rule: _Optional[bool] = ..., denied: _Optional[bool] = ...) -> None: ...
+
+class SecurityStatus(_message.Message):
+    __slots__ = ("authentication", "authorization", "tls", "tls_client_certificates", "loopback", "zookeeper_tls", "zookeeper_auth", "super_users", "connections", "plain_connections", "anonymous_connections", "anonymous", "missing", "missing_left_out")
+    AUTHENTICATION_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
+    TLS_CLIENT_CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    LOOPBACK_FIELD_NUMBER: _ClassVar[int]
+    ZOOKEEPER_TLS_FIELD_NUMBER: _ClassVar[int]
+    ZOOKEEPER_AUTH_FIELD_NUMBER: _ClassVar[int]
+    SUPER_USERS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ANONYMOUS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    authentication: str
+    authorization: str
+    tls: str
+    tls_client_certificates: str
+    loopback: bool
+    zookeeper_tls: bool
+    zookeeper_auth: bool
+    super_users: _containers.RepeatedScalarFieldContainer[str]
+    connections: int
+    plain_connections: int
+    anonymous_connections: int
+    anonymous: _containers.RepeatedCompositeFieldContainer[AnonymousClient]
+    missing: _containers.RepeatedCompositeFieldContainer[MissingRight]
+    missing_left_out: int
+    def __init__(self, authentication: _Optional[str] = ..., authorization: _Optional[str] = ..., tls: _Optional[str] = ..., tls_client_certificates: _Optional[str] = ..., loopback: _Optional[bool] = ..., zookeeper_tls: _Optional[bool] = ..., zookeeper_auth: _Optional[bool] = ..., super_users: _Optional[_Iterable[str]] = ..., connections: _Optional[int] = ..., plain_connections: _Optional[int] = ..., anonymous_connections: _Optional[int] = ..., anonymous: _Optional[_Iterable[_Union[AnonymousClient, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[MissingRight, _Mapping]]] = ..., missing_left_out: _Optional[int] = ...) -> None: ...
+
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs", "tls_expires_ms")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes", "scrub_begun_ms", "scrub_ended_ms", "scrub_read_bytes", "scrub_bytes_per_s", "repairs", "scrub_next_ms", "disks", "jobs", "tls_expires_ms", "security")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +344,7 @@ class StatusResponse(_message.Message):
     DISKS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     TLS_EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -306,7 +377,8 @@ class StatusResponse(_message.Message):
     disks: _containers.RepeatedCompositeFieldContainer[DiskStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobStatus]
     tls_expires_ms: int
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., tls_expires_ms: _Optional[int] = ...) -> None: ...
+    security: SecurityStatus
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ..., scrub_begun_ms: _Optional[int] = ..., scrub_ended_ms: _Optional[int] = ..., scrub_read_bytes: _Optional[int] = ..., scrub_bytes_per_s: _Optional[int] = ..., repairs: _Optional[int] = ..., scrub_next_ms: _Optional[int] = ..., disks: _Optional[_Iterable[_Union[DiskStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., tls_expires_ms: _Optional[int] = ..., security: _Optional[_Union[SecurityStatus, _Mapping]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend", "accepted")

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol
 
 from vq.errors import InvalidArgument
 from vq.limits import NAME_CHARS_MAX, TRANSACTIONAL_ID_CHARS_MAX, is_valid_name
-from vq.reserved import Purpose, group_of, is_probe, is_reserved
+from vq.reserved import Purpose, answered_topic, group_of, is_probe, is_reserved
 from vq.shown import shown
 
 __all__ = [
@@ -66,6 +66,10 @@ class Right(StrEnum):
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
+
+
+#: What a right on replies is on the topic of their requests.
+_OF_REPLIES: Final = {Right.READ: Right.WRITE, Right.WRITE: Right.READ}
 
 
 class Resource(StrEnum):
@@ -332,6 +336,8 @@ def source_of(need: Need) -> Need:
 
     ================================  ==========================================================
     retry topic, dead letters         the right on the group; its consumers read and write them
+    replies to requests to a topic    the right on that topic: who reads requests there writes the
+                                      replies, who writes requests reads them
     delayed messages, transactions,   the right on the cluster: they have messages of all topics.
     and any other                     A PUT there needs what each message needs where it goes
     ================================  ==========================================================
@@ -346,6 +352,9 @@ def source_of(need: Need) -> Need:
         if group is not None:
             own = Right.READ if right is Right.WRITE else right
             return Need(own, Resource.GROUP, group)
+    answered = answered_topic(name)
+    if answered is not None:
+        return Need(_OF_REPLIES.get(right, right), Resource.TOPIC, answered)
     return Need(right, Resource.CLUSTER)
 
 

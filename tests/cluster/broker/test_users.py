@@ -280,6 +280,32 @@ async def test_a_consumer_that_is_not_taken_cannot_start(
         await until(lambda: got)
 
 
+async def test_a_consumer_without_a_user_cannot_start_where_one_is_required(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """It does not wait for messages that never come."""
+    async with factory_of(cluster) as factory:
+        consumer = await factory.create_consumer(ConsumerConfig(group="g"))
+        consumer.subscribe("t")
+        with pytest.raises(NotAuthenticated, match="no anonymous clients"):
+            await consumer.start()
+        with pytest.raises(NotAuthenticated, match="no anonymous clients"):
+            await consumer.get_many(1, timeout=5)
+
+
+async def test_a_consumer_starts_while_brokers_do_not_answer(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """The question whether they take it is one connection's time-out at most."""
+    async with factory_of(cluster, user="anna", password="secret") as factory:
+        consumer = await factory.create_consumer(ConsumerConfig(group="g"))
+        consumer.subscribe("t")
+        cluster.network.cut("client", "b1")
+        begun = asyncio.get_running_loop().time()
+        await consumer.start()
+        assert asyncio.get_running_loop().time() - begun < 3
+
+
 async def test_a_consumer_whose_user_is_removed_tells_why_and_goes_on_later(
     cluster: MemoryCluster, node: BrokerNode
 ) -> None:

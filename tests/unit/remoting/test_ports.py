@@ -56,11 +56,43 @@ def test_a_broker_does_not_start_with_an_open_port_that_nobody_asked_for(
     for mode in ("accepted", "preferred"):
         with case(mode), pytest.raises(InvalidArgument, match="plaintext"):
             build_node(BrokerConfig(**config, host="10.0.0.11", tls=tls, tls_mode=mode))
-    build_node(BrokerConfig(**config, host="10.0.0.11", tls=tls))
+    build_node(BrokerConfig(**config, host="10.0.0.11", tls=tls, authentication="required"))
     build_node(BrokerConfig(**config, metrics_host="10.0.0.11", metrics_port=0))
     assert WARNS not in caplog.text
-    build_node(BrokerConfig(**config, host="10.0.0.11", plaintext=True))
+    build_node(BrokerConfig(**config, host="10.0.0.11", plaintext=True, authentication="required"))
     assert WARNS in caplog.text
+
+
+def test_a_broker_does_not_serve_strangers_unless_somebody_says_so(
+    tmp_path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error names each way out; each of them is one, and ``off`` warns."""
+    config = {"data": tmp_path, "group": "b1", "node": "n1", "plaintext": True}
+    tls = write_tls(tmp_path / "tls", trustme.CA())
+    warns = "other machines are served without authentication"
+    for settings in ({}, {"authentication": "loopback"}, {"tls": tls}):
+        with (
+            case(settings),
+            pytest.raises(InvalidArgument, match="host = ") as error,
+        ):
+            build_node(BrokerConfig(**config, host="10.0.0.11", **settings))
+        for way in ("required", "vq user add", "authentication = off", "127.0.0.1"):
+            assert way in str(error.value)
+    step = {"tls": tls, "tls_client_certificates": "required", "tls_mode": "accepted"}
+    with pytest.raises(InvalidArgument, match="authentication"):
+        build_node(BrokerConfig(**config, host="10.0.0.11", **step))
+    for settings in (
+        {"host": "127.0.0.1"},
+        {"host": "::1", "authentication": "off"},
+        {"host": "10.0.0.11", "authentication": "optional"},
+        {"host": "10.0.0.11", "authentication": "required"},
+        {"host": "10.0.0.11", "tls": tls, "tls_client_certificates": "required"},
+    ):
+        with case(settings):
+            build_node(BrokerConfig(**config, **settings))
+    assert warns not in caplog.text
+    build_node(BrokerConfig(**config, host="10.0.0.11", authentication="off"))
+    assert warns in caplog.text
 
 
 async def test_nor_do_the_gateway_and_the_console(tmp_path) -> None:

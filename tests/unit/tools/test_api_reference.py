@@ -241,7 +241,7 @@ def test_ordered_excludes_what_the_page_says() -> None:
 def test_the_default_time_outs_are_those_of_the_page() -> None:
     found = {}
     for names, shown in rows("producer-limits.md", 2)[1:]:
-        calls = r"`(send\w*|tpc_\w+|cancel|flush|commit|rollback|result|exception)`"
+        calls = r"`(send\w*|request|reply|tpc_\w+|cancel|flush|commit|rollback|result|exception)`"
         for name in re.findall(calls, names):
             found[name] = shown
     own = vars(vq.MessageProducer) | vars(vq.SendFuture) | {"send": aio.MessageProducer.send}
@@ -299,13 +299,13 @@ def test_every_number_of_a_producer_has_its_row() -> None:
     page = (ROOT / "docs" / "reference" / "producer-metrics.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE))
     known: set[str] = set()
-    for kind in (vq.ProducerMetrics, vq.TopicMetrics, vq.Latency):
+    for kind in (vq.ProducerMetrics, vq.TopicMetrics, vq.RequestMetrics, vq.Latency):
         known |= {field.name for field in dataclasses.fields(kind)}
         known |= {name for name, each in vars(kind).items() if isinstance(each, property)}
     assert rows.keys() == known
     for name, row in rows.items():
         unit, how, counted = (cell.strip() for cell in row.split("|"))
         assert counted, name
-        if name not in {"total", "topics"}:
+        if name not in {"total", "topics", "requests"}:
             assert unit, name
             assert how in {"counter", "gauge", "counter (histogram)", "constant"}, name

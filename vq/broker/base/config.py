@@ -50,6 +50,10 @@ class ConnectionLimits:
         gathered_bytes_max: Bytes of incomplete frames, and of requests that wait for a turn or for
             room, of all connections; one that keeps most is closed as ``Busy``.
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
+        new_per_s: Connections accepted in a second, behind the first ones; a TLS handshake counts
+            as several. Others wait in the kernel.
+        refused_per_s: Refused requests of one address in a second, behind the first ones; whoever
+            brings more is read more slowly. A refused request counts more if it is large.
         hello_timeout_s, frame_timeout_s, write_timeout_s, idle_timeout_s: See ``vq.limits``.
         sweep_interval_s: How often deadlines are looked at; each may be late by so much.
     """
@@ -67,6 +71,8 @@ class ConnectionLimits:
     fetch_state_bytes_total_max: int = 256 * limits.MIB
     gathered_bytes_max: int = 256 * limits.MIB
     write_buffer_bytes: int = 1 * limits.MIB
+    new_per_s: float = 500.0
+    refused_per_s: float = 200.0
     hello_timeout_s: float = limits.HELLO_TIMEOUT_S
     frame_timeout_s: float = limits.FRAME_TIMEOUT_S
     write_timeout_s: float = limits.WRITE_TIMEOUT_S
@@ -90,9 +96,15 @@ class Authorization(enum.StrEnum):
 class AuthenticationMode(enum.StrEnum):
     """Whether clients show a broker who they are."""
 
+    LOOPBACK = "loopback"  # nobody does, and other machines are not served
     OFF = "off"
     OPTIONAL = "optional"
     REQUIRED = "required"
+
+    @property
+    def asks(self) -> bool:
+        """Whether clients may show that."""
+        return self in {AuthenticationMode.OPTIONAL, AuthenticationMode.REQUIRED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +194,11 @@ class BrokerConfig:
         rules_age_max_s: When the rules were read so long ago and cannot be read again, everything
             is refused that they would decide.
         connections: Bounds of connections.
-        authentication: ``off``: clients are anonymous. ``optional``: those with a user prove who
-            they are, others are anonymous. ``required``: every client has a user. Nodes and
-            operators' commands prove that they know the cluster's secret in any case.
+        authentication: ``loopback``: clients are anonymous, and a broker that other machines reach
+            does not start, unless they must show certificates. ``off``: clients are anonymous.
+            ``optional``: those with a user prove who they are, others are anonymous. ``required``:
+            every client has a user. Nodes and operators' commands prove that they know the
+            cluster's secret in any case.
         certificate_users: Rules that say which user a TLS certificate of a client names, such as
             ``DNS:*.clients.example=*``; see ``vq.security.certificates``. None: certificates name
             no users.
@@ -242,7 +256,7 @@ class BrokerConfig:
     super_users: tuple[str, ...] = ()
     rules_age_max_s: float = 300.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    authentication: AuthenticationMode = AuthenticationMode.OFF
+    authentication: AuthenticationMode = AuthenticationMode.LOOPBACK
     certificate_users: tuple[str, ...] = ()
 
     @property
@@ -274,10 +288,10 @@ class BrokerConfig:
             check_name("super_users", user)
         mode = choice_of(AuthenticationMode, "authentication", self.authentication)
         object.__setattr__(self, "authentication", mode)
-        if parse_certificate_rules(self.certificate_users) and mode is AuthenticationMode.OFF:
+        if parse_certificate_rules(self.certificate_users) and not mode.asks:
             raise InvalidArgument(
-                "certificate_users says whose certificates are, and authentication = 'off' asks "
-                "nobody: set authentication to optional or required"
+                f"certificate_users says whose certificates are, and authentication = '{mode}' "
+                "asks nobody: set authentication to optional or required"
             )
         obeyed = choice_of(Authorization, "authorization", self.authorization)
         object.__setattr__(self, "authorization", obeyed)

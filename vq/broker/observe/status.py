@@ -15,6 +15,7 @@ from vq.broker.base.session import Session
 from vq.broker.health.verifying import Verifier
 from vq.broker.history.retaining import Retainer
 from vq.broker.logs.old_blocks import ahead_ms_of
+from vq.broker.observe.exposure import Exposure
 from vq.broker.observe.vitals import Vitals
 from vq.broker.partition.channel import Channel, Channels
 from vq.broker.replication.following import Follower
@@ -49,6 +50,7 @@ class StatusReport:
         retainer: What of them is kept only because somebody needs it.
         verifier: Their damage.
         clock: Time.
+        exposure: How it takes clients.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class StatusReport:
         retainer: Retainer,
         verifier: Verifier,
         clock: Clock,
+        exposure: Exposure,
     ) -> None:
+        self._exposure = exposure
         self._fields = [
             (each, told) for each in table if (told := [fact for fact in each.facts if fact.status])
         ]
@@ -80,6 +84,8 @@ class StatusReport:
         """STATUS: answer with role, partitions and counters of this node."""
         response = self.report(header)
         response.requests_waiting -= 1  # this one
+        if header.with_security:
+            response.security.CopyFrom(self._exposure.report(session))
         session.reply(request_id, response)
 
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:

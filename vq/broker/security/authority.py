@@ -11,6 +11,7 @@ any (``known_rules``).
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from vq.broker.base.config import Authorization
@@ -22,7 +23,7 @@ from vq.log_lines import get_logger
 from vq.remoting.membership import Principal
 from vq.security.rules import ANONYMOUS, AccessDecision, Need, Resource, Right
 
-__all__ = ["Authority"]
+__all__ = ["Authority", "Missing"]
 
 logger = get_logger(__name__)
 
@@ -30,6 +31,31 @@ logger = get_logger(__name__)
 TELL_S: Final = 10.0
 #: Different users and needs that one line chooses from; more are only counted.
 TOLD_MAX: Final = 1_000
+#: Different users and needs that are remembered for operators; the oldest is forgotten first.
+MISSING_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Missing:
+    """What somebody lacked, for operators who are to add rules.
+
+    Attributes:
+        asker: Who.
+        need: The right, and on what.
+        why: It was not given.
+        by_rule: A rule may give it; False: it is another user's.
+        denied: A rule denies it.
+        requests: That needed it.
+        last_ms: When the last one came, in milliseconds since 1970.
+    """
+
+    asker: Principal
+    need: Need
+    why: str
+    by_rule: bool
+    denied: bool
+    requests: int = 0
+    last_ms: int = 0
 
 
 class Authority:
@@ -60,6 +86,8 @@ class Authority:
         self._known = known
         self.changed: Final = known.changed
         self._now = clock.monotonic
+        self._wall_ms = clock.wall_ms
+        self._missing: dict[tuple[str, Need], Missing] = {}
         self._counts: Counter[tuple[Right, Resource]] = Counter()
         self._untold: Counter[tuple[str, Need]] = Counter()
         self._why: dict[tuple[str, Need], str] = {}
@@ -118,8 +146,10 @@ class Authority:
             NotAuthorized: Unless such requests are carried out.
         """
         rule = None if decision is None else decision.rule
+        by_rule = not why
         why = why or (decision.because if decision is not None else "")
         self._note(asker, need, why)
+        self._remember(asker, need, why, by_rule=by_rule, denied=by_rule and rule is not None)
         if self.enforces:
             user = asker.user or ANONYMOUS
             raise NotAuthorized(
@@ -154,6 +184,34 @@ class Authority:
             self._why[key] = why
         else:
             self._untold_others += 1
+
+    def _remember(
+        self, asker: Principal, need: Need, why: str, *, by_rule: bool, denied: bool
+    ) -> None:
+        key, missing = (asker.user, need), self._missing
+        found = missing.pop(key, None) or Missing(asker, need, why, by_rule, denied)
+        if len(missing) >= MISSING_MAX:
+            del missing[next(iter(missing))]
+        found.asker, found.why, found.by_rule, found.denied = asker, why, by_rule, denied
+        found.requests += 1
+        found.last_ms = self._wall_ms()
+        missing[key] = found
+
+    def missing(self) -> list[Missing]:
+        """Return what was lacked since the start and is lacked now, the most frequent first.
+
+        A right that the rules give by now is left out, and forgotten.
+        """
+        rules = self._known.current
+        if rules is not None:
+            given = [
+                key
+                for key, each in self._missing.items()
+                if each.by_rule and rules.decide(each.asker, *each.need).allowed
+            ]
+            for key in given:
+                del self._missing[key]
+        return sorted(self._missing.values(), key=lambda each: -each.requests)
 
     def tell(self) -> None:
         """Log what was noted since the last line, if that was long enough ago; called often."""

@@ -118,6 +118,10 @@ def of_transaction(header: wire.TransactRequest, body: bytes) -> Iterator[Need]:
         yield _MANAGE_ALL
 
 
+def _status(header: wire.StatusRequest, _body: bytes) -> Iterator[Need]:
+    yield _MANAGE_ALL if header.with_security else Need(DESCRIBE, CLUSTER)
+
+
 def _check(header: wire.CheckRequest, _body: bytes) -> Iterator[Need]:
     yield _MANAGE_ALL if header.again else Need(WRITE, GROUP, header.group)
 
@@ -150,16 +154,23 @@ def _fence(header: wire.FenceRequest, _body: bytes) -> Iterator[Need]:
     yield Need(WRITE, TRANSACTIONAL_ID, header.client)
 
 
-def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
-    """FETCH: each partition is decided when it is added, and has its own answer. CANCEL: what the
-    message needs is known once it was read.
+def _cancel(header: wire.CancelRequest, _body: bytes) -> Iterator[Need]:
+    """Of delayed messages: what one needs is known once it was read. No other topic has any, and
+    the answer is not to tell whether it is there.
     """
+    if header.topic != DELAYED_TOPIC:
+        yield Need(WRITE, TOPIC, header.topic)
+
+
+def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
+    """FETCH: each partition is decided when it is added, and has its own answer."""
     yield from ()
 
 
 _OWN: Final[Mapping[Command, Demand]] = {
     Command.PUT: _put,
     Command.TRANSACT: of_transaction,
+    Command.STATUS: _status,
     Command.CHECK: _check,
     Command.TRANSACTIONS: _transactions,
     Command.VERIFY: _verify,
@@ -169,5 +180,5 @@ _OWN: Final[Mapping[Command, Demand]] = {
     Command.SETTLE: _shared_messages,
     Command.SHARED: _shared,
     Command.FETCH: _each_by_itself,
-    Command.CANCEL: _each_by_itself,
+    Command.CANCEL: _cancel,
 }

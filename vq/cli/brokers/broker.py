@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vq.broker.base.config import AuthenticationMode
 from vq.cli.base.errors import exit_code_of
 from vq.cli.base.options import (
     CLIENT_CERTIFICATES,
@@ -81,6 +82,11 @@ logger = get_logger(__name__)
     help="The same for those that read metrics.  [none]",
 )
 @plaintext_option
+@click.option(
+    "--authentication",
+    type=click.Choice([str(each) for each in AuthenticationMode]),
+    help="Whether clients say who they are; 'off': nobody, the network is yours alone.  [loopback]",
+)
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
 @click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
@@ -115,6 +121,7 @@ def broker(
     tls_client_certificates: str | None,
     metrics_client_certificates: str | None,
     plaintext: bool | None,
+    authentication: str | None,
     pool: str | None,
     rack: str | None,
     archive_at: str | None,
@@ -147,6 +154,7 @@ def broker(
         tls_client_certificates=tls_client_certificates,
         metrics_client_certificates=metrics_client_certificates,
         plaintext=plaintext,
+        authentication=authentication,
         pool=pool,
         rack=rack,
         archive_at=archive_at,

@@ -8,7 +8,7 @@ futures, callbacks ◀────────────── apply_answer �
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
@@ -17,7 +17,7 @@ from vq.client.producer.intake.appender import not_plain
 from vq.client.producer.intake.batch_send import BatchSend
 from vq.client.producer.intake.delays import due_ms_of, is_delayed, topics_of
 from vq.client.producer.intake.space_line import Turn
-from vq.client.producer.intake.stages import Stages
+from vq.client.producer.intake.stages import Stages, check_topic_of
 from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.metrics import Meter, ProducerMetrics
 from vq.client.producer.queue.topic_queues import TopicQueues
@@ -38,9 +38,11 @@ from vq.client.producer.transaction.checks import LoopCalls, ProducerChecks, Thr
 from vq.client.producer.transaction.half import HalfMessage
 from vq.client.producer.transaction.transaction import Transactions
 from vq.client.producer.transaction.two_phase import TwoPhase
+from vq.client.requests import OpenRequest, OpenRequests
 from vq.coordination.topics.routes import Routes
 from vq.errors import (
     CoordinationError,
+    InvalidArgument,
     InvalidState,
     NotPublished,
     NotSent,
@@ -55,9 +57,11 @@ from vq.model import (
     Message,
     SendResult,
     TopicSettings,
+    check_name,
     check_timeout,
 )
-from vq.reserved import DELAYED_TOPIC, check_own_name
+from vq.reserved import DELAYED_TOPIC, answered_topic, check_own_name, replies_topic
+from vq.shown import shown
 from vq.tasks import begin_task
 
 _CLOSED = "the producer is closed"
@@ -97,6 +101,7 @@ class ProducerCore:
             follows the load there is no follower.
         space_line: The tasks that wait for space.
         transactions: Those of its application.
+        requests: Those that wait for a reply.
         checks: Answers what became of half messages; None: it has no listener for them.
     """
 
@@ -127,6 +132,7 @@ class ProducerCore:
         self.follower = LoadFollower(cluster, sense, self.accumulator.topics) if follows else None
         self.transactions = Transactions(cluster, self.accumulator, config)
         self.two_phase = TwoPhase(self.transactions)
+        self.requests = OpenRequests(cluster)
         self.checks: ProducerChecks | None = None
         if config.transaction_listener is not None:
             kind = ThreadCalls if in_threads else LoopCalls
@@ -163,6 +169,9 @@ class ProducerCore:
         await self.cluster.lease_slot()
         if topic == DELAYED_TOPIC:
             self._open(topic, await self.cluster.track_internal(DELAYED_TOPIC))
+            return None
+        if answered_topic(topic) is not None:  # made by who asks; ``missing`` has seen a reply
+            self._open(topic, await self.cluster.track(topic))
             return None
         check_own_name(topic)
         settings = await self.cluster.track_or_see(topic)
@@ -291,7 +300,7 @@ class ProducerCore:
         Raises:
             InvalidArgument: Its own topic is reserved for what vq sends.
         """
-        check_own_name(message.topic)
+        check_topic_of(message)
         return [each for each in topics_of(message) if each not in self.accumulator.topics]
 
     def is_published(self, topic: str) -> bool:
@@ -405,9 +414,45 @@ class ProducerCore:
         if self.checks is not None:
             self.checks.look_soon()
 
+    def deadline_of(self, message: Message, timeout: float | None) -> float:
+        """Return until when a request may wait for its reply, in monotonic time. Any thread.
+
+        Raises:
+            InvalidArgument: It is no message, or nobody could answer what is sent to its topic.
+            InvalidState: The caller has a transaction: what it sends comes after its commit only.
+        """
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"a message is a vq.Message, not {type(message).__name__}")
+        if message.headers is not None and not isinstance(message.headers, Mapping):
+            raise InvalidArgument(
+                f"headers {shown(message.headers)} are no mapping of text to text"
+            )
+        replies_topic(check_own_name(check_name("topic", message.topic)))
+        if self.transactions.open and self.transactions.current() is not None:
+            raise InvalidState(
+                "a request in a transaction would wait for a reply to what is not sent before the "
+                "commit; send it before the transaction, or after it"
+            )
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        return self.now() + bound
+
+    async def begin_request(self, message: Message, deadline: float) -> OpenRequest:
+        """Have the replies to a topic read; return the request that is to be sent.
+
+        Raises:
+            NotSent: The topic of replies could not be made or read until then.
+            InvalidState: The producer is closed.
+            BufferFull: Too many requests wait for replies.
+        """
+        self._check_open()
+        left = max(0.0, deadline - self.now())
+        with self.publishing(replies_topic(message.topic), left):
+            async with asyncio.timeout(left):
+                return await self.requests.begin(message, deadline)
+
     def metrics(self) -> ProducerMetrics:
         """Return the counts so far. Any thread."""
-        return self._meter.read(self.accumulator.waiting())
+        return self._meter.read(self.accumulator.waiting(), self.requests.metrics())
 
     # Close ------------------------------------------------------------------------------------
     @property
@@ -476,6 +521,7 @@ class ProducerCore:
         """Refuse new messages, and give every waiting one its outcome."""
         self.accumulator.close(why)
         self.transactions.give_up(why, ending=True)
+        self.requests.close(why)
         for queues in list(self.accumulator.topics.values()):
             self.sender.drop_topic(queues, NotSent(why))
 
@@ -519,6 +565,7 @@ class ProducerCore:
         if not self.accumulator.closed:
             self.accumulator.close(_CLOSED)
             self.transactions.give_up(_CLOSED, ending=False)
+            self.requests.close(_CLOSED)
             self._closing = begin_task(self._finish())
         if self._closing is not None:
             await asyncio.shield(self._closing)

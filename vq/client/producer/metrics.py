@@ -122,6 +122,25 @@ class TopicMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMetrics:
+    """Counts of the requests of one producer.
+
+    Attributes:
+        waiting: Requests that wait for a reply now.
+        answered: Requests that got one.
+        unanswered: Requests whose time was up before a reply came.
+        late: Replies to a request that waited no more; nobody got them.
+        doubled: Further replies to a request that was answered a moment ago; nobody got them.
+    """
+
+    waiting: int = 0
+    answered: int = 0
+    unanswered: int = 0
+    late: int = 0
+    doubled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerMetrics:
     """Counts of one producer, and what waits now.
 
@@ -136,6 +155,7 @@ class ProducerMetrics:
             several times.
         buffer_wait_s: Seconds that these waits took, together; a wait counts when it ends.
         topics: The counts of each topic that this producer has published and that exists.
+        requests: The counts of ``request``.
     """
 
     total: TopicMetrics
@@ -145,6 +165,7 @@ class ProducerMetrics:
     buffer_waits: int
     buffer_wait_s: float
     topics: Mapping[str, TopicMetrics]
+    requests: RequestMetrics = RequestMetrics()
 
     @property
     def messages_accepted(self) -> int:
@@ -285,7 +306,9 @@ class Meter:
         with self._lock:
             self._buffer_full += messages
 
-    def read(self, waiting: Waiting) -> ProducerMetrics:
+    def read(
+        self, waiting: Waiting, requests: RequestMetrics = RequestMetrics()
+    ) -> ProducerMetrics:
         """Return the counts so far."""
         with self._lock:
             buffer_full = self._buffer_full
@@ -299,6 +322,7 @@ class Meter:
             buffer_waits=waiting.waits,
             buffer_wait_s=waiting.wait_s,
             topics=topics,
+            requests=requests,
         )
 
 

@@ -260,6 +260,24 @@ class PartitionReader:
                 raise damage from None
             return await self.boundary(end)
 
+    async def going_on(self, offset: int, error: VqError) -> tuple[int, int]:
+        """Return where who follows the partition reads on after an error, at ``offset`` or behind.
+
+        Behind what was deleted, cut or is damaged; ``offset`` after any other error.
+
+        Returns:
+            That, and the earliest offset if what was before it is deleted; otherwise 0.
+
+        Raises:
+            VqError: A broker does not answer.
+        """
+        if isinstance(error, OffsetOutOfRange):
+            earliest, latest = await self.bounds()
+            return (max(offset, earliest) if offset < latest else latest), earliest
+        if isinstance(error, CorruptData | PartitionQuarantined):
+            return await self.behind(int(error.details.get("offset", offset)), error), 0
+        return offset, 0
+
     async def number_at(self, offset: int) -> int | None:
         """Return how many messages the partition had before the one at an offset; None: not known.
 

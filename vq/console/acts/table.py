@@ -63,6 +63,7 @@ NOT_OVER_HTTP: Final[Mapping[str, str]] = {
     "move": "it takes the result of plan_moves",
     "plan_secure_tree": "who may write the tree is for `vq zk secure` at a terminal",
     "secure_tree": "who may write the tree is for `vq zk secure` at a terminal",
+    "plan_security": "what is open is shown by `vq secure plan` at a terminal",
     "wait_for_archive_run": "it waits for long; archive_history tells how far a run is",
     "plan_balance": "a strategy may be code; the page of a group shows it",
     "export_tree": "it can have the secret of the cluster",

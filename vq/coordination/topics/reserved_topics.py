@@ -10,13 +10,17 @@ from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, Coordinator
 from vq.coordination.tree.reading import TopicView, gather_all, read_summary
 from vq.coordination.tree.values.topics import READY
-from vq.errors import CoordinationError
+from vq.errors import CoordinationError, InvalidArgument
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import FlushMode, Replication, RetentionPolicy, TopicOrigin, TopicSettings
-from vq.reserved import Purpose, group_of
+from vq.reserved import Purpose, answered_topic, group_of, is_probe, is_reserved
 
 #: For so long a retry topic keeps what its group has read.
 RETRY_HOURS: Final = 72
+#: For so long a topic of replies keeps them, and at least so many partitions it has: who asks reads
+#: one of them, so few are woken by the replies to others. One that nobody reads costs a node.
+REPLY_HOURS: Final = 1
+REPLY_PARTITIONS_MIN: Final = 8
 #: Of the topics in which delayed messages and transactions wait. What is acknowledged there is as
 #: safe as anything; what was delivered goes after an hour, and what waits is kept by its master.
 INTERNAL_SETTINGS: Final = TopicSettings(
@@ -77,6 +81,39 @@ def retry_settings(settings: TopicSettings) -> TopicSettings:
     )
 
 
+def reply_settings(settings: TopicSettings) -> TopicSettings:
+    """Return the settings of a topic of replies, from those of a topic that keeps copies.
+
+    It is as safe as the topic of the requests. Who asks waits for seconds: what is older goes, read
+    or not.
+    """
+    return replace(
+        settings,
+        partitions=max(settings.partitions, REPLY_PARTITIONS_MIN),
+        retention_hours=REPLY_HOURS,
+        retention_policy=RetentionPolicy.DELETE,
+        archive_after_hours=None,
+        archive_to=None,
+    )
+
+
+def check_as_safe(topic: str, before: TopicSettings, after: TopicSettings) -> None:
+    """Refuse to make a topic of vq's own less safe: it may have the only copy of a message.
+
+    Raises:
+        InvalidArgument: It would be flushed or copied later than it is acknowledged.
+    """
+    if not is_reserved(topic) or is_probe(topic):
+        return
+    for setting, sync in (("flush", FlushMode.SYNC), ("replication", Replication.SYNC)):
+        if getattr(before, setting) is sync is not getattr(after, setting):
+            raise InvalidArgument(
+                f"topic {topic!r} keeps {setting} = {sync.value!r}, not "
+                f"{getattr(after, setting).value!r}: it has acknowledged messages that are nowhere "
+                "else, and they are to be as safe as those of the topics that they belong to"
+            )
+
+
 async def ensure_reserved(
     coordinator: Coordinator, name: str, origins: Sequence[str], by: TopicOrigin
 ) -> TopicView:
@@ -86,7 +123,7 @@ async def ensure_reserved(
 
     Args:
         coordinator: A started coordinator.
-        name: As ``vq.reserved.topic_of`` returns it.
+        name: As ``vq.reserved.topic_of`` or ``replies_topic`` returns it.
         origins: The topics whose messages it is to keep; one that is gone is left out.
         by: Who makes it.
 
@@ -102,6 +139,8 @@ async def ensure_reserved(
         settings = settings_like(strict, defaults)
         if group_of(name, Purpose.RETRY) is not None:
             settings = retry_settings(settings)
+        elif answered_topic(name) is not None:
+            settings = reply_settings(settings)
         try:
             return await topics.create_topic(coordinator, name, settings, origin=by)
         except TopicExists:

@@ -26,15 +26,7 @@ from vq.coordination.brokers import group_views
 from vq.coordination.topics import topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.tree.reading import TopicView
-from vq.errors import (
-    CorruptData,
-    InvalidState,
-    OffsetOutOfRange,
-    OutcomeUnknown,
-    PartitionQuarantined,
-    UnknownTopic,
-    VqError,
-)
+from vq.errors import InvalidState, OutcomeUnknown, UnknownTopic, VqError
 from vq.log_lines import get_logger
 from vq.model import (
     GroupView,
@@ -333,12 +325,8 @@ class _GroupProbe:
     async def _go_on(self, at: int, error: VqError) -> int:
         """Return where to read on after an error."""
         try:
-            if isinstance(error, OffsetOutOfRange):
-                earliest, latest = await self._reader.bounds()
-                self._outstanding.deleted(earliest)
-                return max(at, earliest) if at < latest else latest
-            if isinstance(error, CorruptData | PartitionQuarantined):
-                return await self._reader.behind(int(error.details.get("offset", at)), error)
+            at, earliest = await self._reader.going_on(at, error)
+            self._outstanding.deleted(earliest)
         except UnknownTopic:
             raise
         except VqError as again:

@@ -20,7 +20,7 @@ from vq.client.config import (
 from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendCallback, SendFuture
 from vq.client.producer.intake.appender import make_appender, not_plain
 from vq.client.producer.intake.delays import due_ms_of, is_delayed, waits_in
-from vq.client.producer.intake.stages import Head, Stages
+from vq.client.producer.intake.stages import Head, Stages, check_topic_of
 from vq.client.producer.metrics import Waiting
 from vq.client.producer.queue.batch import Ended
 from vq.client.producer.queue.partition_queue import PartitionQueue
@@ -203,6 +203,8 @@ class Accumulator:
             to = self._published(message.topic)
             content, head, queues, partition = self._delayed(message, to, due_ms)
         else:
+            if queues.is_own:
+                check_topic_of(message)
             content, head, partition = self._stages.prepare(message, queues)
         return self._future(content, head, callback, deadline, partition, self._now())
 
@@ -275,8 +277,8 @@ class Accumulator:
         queues = self._published(message.topic)
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         now = self._now()
-        if queues.topic == DELAYED_TOPIC:
-            check_own_name(queues.topic)
+        if queues.is_own:
+            check_topic_of(message)
         if is_delayed(message):
             due_ms = due_ms_of(message, self._clock.wall_ms())
             if due_ms:

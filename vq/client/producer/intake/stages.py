@@ -19,7 +19,7 @@ from vq.client.producer.spread.partitioner import Keys, strategy_of
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.message_filter import TAG_SEPARATOR
 from vq.model import Key, Message, TopicPartition
-from vq.reserved import PREFIX, is_reserved
+from vq.reserved import CORRELATION, PREFIX, answered_topic, check_own_name, is_reserved_header
 from vq.serializers import Serializer
 from vq.shown import shown, shown_error
 from vq.store.records.format import FLAG_PROPERTIES, FLAG_TAG
@@ -185,6 +185,22 @@ def _check_types(key: object, headers: object) -> None:
                 )
 
 
+def check_topic_of(message: Message) -> str:
+    """Return the topic of a message to send: one of users, or that of the replies for a reply.
+
+    Raises:
+        InvalidArgument: It is another one of vq's own.
+    """
+    is_reply = (
+        message.partition != ANY_PARTITION
+        and isinstance(message.topic, str)
+        and answered_topic(message.topic) is not None
+        and isinstance(message.headers, Mapping)
+        and CORRELATION in message.headers
+    )
+    return message.topic if is_reply else check_own_name(message.topic)
+
+
 def _check_own_headers(headers: Mapping[str, str]) -> None:
     """Refuse the first header that only vq gives; called if the encoded ones have its prefix.
 
@@ -192,7 +208,7 @@ def _check_own_headers(headers: Mapping[str, str]) -> None:
         InvalidArgument: There is one.
     """
     for name in headers:
-        if is_reserved(name):
+        if is_reserved_header(name):
             raise InvalidArgument(
                 f"header {_shown(name)}: names that begin with {PREFIX!r} are reserved for what vq "
                 "tells of copies; leave it out. `vq dlq resend` sends dead letters again"

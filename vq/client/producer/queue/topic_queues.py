@@ -37,7 +37,7 @@ from vq.client.producer.spread.partitioner import (
 from vq.client.producer.spread.spread import Shares, shares_of
 from vq.errors import InvalidArgument
 from vq.model import Compression, Message, TopicPartition, TopicSettings
-from vq.reserved import is_reserved
+from vq.reserved import answered_topic, is_reserved
 from vq.store.records.compression import compress
 from vq.store.records.format import (
     COMPRESSION_LZ4,
@@ -101,6 +101,10 @@ def compressor_of(
     return Compressor(kind, limits.COMPRESSION_THRESHOLD_BYTES, meter)
 
 
+def _named_partition(message: Message, _: TopicPartitions) -> int:
+    return message.partition
+
+
 class TopicQueues:
     """A published topic.
 
@@ -118,6 +122,7 @@ class TopicQueues:
         queues: One per partition.
         directed: A message in ``appended`` may have its partition already.
         choose: The application's own partitioner; None: ``keys`` and ``spread`` decide.
+        is_own: It is a topic of vq's own.
         keys: What a key does.
         plain_bytes_max: Largest payload that is stored as it is, without a look at ``compressor``.
         spread: Deals out the messages that have no partition yet.
@@ -137,6 +142,7 @@ class TopicQueues:
         "compressor",
         "content_bytes_max",
         "directed",
+        "is_own",
         "keys",
         "meter",
         "on_unavailable",
@@ -177,8 +183,11 @@ class TopicQueues:
         self.directed = False
         self.keys = (strategy_of(config.partitioner) or DEFAULT).keys
         self.spread = host.make_spread(self._is_waiting)
+        self.is_own = is_reserved(topic)
         self.choose = own_choice(config.partitioner)
         self.on_unavailable = OnUnavailable(config.on_unavailable)
+        if answered_topic(topic) is not None:  # who waits for a reply reads one partition alone
+            self.choose, self.on_unavailable = _named_partition, OnUnavailable.WAIT
         self.ordered = config.ordered
         self.partitions = TopicPartitions(topic, 0, ())
         self._able: frozenset[int] = frozenset()  # the partitions that are available
@@ -196,7 +205,7 @@ class TopicQueues:
         self.plain_bytes_max = (
             largest if compressor is None else min(largest, compressor.threshold - 1)
         )
-        if is_reserved(self.topic):
+        if self.is_own:
             self.plain_bytes_max = -1  # what an application sends there by hand is looked at
         known = self.partitions
         if known.count == partitions and known.writable == tuple(writable):
