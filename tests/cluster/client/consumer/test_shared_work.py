@@ -204,7 +204,12 @@ async def test_a_message_that_takes_its_members_along_is_not_tried_for_ever(
             await member.start()
             before = len(deliveries)
             await until(lambda: len(deliveries) > before)  # noqa: B023
-            for task in [*member.work._tasks, *member.receiver._tasks]:
+            for task in [
+                *member.work._tasks,
+                member.receiver._receiving,
+                member.receiver._settler._task,
+            ]:
+                assert task is not None
                 task.cancel()  # as if it was killed
             for source in member.receiver._sources.values():
                 if source.task is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["MessageHandle", "SettleKind", "SettledRun", "Settling", "merged"]
+__all__ = ["MessageHandle", "SaidOfMessage", "SettleKind", "SettledRun", "merged"]
 
 
 class SettleKind(IntEnum):
@@ -31,7 +31,7 @@ class MessageHandle(NamedTuple):
     grant: int
 
 
-class Settling(NamedTuple):
+class SaidOfMessage(NamedTuple):
     """What is to become of a message.
 
     Attributes:
@@ -49,7 +49,7 @@ class SettledRun(NamedTuple):
     """Messages with consecutive numbers of which the same is said.
 
     Attributes:
-        source, grant, kind, time_ms: See ``Settling``.
+        source, grant, kind, time_ms: See ``SaidOfMessage``.
         first, messages: The first number, and how many they are.
     """
 
@@ -61,7 +61,7 @@ class SettledRun(NamedTuple):
     messages: int
 
 
-def merged(settlings: Iterable[Settling]) -> list[SettledRun]:
+def merged(settlings: Iterable[SaidOfMessage]) -> list[SettledRun]:
     """Return what is said of messages, each named once, as runs."""
     single = sorted(
         SettledRun(each.handle.source, each.handle.grant, each.kind, each.time_ms, number, 1)

@@ -14,7 +14,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vq import limits
 from vq.backoff import Backoff
@@ -23,26 +23,22 @@ from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
 from vq.client.consumer.shared.handles import (
     MessageHandle,
     SettleKind,
-    Settling,
-    merged,
 )
+from vq.client.consumer.shared.room import ROOM_S, SharedRoom
+from vq.client.consumer.shared.settler import Settler
 from vq.client.consumer.shared.source import NumberGone, NumbersUnknown, SourceReader
 from vq.client.reading.nodes import Nodes
-from vq.errors import CorruptData, LeaseLost, VqError
+from vq.errors import CorruptData, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
-__all__ = ["InHand", "SharedReceiver"]
+__all__ = ["HeldMessage", "SharedReceiver"]
 
 logger = get_logger(__name__)
 
-#: Messages in hand that one member has at most, beside those that its listeners are at.
-ROOM_MAX: Final = 5_000
-#: It has about as many as it settles in so long.
-ROOM_S: Final = 0.25
 #: How long the journal waits for messages, and a partition for more of them: at most so long, and
 #: half of what a client waits for an answer.
 WAIT_S: Final = 5.0
@@ -50,14 +46,12 @@ WAIT_S: Final = 5.0
 WATCHED_MAX: Final = 200
 #: While there is something to do, a partition is looked at no more often.
 LOOK_S: Final = 0.02
-#: At the end it is waited so long for what is settled.
-CLOSE_S: Final = 10.0
 #: What cannot be read now is given back for so long.
 UNREADABLE_S: Final = 5.0
 _AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
-class InHand(NamedTuple):
+class HeldMessage(NamedTuple):
     """A message that was taken.
 
     Attributes:
@@ -125,33 +119,29 @@ class SharedReceiver:
         self._wait_s = min(WAIT_S, cluster.config.request_timeout_s / 2)
         self._sources: dict[int, _Source] = {}
         self._next_source = 0
-        self._queue: deque[tuple[InHand, float]] = deque()
+        self._queue: deque[tuple[HeldMessage, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
-        self._in_hand = 0  # asked for and not settled
-        self._room_min = 2 * workers
-        self._rate = 0.0  # messages a second, settled lately
-        self._rated_at = cluster.clock.monotonic()
-        self._settled = 0  # since then
+        self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._is_hungry = False  # the journal is asked, and has nothing
-        self._outgoing: list[tuple[Settling, asyncio.Future[None]]] = []
-        self._is_outgoing = asyncio.Event()
-        self._sent: list[asyncio.Future[None]] = []  # of these the answer is not there yet
+        self._settler = Settler(self._desk, group, self._source_of, self._is_low)
         self._watched = asyncio.Semaphore(WATCHED_MAX)
         self._reads: set[asyncio.Task[None]] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._receiving: asyncio.Task[None] | None = None
         self._is_closing = False
 
     # Life ---------------------------------------------------------------------------------------
     def start(self) -> None:
         """Begin to ask for messages."""
-        self._tasks = [begin_task(self._receive_all()), begin_task(self._settle_all())]
+        self._receiving = begin_task(self._receive_all())
+        self._settler.start()
 
     async def stop(self) -> None:
         """Ask for no more, and give back what nobody has taken; what was taken can be settled."""
         self._is_closing = True
         watches = [each.task for each in self._sources.values() if each.task is not None]
-        ended = [*self._tasks[:1], *watches, *self._reads]
+        receiving = [] if self._receiving is None else [self._receiving]
+        ended = [*receiving, *watches, *self._reads]
         for task in ended:
             task.cancel()
         if ended:
@@ -165,15 +155,7 @@ class SharedReceiver:
 
     async def close(self) -> None:
         """Have settled what is to be; after ``stop``."""
-        waiting = [*self._sent, *(each for _, each in self._outgoing)]
-        if waiting:
-            await asyncio.wait(waiting, timeout=CLOSE_S)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        for each in waiting:
-            each.cancel()
+        await self._settler.close()
 
     async def add(
         self,
@@ -223,16 +205,6 @@ class SharedReceiver:
         }
 
     # Asking -------------------------------------------------------------------------------------
-    def _room(self) -> int:
-        """Return for how many more messages there is room."""
-        now = self._cluster.clock.monotonic()
-        passed = now - self._rated_at
-        if passed >= ROOM_S:
-            self._rate = (self._rate + self._settled / passed) / 2
-            self._rated_at, self._settled = now, 0
-        wanted = min(max(self._room_min, int(self._rate * ROOM_S)), ROOM_MAX)
-        return wanted - self._in_hand
-
     def _read_now(self) -> dict[int, _Source]:
         return {at: each for at, each in self._sources.items() if each.task is not None}
 
@@ -249,8 +221,8 @@ class SharedReceiver:
         while True:
             self._has_room.clear()
             sources = self._read_now()
-            room = self._room()
-            if not sources or room < max(1, self._room_min // 4):
+            room = self._room.free(self._cluster.clock.monotonic())
+            if not sources or not room:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ROOM_S):
                         await self._has_room.wait()
@@ -278,7 +250,7 @@ class SharedReceiver:
                 source.low = low
             until = begun + self._terms.lease_ms / 1_000
             for run in answer.runs:
-                self._in_hand += run.messages
+                self._room.in_hand += run.messages
                 task = begin_task(self._read(asked[run.source], run, until))
                 self._reads.add(task)
                 task.add_done_callback(self._reads.discard)
@@ -294,7 +266,7 @@ class SharedReceiver:
                 if await reader.look() and self._is_hungry:
                     await self._desk.tell(self._told([source]))
                 tries = 0
-                if self._in_hand:
+                if self._room.in_hand:
                     await asyncio.sleep(LOOK_S)
             except VqError as error:
                 tries += 1
@@ -371,10 +343,10 @@ class SharedReceiver:
             if is_left_out or (tags and message.tag not in tags):
                 self.settle(handle, SettleKind.ACK)
             else:
-                self._queue.append((InHand(message, handle, run.deliveries), until))
+                self._queue.append((HeldMessage(message, handle, run.deliveries), until))
         self._is_ready.set()
 
-    async def take(self) -> InHand | None:
+    async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
         while True:
             while self._queue:
@@ -388,7 +360,7 @@ class SharedReceiver:
             self._is_ready.clear()
             await self._is_ready.wait()
 
-    # Settling -----------------------------------------------------------------------------------
+    # SaidOfMessage -----------------------------------------------------------------------------------
     def settle(
         self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0
     ) -> "asyncio.Future[None]":
@@ -397,84 +369,17 @@ class SharedReceiver:
         Returns:
             What is done once it is so, or has the error: ``LeaseLost``, or ``OutcomeUnknown``.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_retrieved)
-        self._outgoing.append((Settling(handle, kind, time_ms), future))
-        self._is_outgoing.set()
         if kind is not SettleKind.EXTEND:
             self._over()
-        return future
+        return self._settler.settle(handle, kind, time_ms)
 
     def _over(self) -> None:
-        self._in_hand -= 1
-        self._settled += 1
+        self._room.over()
         self._has_room.set()
 
-    async def _settle_all(self) -> None:
-        while True:
-            await self._is_outgoing.wait()
-            batch: dict[MessageHandle, tuple[Settling, asyncio.Future[None]]] = {}
-            later: list[tuple[Settling, asyncio.Future[None]]] = []
-            for each in self._outgoing:
-                is_full = len(batch) >= limits.SHARED_RUNS_PER_SETTLE_MAX
-                if is_full or each[0].handle in batch:
-                    later.append(each)  # of one message, one thing after the other
-                else:
-                    batch[each[0].handle] = each
-            self._outgoing = later
-            if not later:
-                self._is_outgoing.clear()
-            if batch:
-                await self._settle(batch)
+    def _source_of(self, at: int) -> tuple[TopicPartition, str]:
+        reader = self._sources[at].reader
+        return reader.partition, reader.topic_id
 
-    async def _settle(
-        self, batch: dict[MessageHandle, tuple[Settling, "asyncio.Future[None]"]]
-    ) -> None:
-        used = sorted({handle.source for handle in batch})
-        at = {source: index for index, source in enumerate(used)}
-        said = merged(each for each, _ in batch.values())
-        runs = [each._replace(source=at[each.source]) for each in said]
-        readers = [self._sources[each].reader for each in used]
-        sources = [(each.partition, each.topic_id) for each in readers]
-        self._sent = [each for _, each in batch.values()]
-        try:
-            answer = await self._desk.settle(sources, runs)
-        except VqError as error:
-            logger.warning(
-                "messages of shared group cannot be settled",
-                group=self._group,
-                messages=len(batch),
-                error=error,
-            )
-            for _, future in batch.values():
-                _fail(future, error)
-            return
-        lost = {
-            MessageHandle(used[run.source], number, run.grant)
-            for run in answer.lost
-            for number in range(run.first, run.first + run.messages)
-        }
-        for index, low in zip(used, answer.lows, strict=True):
-            self._sources[index].low = low
-        for handle, (_, future) in batch.items():
-            if handle in lost:
-                partition = self._sources[handle.source].reader.partition
-                told = LeaseLost(
-                    f"message {handle.number} of {partition} is not with this member of group "
-                    f"{self._group!r} any more",
-                    details={"number": handle.number},
-                )
-                _fail(future, told)
-            elif not future.done():
-                future.set_result(None)
-
-
-def _fail(future: "asyncio.Future[None]", error: VqError) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _retrieved(future: "asyncio.Future[Any]") -> None:
-    """Whoever does not await it does not care."""
-    if not future.cancelled():
-        future.exception()
+    def _is_low(self, at: int, low: int) -> None:
+        self._sources[at].low = low

@@ -19,7 +19,7 @@ from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
-from vq.client.consumer.shared.receiver import InHand, SharedReceiver
+from vq.client.consumer.shared.receiver import HeldMessage, SharedReceiver
 from vq.client.copies import MessageCopies, origin_of
 from vq.clock import Clock
 from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
@@ -81,7 +81,7 @@ class SharedMessage(TriedMessage):
         return self._settle(self._handle, kind, time_ms)
 
 
-def shared_message(item: InHand, settle: Settle) -> SharedMessage:
+def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
     """Return a message as its listener gets it."""
     made = tuple.__new__(SharedMessage, item.message)
     made.attempts, made._handle, made._settle = item.deliveries, item.handle, settle
@@ -199,7 +199,7 @@ class SharedWork:
             except Exception:  # of the application's logging, or of vq
                 logger.exception("delivery failed, others continue", group=self._group)
 
-    async def _handle(self, item: InHand) -> None:
+    async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
         if item.deliveries <= self._policy.now.max_attempts:
@@ -243,7 +243,7 @@ class SharedWork:
         delay_ms = round(outcome.delay_s * 1_000)
         self._told(item, self._receiver.settle(item.handle, outcome.kind, delay_ms))
 
-    def _told(self, item: InHand, settled: "asyncio.Future[None]") -> None:
+    def _told(self, item: HeldMessage, settled: "asyncio.Future[None]") -> None:
         """Log it if a message was not with this member any more when its listener had returned."""
 
         def tell(done: "asyncio.Future[None]") -> None:
@@ -257,7 +257,7 @@ class SharedWork:
 
         settled.add_done_callback(tell)
 
-    async def _is_dead(self, item: InHand, why: str, error: BaseException | None) -> bool:
+    async def _is_dead(self, item: HeldMessage, why: str, error: BaseException | None) -> bool:
         """Whether a message is a dead letter now."""
         failure = DeliveryFailure(item.deliveries, self._clock.wall_ms(), why)
         try:
