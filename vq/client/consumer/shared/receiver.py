@@ -360,7 +360,7 @@ class SharedReceiver:
             self._is_ready.clear()
             await self._is_ready.wait()
 
-    # SaidOfMessage -----------------------------------------------------------------------------------
+    # Settling ---------------------------------------------------------------------------------
     def settle(
         self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0
     ) -> "asyncio.Future[None]":

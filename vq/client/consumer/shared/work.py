@@ -13,6 +13,7 @@ policy allows never gets to a listener: perhaps it is what has ended the process
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from vq.backoff import Draws
@@ -56,8 +57,7 @@ class SharedMessage(TriedMessage):
         attempts: How often it was delivered to the group, with this time.
     """
 
-    _handle: MessageHandle
-    _settle: Settle
+    _say: Callable[..., Any]
     _is_settled = False
 
     def ack(self) -> Any:
@@ -74,17 +74,17 @@ class SharedMessage(TriedMessage):
 
     def extend(self, s: float) -> Any:
         """Have it for so many seconds from now on."""
-        return self._settle(self._handle, SettleKind.EXTEND, round(s * 1_000))
+        return self._say(SettleKind.EXTEND, round(s * 1_000))
 
-    def _settled(self, kind: SettleKind, time_ms: int) -> Any:
+    def _settled(self, kind: int, time_ms: int) -> Any:
         self._is_settled = True
-        return self._settle(self._handle, kind, time_ms)
+        return self._say(kind, time_ms)
 
 
 def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
     """Return a message as its listener gets it."""
     made = tuple.__new__(SharedMessage, item.message)
-    made.attempts, made._handle, made._settle = item.deliveries, item.handle, settle
+    made.attempts, made._say = item.deliveries, partial(settle, item.handle)
     return made
 
 
