@@ -15,6 +15,7 @@ from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import InvalidArgument, InvalidState
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.shared import forget_shared_group
 from vq.reserved import Purpose, group_of
@@ -65,6 +66,7 @@ async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion
     return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
 
 
+@audited(About.GROUP)
 async def delete_group(cluster: ClusterClient, group: str) -> None:
     """Delete a consumer group without live members: where it is, is forgotten.
 
@@ -130,6 +132,7 @@ async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> T
     return TopicForgetting(group, topic, len(numbers), readers)
 
 
+@audited(About.GROUP)
 async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
     """Have a group forget a topic that none of its members subscribes to any more.
 
