@@ -42,7 +42,7 @@ DESCRIPTORS_KEPT_MAX: Final = 512
 #: to ``net.core.somaxconn``. If the backlog is full, the client's kernel tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
 #: So much more than the pace is accepted at first: as many as come in this time at that pace.
-ACCEPT_BURST_S: Final = 2.0
+ACCEPT_BURST_S: Final = 1.0
 #: At the pace, connections are accepted in slices: so many ms of them at a time.
 ACCEPT_SLICE_S: Final = 0.01
 #: A connection with a TLS handshake takes the loop as long as so many without.
