@@ -19,9 +19,10 @@ import pytest
 import trustme
 from support.attacks import ATTACKS, TOPIC, Tally, attacking
 from support.certificates import write_tls
-from support.cluster import ForkedBroker, ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.healthy import HealthyClients, Measured
 from support.waiting import block_until
+from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import BrokerChild
 
@@ -83,24 +84,29 @@ def settings_of(directory: Path) -> str:
     return str(file)
 
 
-@pytest.fixture
-def plain(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
-    broker = processes.add("b1", "--config", settings_of(tmp_path))
-    assert processes.vq("topic", "create", TOPIC, "--partitions", "4").returncode == 0
-    contest = Contest(processes, broker, {})
-    try:
-        yield contest
-    finally:
-        contest.clients.close()
+@pytest.fixture(scope="module")
+def plain(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[Contest]:
+    """One broker for all attacks: each begins with what the others have left behind."""
+    directory = tmp_path_factory.mktemp("attacked")
+    with process_cluster(directory, zookeeper.hosts) as processes:
+        broker = processes.add("b1", "--config", settings_of(directory))
+        yield from contest_of(processes, broker, {})
 
 
 @pytest.fixture
 def secure(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
     tls = write_tls(tmp_path, trustme.CA())
-    spec = processes.spec("b1")
-    broker = processes.run(ForkedBroker(replace(spec, tls=tls)))
+    broker = processes.run(ForkedBroker(replace(processes.spec("b1"), tls=tls)))
+    yield from contest_of(processes, broker, {"tls": str(tls.ca)})
+
+
+def contest_of(
+    processes: ProcessCluster, broker: BrokerChild, config: dict[str, Any]
+) -> Iterator[Contest]:
     assert processes.vq("topic", "create", TOPIC, "--partitions", "4").returncode == 0
-    contest = Contest(processes, broker, {"tls": str(tls.ca)})
+    contest = Contest(processes, broker, config)
     try:
         yield contest
     finally:
