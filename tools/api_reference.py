@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import admin, aio, columns, datamanager, opentelemetry, serializers
+from vq import admin, aio, columns, datamanager, local, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
@@ -30,7 +30,7 @@ from vq.operations.base import changes, connect
 from vq.operations.brokers import draining
 from vq.operations.cluster import settings
 from vq.operations.operation import Awaited, rows_of
-from vq.operations.security import access, users
+from vq.operations.security import access, quotas, users
 from vq.operations.table import Operations
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -45,9 +45,10 @@ package may change at any time.
 `vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
 `factory.admin` of both takes and returns, `vq.columns` has stored messages as columns,
-`vq.serializers` makes contents of objects, `vq.opentelemetry` traces messages (it needs the extra
-`vq[opentelemetry]`), `vq.datamanager` joins transactions of the package `transaction` (the extra
-`vq[transaction]`). Errors are on [a page of their own](errors.md), and the numbers of a producer,
+`vq.local` has a queue inside one process, `vq.serializers` makes contents of objects,
+`vq.opentelemetry` traces messages (it needs the extra `vq[opentelemetry]`), `vq.datamanager` joins
+transactions of the package `transaction` (the extra `vq[transaction]`). Errors are on
+[a page of their own](errors.md), and the numbers of a producer,
 too
 ([producer-metrics.md](producer-metrics.md)).
 
@@ -101,6 +102,7 @@ PUBLIC = (
     ("vq.aio", aio),
     ("vq.admin", admin),
     ("vq.columns", columns),
+    ("vq.local", local),
     ("vq.serializers", serializers),
     ("vq.opentelemetry", opentelemetry),
     ("vq.datamanager", datamanager),
@@ -278,7 +280,7 @@ def api() -> str:
 
 #: Modules with errors of their own that reach an application.
 OTHER_ERRORS = (
-    *(archive_runs, changes, draining, settings, access, users, connect),
+    *(archive_runs, changes, draining, settings, access, quotas, users, connect),
     *(coordinator, groups, registry, slots, stored_users, topics),
 )
 OTHER_ERRORS_PREFACE = """

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vq import aio as aio
     from vq import columns as columns
     from vq import errors as errors
+    from vq import local as local
     from vq import serializers as serializers
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.blocking.admin import Admin
@@ -202,7 +203,7 @@ _HOMES = {
     "vq.security.tls": ("Tls",),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "serializers"})
+_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "local", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [

@@ -114,6 +114,7 @@ def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessClus
         producer.publish("orders")
         for number in range(MESSAGES):
             producer.send_sync(vq.Message("orders", b"%d" % number))
+        factory.admin.begin_write("nightly")  # the first one of the cluster
         seen: list[bytes] = []
         consumer = factory.create_consumer(config_of("orders-mail"))
         consumer.subscribe("orders", 1 << 20, lambda message: seen.append(message.content))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import vq
-from vq import admin, aio, columns, errors, opentelemetry, serializers
+from vq import admin, aio, columns, errors, local, opentelemetry, serializers
 
-PUBLIC = (vq, aio, admin, columns, serializers, opentelemetry)
+PUBLIC = (vq, aio, admin, columns, local, serializers, opentelemetry)
 
 
 def public_classes() -> dict[type, str]:

@@ -23,6 +23,8 @@ from vq.errors import AddressUnavailable, Unreachable
 from vq.log_lines import get_logger
 from vq.model import Address, is_host
 from vq.pace import Pace
+from vq.remoting import tls_transport
+from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
 
@@ -52,9 +54,6 @@ ENDED_TOLD_S: Final = 1.0
 #: The first byte of a TLS handshake. That of a frame, and of HTTP, is another one.
 _TLS_HANDSHAKE: Final = b"\x16"
 _RECEIVE_BYTES: Final = 64 * limits.KIB
-#: A TLS handshake must be over in this time, and so must the exchange that ends a connection.
-TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
-TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 #: With more bytes than this in the write buffer, the protocol must pause writing.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
@@ -253,21 +252,19 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             if self._client_ssl is None:
-                transport, protocol = await loop.create_connection(
-                    protocol_factory, address.host, address.port
-                )
-            else:
-                transport, protocol = await loop.create_connection(
-                    protocol_factory,
-                    address.host,
-                    address.port,
-                    ssl=self._client_ssl(),
-                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
-                )
+                return await loop.create_connection(protocol_factory, address.host, address.port)
+            tls = TlsTransport(
+                protocol := protocol_factory(), self._client_ssl(), server_hostname=address.host
+            )
+            try:
+                await loop.create_connection(lambda: tls, address.host, address.port)
+                await tls.opened
+            except BaseException:
+                tls.abort()
+                raise
         except OSError as error:  # ssl.SSLError is one, too
             raise self._unreachable(address, error) from error
-        return transport, protocol
+        return tls, protocol
 
     def _unreachable(self, address: Address, error: OSError) -> Unreachable:
         why = "" if self._client_ssl is None else why_no_tls(error)
@@ -282,7 +279,9 @@ class TcpNetwork:
             try:
                 _tune_socket(sock)
                 if self._client_ssl is not None:
-                    sock.settimeout(min(seconds_left(deadline), TLS_HANDSHAKE_TIMEOUT_S))
+                    sock.settimeout(
+                        min(seconds_left(deadline), tls_transport.TLS_HANDSHAKE_TIMEOUT_S)
+                    )
                     sock = self._client_ssl().wrap_socket(sock, server_hostname=address.host)
             except BaseException:
                 sock.close()
@@ -520,13 +519,13 @@ class TcpListener:
             if self._server_ssl is None or (self._plain_too and not await self._is_tls(sock)):
                 await self._loop.connect_accepted_socket(lambda: protocol, sock)
             else:
-                await self._loop.connect_accepted_socket(
-                    lambda: protocol,
-                    sock,
-                    ssl=self._server_ssl(),
-                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
-                )
+                tls = TlsTransport(protocol, self._server_ssl(), server_side=True)
+                try:
+                    await self._loop.connect_accepted_socket(lambda: tls, sock)
+                    await tls.opened
+                except BaseException:
+                    tls.abort()
+                    raise
         except OSError as error:  # the peer closed the connection, or its TLS handshake failed
             self._tell_ended(error)
             sock.close()
@@ -547,7 +546,7 @@ class TcpListener:
         spoke = asyncio.Event()
         self._loop.add_reader(sock.fileno(), spoke.set)
         try:
-            async with asyncio.timeout(TLS_HANDSHAKE_TIMEOUT_S):
+            async with asyncio.timeout(tls_transport.TLS_HANDSHAKE_TIMEOUT_S):
                 await spoke.wait()
         finally:
             self._loop.remove_reader(sock.fileno())

@@ -156,7 +156,7 @@ async def test_news_end_for_who_may_not_look_any_more(
     guarded: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream ends after a while, and the browser has to ask again."""
-    monkeypatch.setattr(events, "_STREAM_S", 0.0)
+    monkeypatch.setattr(events, "STREAM_S", 0.0)
     browser = await guarded.as_role(AccountRole.OPERATOR)
     assert (await browser.get("/c/test/events")).status_code == 200
     await guarded.database.run(lambda each: change_account(each, "a-operator", disabled=True))

@@ -337,7 +337,7 @@ class CopySession:
             if frame is None:
                 raise ConnectionCut("the connection to the master has ended")
             response: Any = decode_reply(frame)
-            self._take(response, frame.body)
+            self.take_answer(response, frame.body)
         except VqError as error:
             self.end(error)
             return
@@ -347,7 +347,7 @@ class CopySession:
             return
         self.keep_waiting()
 
-    def _take(self, response: Any, body: bytes) -> None:
+    def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
 
         Raises:

@@ -6,10 +6,10 @@ request: data come in through ``data_received``, answers gather until the end of
 and leave with one ``writelines``, and one sweep checks the deadlines of all connections.
 
 Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
-does not read its answers, it owes much for requests that were refused, or it uses much of what is
-used up for all (``shares``). TCP then stops
-the peer. So many requests are handled in one turn of the loop; what came beside them waits, unread
-if it can, for the next turns, and connections take turns at that.
+does not read its answers, it owes much for requests that were refused, it uses much of what is
+used up for all (``shares``), or the quota of its user is used up (``metered_connection``). TCP then
+stops the peer. So many requests are handled in one turn of the loop; what came beside them waits,
+unread if it can, for the next turns, and connections take turns at that.
 
 A request for which the node has no room waits, unhandled, until there is some:
 
@@ -29,6 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from vq.broker.base.session import Cancellable, is_own_fault
+from vq.broker.serving.metered_connection import MeteredConnection
 from vq.broker.serving.outgoing import Outgoing
 from vq.broker.serving.shares import (
     CUT_PER_REQUEST,
@@ -48,6 +49,7 @@ from vq.remoting.connection import (
     Opened,
     Request,
     RequestId,
+    ServerConnection,
 )
 from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
@@ -134,7 +136,7 @@ class BrokerSession(asyncio.Protocol):
         self._paused = False
         self.address = ""
         self.client_id = ""
-        self.connection = server.new_connection(self)
+        self.connection: ServerConnection | MeteredConnection = server.new_connection(self)
         self.open = False
         self.put_bytes = 0
         self.in_flight = 0  # requests without an answer, but for
@@ -461,6 +463,17 @@ class BrokerSession(asyncio.Protocol):
         elif outgoing.encrypted and outgoing.waits:
             asyncio.get_running_loop().call_soon(self._server.turn.add, self)
 
+    # Called by a metered connection -------------------------------------------------------------
+    def hold(self) -> None:
+        """Read no more from the peer, until ``go_on``."""
+        self._pause()
+
+    def go_on(self) -> None:
+        """Take what has waited in the connection, and read again if nothing else stops that."""
+        if self._transport is not None and self._closing_since is None:
+            self.data_received(b"")
+            self.maybe_resume()
+
     # Own ----------------------------------------------------------------------------------------
     def end(self, error: VqError, *, linger: bool = True) -> None:
         """Tell the peer why, and close; at once without ``linger``."""
@@ -598,6 +611,7 @@ class BrokerSession(asyncio.Protocol):
             self._paused
             and self._later is None
             and not self.congested
+            and not self.connection.holds
             and transport is not None
             and not transport.is_closing()
             and self.in_flight <= limits.requests_in_flight_max // 2

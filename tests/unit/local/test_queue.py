@@ -1,0 +1,380 @@
+"""One suite over a queue in a directory and one in memory, and what only a directory has."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.waiting import WAIT_S, block_until
+
+from vq.errors import (
+    BufferFull,
+    DirectoryRefused,
+    InvalidArgument,
+    InvalidState,
+    LeaseLost,
+    MessageTooLarge,
+)
+from vq.local import LocalItem, LocalQueue, LocalQueueConfig
+from vq.model import Message
+
+Open = Callable[..., LocalQueue]
+
+
+@pytest.fixture(params=["directory", "memory"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Return a function that opens a queue with some settings; all are closed at the end."""
+    queues = []
+
+    def make(**settings: object) -> LocalQueue:
+        directory = tmp_path / f"jobs{len(queues)}" if request.param == "directory" else None
+        queue = LocalQueue(directory, LocalQueueConfig(**settings))  # type: ignore[arg-type]
+        queues.append(queue)
+        return queue
+
+    yield make
+    for queue in queues:
+        queue.close()
+
+
+def taken(queue: LocalQueue) -> LocalItem:
+    item = queue.take(WAIT_S)
+    assert item is not None
+    return item
+
+
+def contents(queue: LocalQueue) -> list[bytes]:
+    """Take and complete all that waits in line."""
+    found = []
+    while (item := queue.take(0)) is not None:
+        found.append(item.content)
+        queue.complete(item)
+    return found
+
+
+def test_messages_are_given_in_order_each_once(opened: Open) -> None:
+    queue = opened()
+    wanted = [b"%d" % number for number in range(300)]
+    queue.put_many(wanted[:200])
+    for content in wanted[200:]:
+        queue.put(content, wait=False)
+    queue.flush()
+    assert contents(queue) == wanted
+    assert len(queue) == 0
+
+
+def test_a_message_has_its_tag_key_and_headers(opened: Open) -> None:
+    queue = opened(name="orders")
+    queue.put(Message("elsewhere", b"paid", tag="t", key=17, headers={"a": "b"}))
+    message = taken(queue).message
+    assert message[:5] == ("orders", b"paid", "t", 17, {"a": "b"})
+
+
+def test_a_higher_priority_goes_first(opened: Open) -> None:
+    queue = opened()
+    for number, priority in enumerate([0, 2, 1, 0, 2, 1]):
+        queue.put(b"%d" % number, priority=priority)
+    assert contents(queue) == [b"1", b"4", b"2", b"5", b"0", b"3"]
+
+
+def test_a_delayed_message_is_not_given_before_its_time(opened: Open) -> None:
+    queue = opened()
+    queue.put(b"later", delay_s=0.2, priority=1)
+    queue.put(b"now")
+    assert queue.take(0).content == b"now"  # type: ignore[union-attr]
+    assert queue.take(0) is None
+    assert taken(queue).content == b"later"
+
+
+def test_a_failed_message_is_given_at_once_then_every_so_often(opened: Open) -> None:
+    queue = opened(retries=2, retry_s=0.1)
+    queue.put(b"poison")
+    attempts = []
+    for _ in range(6):
+        item = taken(queue)
+        attempts.append(item.attempts)
+        queue.fail(item)
+        if item.attempts > 2:
+            assert queue.take(0) is None
+    assert attempts == [1, 2, 3, 4, 5, 6]
+    item = taken(queue)
+    queue.complete(item)
+    assert len(queue) == 0
+
+
+def test_a_message_that_fails_for_ever_holds_up_no_other(opened: Open) -> None:
+    queue = opened(retries=0, retry_s=30.0)
+    queue.put_many([b"poison", b"good"])
+    queue.fail(taken(queue))
+    assert contents(queue) == [b"good"]
+    assert len(queue) == 1
+
+
+def test_only_the_item_of_the_taker_completes_a_message(opened: Open) -> None:
+    queue = opened()
+    queue.put(b"x")
+    first = taken(queue)
+    queue.fail(first)
+    second = taken(queue)
+    for late in (queue.complete, queue.fail, queue.extend):
+        with pytest.raises(LeaseLost):
+            late(first)
+    queue.complete(second)
+    with pytest.raises(LeaseLost):
+        queue.complete(second)
+
+
+def test_a_message_whose_lease_ended_is_given_to_another_taker(opened: Open) -> None:
+    queue = opened(lease_s=0.1)
+    queue.put(b"x")
+    first = taken(queue)
+    second = taken(queue)
+    assert (second.content, second.attempts) == (b"x", 2)
+    with pytest.raises(LeaseLost):
+        queue.complete(first)
+    queue.extend(second)
+    queue.complete(second)
+
+
+def test_an_idempotency_key_adds_a_message_once_in_its_window(opened: Open) -> None:
+    queue = opened(idempotency_s=600.0)
+    assert queue.put(b"a", idempotency_key="k1")
+    assert not queue.put(b"b", idempotency_key="k1")
+    assert queue.put(b"c", idempotency_key="k2")
+    assert contents(queue) == [b"a", b"c"]
+    assert not queue.put(b"d", idempotency_key="k1")
+
+
+def test_the_oldest_idempotency_keys_are_forgotten_at_their_bound(opened: Open) -> None:
+    queue = opened(idempotency_keys=2)
+    for key in ("k1", "k2", "k3"):
+        assert queue.put(b"x", idempotency_key=key)
+    assert queue.put(b"x", idempotency_key="k1")
+    assert not queue.put(b"x", idempotency_key="k3")
+
+
+def test_a_full_queue_refuses_or_waits_for_room(opened: Open) -> None:
+    refusing = opened(capacity=2, when_full="raise")
+    refusing.put_many([b"1", b"2"])
+    with pytest.raises(BufferFull, match="capacity is 2"):
+        refusing.put(b"3", idempotency_key="k")
+    refusing.complete(taken(refusing))
+    assert refusing.put(b"3", idempotency_key="k")
+
+    waiting = opened(capacity=1)
+    waiting.put(b"1")
+    with pytest.raises(BufferFull):
+        waiting.put(b"2", timeout=0.01)
+    putter = threading.Thread(target=waiting.put, args=(b"2",))
+    putter.start()
+    waiting.complete(taken(waiting))
+    putter.join(WAIT_S)
+    assert contents(waiting) == [b"2"]
+
+
+def test_threads_share_the_messages_and_each_gets_its_own(opened: Open) -> None:
+    queue, found = opened(memory_items=100), list[bytes]()
+
+    def produce(name: int) -> None:
+        for number in range(500):
+            queue.put(b"%d-%d" % (name, number), wait=number % 50 == 0)
+        queue.flush()
+
+    def consume() -> None:
+        while (item := queue.take()) is not None and item.content != b"end":
+            found.append(item.content)
+            queue.complete(item)
+        if item is not None:
+            queue.complete(item)
+
+    producers = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
+    consumers = [threading.Thread(target=consume) for _ in range(4)]
+    for thread in [*producers, *consumers]:
+        thread.start()
+    for thread in producers:
+        thread.join(WAIT_S)
+    queue.put_many([b"end"] * 4)
+    for thread in consumers:
+        thread.join(WAIT_S)
+    assert sorted(found) == sorted(b"%d-%d" % (n, k) for n in range(4) for k in range(500))
+    assert len(queue) == 0
+
+
+def test_a_taker_waits_until_a_message_comes_and_no_longer_than_asked(opened: Open) -> None:
+    queue, found = opened(), list[LocalItem | None]()
+    assert queue.take(0.01) is None
+    takers = [threading.Thread(target=lambda: found.append(queue.take())) for _ in range(3)]
+    for thread in takers:
+        thread.start()
+    queue.put_many([b"1", b"2", b"3"])
+    for thread in takers:
+        thread.join(WAIT_S)
+    assert sorted(item.content for item in found if item is not None) == [b"1", b"2", b"3"]
+
+
+def test_a_close_wakes_who_waits_and_refuses_the_rest(opened: Open) -> None:
+    queue, errors = opened(), list[BaseException]()
+
+    def wait() -> None:
+        try:
+            queue.take()
+        except InvalidState as error:
+            errors.append(error)
+
+    takers = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in takers:
+        thread.start()
+    queue.close()
+    for thread in takers:
+        thread.join(WAIT_S)
+    assert len(errors) == 3
+    for act in (lambda: queue.put(b"x"), lambda: queue.take(0), lambda: queue.put_many([b"x"])):
+        with pytest.raises(InvalidState, match="closed"):
+            act()
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"content": "text"}, "give bytes"),
+        ({"content": b"x", "priority": 3}, r"priority = 3 is outside \[0, 2\]"),
+        ({"content": b"x", "priority": True}, "no number"),
+        ({"content": b"x", "delay_s": -1}, "delay_s = -1 is outside"),
+        ({"content": b"x", "delay_s": "1"}, "no number of seconds"),
+        ({"content": b"x", "idempotency_key": ""}, "1 to 256 characters"),
+    ],
+)
+def test_unusable_arguments_are_refused(
+    opened: Open, arguments: dict[str, object], says: str
+) -> None:
+    queue = opened()
+    with pytest.raises(InvalidArgument, match=says):
+        queue.put(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="no item"):
+        queue.complete("x")  # type: ignore[arg-type]
+    assert len(queue) == 0
+
+
+def test_a_content_beyond_the_bound_is_refused(opened: Open) -> None:
+    with pytest.raises(MessageTooLarge, match="1048577 bytes"):
+        opened().put(bytes(1024 * 1024 + 1))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"capacity": 0}, {"lease_s": 0}, {"retries": -1}, {"when_full": "no"}, {"memory_items": 1.5}],
+)
+def test_unusable_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(settings))):
+        LocalQueueConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_a_fork_is_refused_in_the_child(opened: Open) -> None:
+    queue = opened()
+    queue.put(b"x")
+    child = os.fork()
+    if not child:
+        try:
+            queue.take(0)
+        except InvalidState as error:
+            os._exit(0 if "forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert contents(queue) == [b"x"]
+
+
+# In memory ----------------------------------------------------------------------------------------
+def test_a_ring_drops_what_waits_longest() -> None:
+    with LocalQueue(None, LocalQueueConfig(capacity=3, when_full="drop-oldest")) as queue:
+        for number in range(5):
+            queue.put(b"%d" % number)
+        assert contents(queue) == [b"2", b"3", b"4"]
+
+
+# In a directory -----------------------------------------------------------------------------------
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "jobs"
+
+
+def test_a_restart_gives_what_was_not_completed(directory: Path) -> None:
+    with LocalQueue(directory) as queue:
+        queue.put_many([b"%d" % number for number in range(10)])
+        items = [taken(queue) for _ in range(6)]
+        for item in (items[1], items[4]):
+            queue.complete(item)
+    with LocalQueue(directory) as queue:
+        assert contents(queue) == [b"0", b"2", b"3", b"5", b"6", b"7", b"8", b"9"]
+    with LocalQueue(directory) as queue:
+        assert queue.take(0) is None
+
+
+def test_a_restart_keeps_delays_retries_priorities_and_keys(directory: Path) -> None:
+    config = LocalQueueConfig(retries=0, retry_s=0.05)
+    with LocalQueue(directory, config) as queue:
+        queue.put(b"delayed", delay_s=0.1, priority=2)
+        queue.put(b"far", delay_s=3600)
+        queue.put(b"failed", idempotency_key="k")
+        queue.fail(taken(queue))
+        queue.put(b"high", priority=1)
+    with LocalQueue(directory, config) as queue:
+        assert not queue.put(b"again", idempotency_key="k")
+        found = []
+        while len(found) < 3:
+            item = taken(queue)
+            found.append((item.content, item.attempts))
+            queue.complete(item)
+        assert sorted(found) == [(b"delayed", 1), (b"failed", 2), (b"high", 1)]
+        assert len(queue) == 1
+    with LocalQueue(directory, config) as queue:
+        assert queue.take(0) is None
+        assert len(queue) == 1
+
+
+def test_what_does_not_fit_into_memory_waits_on_disk(directory: Path) -> None:
+    config = LocalQueueConfig(memory_items=10)
+    wanted = [b"%d" % number for number in range(500)]
+    with LocalQueue(directory, config) as queue:
+        queue.put_many(wanted)
+        head = [taken(queue) for _ in range(25)]
+        for item in head[::2]:
+            queue.complete(item)
+    with LocalQueue(directory, config) as queue:
+        queue.put(b"last")
+        assert contents(queue) == [*wanted[1:25:2], *wanted[25:], b"last"]
+
+
+def test_contents_beyond_the_bound_of_bytes_wait_on_disk(directory: Path) -> None:
+    config = LocalQueueConfig(memory_bytes=3_000)
+    wanted = [bytes([number]) * 1_000 for number in range(40)]
+    with LocalQueue(directory, config) as queue:
+        for content in wanted:
+            queue.put(content, wait=False)
+        queue.flush()
+        assert contents(queue) == wanted
+
+
+def test_a_directory_has_one_owner_who_is_named(directory: Path) -> None:
+    with LocalQueue(directory), pytest.raises(DirectoryRefused, match=str(os.getpid())):
+        LocalQueue(directory)
+
+
+def test_a_directory_that_is_something_else_is_refused(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "mine.txt").write_text("x")
+    with pytest.raises(DirectoryRefused, match="no local queue"):
+        LocalQueue(directory)
+    assert [each.name for each in directory.iterdir() if each.name[0] != "@"] == ["mine.txt"]
+
+
+def test_an_empty_queue_gives_its_blocks_back(directory: Path) -> None:
+    with LocalQueue(directory) as queue:
+        for _ in range(4):
+            queue.put_many([bytes(500_000)] * 8)
+            contents(queue)
+    with LocalQueue(directory) as queue:
+        block_until(lambda: sum(f.stat().st_size for f in directory.glob("lane-0/*")) < 100_000)
+        queue.put(b"x")
+        assert contents(queue) == [b"x"]

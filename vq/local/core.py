@@ -1,0 +1,713 @@
+"""A local queue without its API: messages come in, one thread commits them, takers get them.
+
+Callers never write. They put messages into ``_intake`` and codes into ``_done``; the thread
+``vq-local`` takes all there is, appends it, flushes once for all of it (group commit), and wakes
+who waits. While it flushes, the next round gathers. The same thread watches times: delays, retries,
+leases.
+
+``_lock`` guards the state and the logs, not the waits for the disk. A put, a take and a completion
+take no lock: each is one operation of a deque or a set. That relies on the interpreter's own lock
+(vq refuses to run without it).
+"""
+
+import itertools
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vq import limits
+from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
+from vq.clock import Clock
+from vq.errors import (
+    BufferFull,
+    Busy,
+    CorruptData,
+    DiskFull,
+    InvalidArgument,
+    InvalidState,
+    LeaseLost,
+    MessageTooLarge,
+    StorageFailed,
+    VqError,
+)
+from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITY_MAX, LocalItem, split_head
+from vq.local.notes import Aside, code_of
+from vq.local.pad import SLOTS
+from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.state import QueueState
+from vq.local.storage import LANE_TOPIC, Storage, origin_of
+from vq.local.waits import CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
+from vq.log_lines import get_logger
+from vq.model import Message, TopicPartition
+from vq.shown import shown
+from vq.store.disk.disk import Disk
+from vq.store.records.record import Properties, encode_properties
+
+__all__ = ["LocalCounts", "QueueCore"]
+
+logger = get_logger(__name__)
+
+#: Capacity of a queue in memory without one of its own.
+MEMORY_CAPACITY: Final = 100_000
+#: So many messages, or bytes, that no commit has yet; then a put waits for a commit.
+_INTAKE_ITEMS: Final = 50_000
+_INTAKE_BYTES: Final = 64 * limits.MIB
+#: Before the next try to write to a disk that is full.
+_FULL_PAUSE_S: Final = 1.0
+#: Messages that are due and have no room in memory are looked for again after so long.
+_CROWDED_PAUSE_S: Final = 0.05
+_LEASE_LOOKS: Final = 10  # per lease
+_LEASE_LOOK_S: Final = 0.02  # ... and not more often
+_DELAY_S_MAX: Final = 40 * 24 * 3600.0
+_KEY_CHARS_MAX: Final = 256
+_JOIN_S: Final = 60.0
+
+_FORKED: Final = "the process was forked after the queue was opened: open it in the child"
+_MADE: "weakref.WeakSet[QueueCore]" = weakref.WeakSet()
+_no_lease: Final = math.inf
+
+
+@dataclass(slots=True)
+class LocalCounts:
+    """What happened since the queue was opened.
+
+    Attributes:
+        put: Messages stored; of a queue in memory see ``QueueCore.following``.
+        failed: Times that a taker gave one back.
+        expired: Leases that ended.
+        dropped: Messages that a ring dropped.
+        repeated: Puts whose key was seen already.
+        commits: Rounds of the thread.
+    """
+
+    put: int = 0
+    failed: int = 0
+    expired: int = 0
+    dropped: int = 0
+    repeated: int = 0
+    commits: int = 0
+
+
+class QueueCore:
+    """One queue of one process. ``LocalQueue`` and ``vq.aio.LocalQueue`` are its API.
+
+    Args:
+        directory: Where it is; None: in memory only.
+        config: How it behaves.
+        disk: The disk.
+        clock: The clock.
+
+    Attributes:
+        name: The topic of its messages.
+        config: As given.
+    """
+
+    def __init__(
+        self, directory: Path | None, config: LocalQueueConfig, disk: Disk, clock: Clock
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.name = config.name or _name_of(directory)
+        self._clock = clock
+        self.lock = threading.Lock()
+        self.state = QueueState(config, durable=directory is not None)
+        self._storage: Storage | None = None
+        self.in_memory = directory is None
+        self.capacity = config.capacity
+        if directory is None:
+            self.capacity = config.capacity or MEMORY_CAPACITY
+        elif config.when_full is WhenCrowded.DROP_OLDEST:
+            raise InvalidArgument(
+                "when_full = 'drop-oldest' is for a queue in memory only: one in a directory keeps "
+                "what it was given; give 'block' or 'raise'"
+            )
+        # What the fast paths use.
+        self.room_below = self.capacity or 0  # so many messages may be in ``_opened``, in memory
+        self.following = itertools.count().__next__  # numbers of messages in memory
+        self.opened = self.state.opened
+        self.first_line = self.state.lines[0].ready
+        self.lease_s = _no_lease if config.lease_s is None else config.lease_s
+        self.takers = LineOfWakers()
+        self.spaces = LineOfWakers()  # who waits until messages are completed
+        self.intake = Intake()
+        self.sleeper = Sleeper(self.intake)
+        self.counts = LocalCounts()
+        self.refusal: VqError | None = None
+        self.lost_error: VqError | None = None  # of a put that nobody waited for
+        self._next_look = clock.monotonic()
+        if directory is not None:
+            self._open(directory, disk, clock)
+        self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
+        self._thread.start()
+        _MADE.add(self)
+
+    def _open(self, directory: Path, disk: Disk, clock: Clock) -> None:
+        storage, found = Storage.open(directory, disk, clock)
+        try:
+            state = self.state
+            for lane, was in enumerate(found.lanes):
+                line = state.lines[lane]
+                line.end_number = storage.end_number(lane)
+                line.skipped = was.skipped
+                items = storage.open_items(lane, was, self.name)
+                state.loaded(lane, items, was.next_number, was.next_offset)
+            state.plain = False
+            state.asides[:] = sorted(found.asides)
+            state.keys.update(found.keys)
+            snapshot = state.snapshot(storage.ends, storage.later_end, storage.notes_end)
+            storage.save(snapshot)
+            storage.saved(snapshot)
+        except BaseException:
+            storage.close()
+            raise
+        self._storage = storage
+
+    # Messages come in -----------------------------------------------------------------------------
+    def prepare(
+        self,
+        content: object,
+        delay_s: float | None,
+        priority: int,
+        idempotency_key: str | None,
+    ) -> LocalItem | None:
+        """Return what to store for a put; None: its key was seen within the window.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: An argument is unusable.
+            BufferFull: Too many messages wait for their times.
+        """
+        message = content if isinstance(content, Message) else Message("", content)
+        tag, key, headers = message.tag, message.key, message.headers
+        if delay_s is None:
+            delay_s = _delay_of(message, self._clock)
+        data = as_bytes(message.content)
+        if len(data) > limits.MESSAGE_BYTES_MAX:
+            raise MessageTooLarge(
+                f"content of {len(data)} bytes; a message has at most {limits.MESSAGE_BYTES_MAX}",
+                details={"size": len(data), "bound": limits.MESSAGE_BYTES_MAX},
+            )
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidArgument(f"priority = {shown(priority)} is no number")
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise InvalidArgument(
+                f"priority = {priority} is outside [0, {PRIORITY_MAX}]; a higher one goes first"
+            )
+        head: Head | None = Heads.of(tag, key, headers)
+        due_ms = None if delay_s is None else self._due_ms(delay_s)
+        if idempotency_key is not None and not self.in_memory:
+            _check_key(idempotency_key)
+        if due_ms is not None or (idempotency_key is not None and not self.in_memory):
+            named = {} if idempotency_key is None else {IDEMPOTENCY_HEADER: idempotency_key}
+            head = _with_properties(
+                head,
+                Properties(
+                    key,
+                    {**(headers or {}), **named},
+                    due_ms or 0,
+                    destination=None if due_ms is None else TopicPartition(LANE_TOPIC, priority),
+                ),
+            )
+        lane = priority if due_ms is None else LATER
+        item = LocalItem(data, self.name, lane, priority, head, 1 if due_ms is None else 0)
+        if due_ms is not None:
+            item.deadline = due_ms
+            if len(self.state.asides) >= self.config.later_max:
+                raise BufferFull(
+                    f"{len(self.state.asides)} messages wait for their times; later_max = "
+                    f"{self.config.later_max}",
+                    hint="try again when some were given, or raise later_max",
+                )
+        if idempotency_key is not None:
+            _check_key(idempotency_key)
+            with self.lock:
+                if self.state.knows(idempotency_key, self._clock.wall_ms()):
+                    self.counts.repeated += 1
+                    return None
+        return item
+
+    def _due_ms(self, delay_s: float) -> int | None:
+        if isinstance(delay_s, bool) or not isinstance(delay_s, int | float):
+            raise InvalidArgument(f"delay_s = {shown(delay_s)} is no number of seconds")
+        if not 0 <= delay_s <= _DELAY_S_MAX:
+            raise InvalidArgument(f"delay_s = {delay_s} is outside [0, {_DELAY_S_MAX:.0f}]")
+        return self._clock.wall_ms() + math.ceil(delay_s * 1000) if delay_s else None
+
+    def add_in_memory(self, item: LocalItem) -> None:
+        """Give a message of a queue in memory to takers."""
+        item.number = self.following()
+        if item.lane == LATER:
+            with self.lock:
+                self.room_below -= 1  # those that wait for a time take room, too
+                due_ms, item.deadline, item.attempts = int(item.deadline), 0.0, 1
+                self.state.set_aside(item, due_ms, 0)
+            self.sleeper.kick()
+            return
+        self.opened.add(item)
+        self.state.lines[item.priority].ready.append(item)
+        if item.priority:
+            self.state.plain = False
+        if self.takers.line:
+            self.takers.wake(1)
+
+    def is_full(self, more: int = 1) -> bool:
+        """Whether a put must not add so many messages now."""
+        capacity = self.capacity
+        return capacity is not None and self.size + more > capacity
+
+    @property
+    def size(self) -> int:
+        """How many messages are not completed."""
+        return self.state.size + self.intake.size
+
+    def full(self) -> BufferFull:
+        """Return the error of a put at the bound."""
+        return BufferFull(
+            f"queue {self.name!r} has {self.size} messages that are not completed; its "
+            f"capacity is {self.capacity}",
+            hint="take and complete messages, wait longer, or raise capacity",
+        )
+
+    def drop_oldest(self) -> None:
+        """Drop the message in line that waits longest, of the lowest priority."""
+        for line in self.state.lines:
+            try:
+                item = line.ready.popleft()
+            except IndexError:
+                continue
+            self.opened.discard(item)
+            self.counts.dropped += 1
+            return
+
+    def accept(self, items: Iterable[LocalItem], waiter: CommitWaiter | None) -> None:
+        """Have messages stored with the next commit; ``waiter`` hears of its end."""
+        self.intake.items.extend(items)
+        if waiter is not None:
+            self.intake.barriers.append(waiter)
+            if self.refusal is not None:  # it may have missed the end
+                self._refuse_waiters()
+        if self.sleeper.idle:
+            self.sleeper.kick()
+
+    @property
+    def intake_full(self) -> bool:
+        """Whether so many messages wait for a commit that a put must wait, too."""
+        return len(self.intake.items) >= _INTAKE_ITEMS or self.intake.size_bytes >= _INTAKE_BYTES
+
+    def check(self) -> None:
+        """Return if the queue can be used.
+
+        Raises:
+            InvalidState: It is closed, or the process was forked.
+            StorageFailed: Its disk has failed; reopen it.
+        """
+        refusal = self.refusal
+        if refusal is not None:
+            raise type(refusal)(refusal.message)
+
+    # Messages go out ------------------------------------------------------------------------------
+    def take_now(self) -> LocalItem | None:
+        """Return the next message; None: there is none now. May read from the disk.
+
+        Raises:
+            InvalidState, StorageFailed: As ``check``.
+            CorruptData, PartitionFailed, PartitionQuarantined: The next message cannot be read.
+        """
+        self.check()
+        while True:
+            with self.lock:
+                found = self.state.next_ready()
+                if isinstance(found, LocalItem):
+                    found.deadline = self._clock.monotonic() + self.lease_s
+                    return found
+                if found is None:
+                    return None
+                count = self._load(found)
+            if count > 1 and self.takers.line:
+                self.takers.wake(count - 1)
+
+    def _load(self, lane: int) -> int:
+        """Read some messages of a lane; return how many."""
+        storage, state = self._storage, self.state
+        assert storage is not None
+        line = state.lines[lane]
+        room = max(line.room(self.config), 1)
+        found, offset = storage.read(lane, line.next_offset, line.next_number, room)
+        if not found:
+            raise CorruptData(
+                f"message {line.next_number} of {self.directory}/lane-{lane} is missing"
+            )
+        items = [
+            LocalItem.stored(record, self.name, lane, number, priority=lane, attempts=1)
+            for number, record in found
+            if not line.skipped or state.wanted(lane, number)
+        ]
+        state.loaded(lane, items, found[-1].number + 1, offset)
+        return len(items)
+
+    def wait_for_message(self, taker: Waker) -> bool:
+        """Have a taker woken when there may be a message; False: there may be one already."""
+        self.takers.line.append(taker)
+        if self.state.has_next or self.refusal is not None:
+            return not self.takers.leave(taker)
+        return True
+
+    def pass_on(self) -> None:
+        """Wake another taker in the place of one that does not look any more."""
+        if self.takers.line and self.state.has_next:
+            self.takers.wake(1)
+
+    # What becomes of them -------------------------------------------------------------------------
+    def note_done(self, item: LocalItem) -> None:
+        """Note that a message is completed; it was removed from ``opened``."""
+        storage = self._storage
+        if storage is not None:
+            code = item.number << 2 | item.lane
+            try:
+                storage.pad.note(code)
+            except ValueError:  # it was closed just now
+                raise InvalidState("the queue is closed; the message is given again") from None
+            self.intake.done.append(code)
+            if self.sleeper.asleep:
+                self.sleeper.kick()
+        if self.spaces.line:
+            self.spaces.wake()
+
+    @property
+    def done_full(self) -> bool:
+        """Whether so many completions are in no note that the next one must wait."""
+        return len(self.intake.done) >= SLOTS // 2
+
+    def lost(self, item: object) -> VqError:
+        """Return the error for an item that does not stand for its message."""
+        if self.refusal is not None:
+            return type(self.refusal)(self.refusal.message)
+        if not isinstance(item, LocalItem):
+            return InvalidArgument(f"{shown(item)} is no item that take() returned")
+        return LeaseLost(
+            f"message {item.id} of queue {self.name!r} is not with this taker any more: it was "
+            "completed or failed, or its lease ended and it was given to another one"
+        )
+
+    def fail_item(self, item: LocalItem, delay_s: float | None) -> None:
+        """Give a message again: at once, after ``delay_s``, or as the retries say.
+
+        Raises:
+            LeaseLost: The item does not stand for it any more.
+        """
+        self.check()
+        if delay_s is not None:
+            self._due_ms(delay_s)
+        with self.lock:
+            again = self.state.exchange(item, item.attempts + 1)
+            if again is None:
+                raise self.lost(item)
+            self.counts.failed += 1
+            if delay_s is None and item.attempts > self.config.retries:
+                delay_s = self.config.retry_s
+            if not delay_s:
+                self.state.give(again)
+            else:
+                self._set_aside(item, again, self._clock.wall_ms() + math.ceil(delay_s * 1000))
+        if not delay_s:
+            self.takers.wake(1)
+        elif self.sleeper.idle:
+            self.sleeper.kick()
+
+    def _set_aside(self, item: LocalItem, again: LocalItem, due_ms: int) -> None:
+        if self.in_memory or item.lane == LATER:
+            self.opened.discard(again)
+            self.state.set_aside(again, due_ms, item.attempts)
+            self.room_below -= 1
+            return
+        again.deadline = _no_lease  # nobody gets it before its copy is stored
+        found = item.properties
+        properties = Properties(
+            found.key,
+            found.headers,
+            due_ms,
+            item.attempts,
+            origin_of(item),
+            TopicPartition(LANE_TOPIC, item.priority),
+        )
+        head = _with_properties(item.head, properties)
+        copy = LocalItem(item.content, self.name, LATER, item.priority, head, item.attempts)
+        copy.deadline = due_ms
+        self.intake.moves[copy] = again
+        self.intake.items.append(copy)
+
+    def extend_item(self, item: LocalItem) -> None:
+        """Begin the lease of a message anew.
+
+        Raises:
+            LeaseLost: The item does not stand for it any more.
+        """
+        if item not in self.opened:
+            raise self.lost(item)
+        item.deadline = self._clock.monotonic() + self.lease_s
+
+    # The thread -----------------------------------------------------------------------------------
+    def _work(self) -> None:
+        try:
+            while True:
+                if self.sleeper.has_work or self.intake.done:
+                    self._commit()
+                wait_s = self._watch_times()
+                if self.sleeper.is_ending and not self._has_messages:
+                    return
+                self.sleeper.sleep(wait_s)
+        except BaseException as error:  # somebody waits for this thread
+            logger.exception("local queue failed", queue=self.name)
+            self._break(error)
+
+    @property
+    def _has_messages(self) -> bool:
+        return bool(self.intake.items or self.intake.barriers or self.intake.done)
+
+    def _commit(self) -> None:
+        """Store and flush all that came in, give it to takers, and wake who waits for it."""
+        waiters, batch, codes = self.intake.take()
+        storage = self._storage
+        error: VqError | None = None
+        if storage is not None and self._refusal_is_final:
+            error = self.refusal
+        elif storage is not None:
+            error = self._write(storage, batch, codes)
+        self.intake.committing = 0
+        if error is not None and self.refusal is None:
+            left = [item for item in batch if item.number < 0]
+            self.intake.unmoved += [item for item in left if item in self.intake.moves]
+            self._forget_keys(left)
+            waited = {item for waiter in waiters for item in waiter.items}
+            if any(item not in waited and item not in self.intake.moves for item in left):
+                self.lost_error = error
+        for waiter in waiters:
+            waiter.end(error)
+        if error is not None and self.refusal is None:
+            time.sleep(_FULL_PAUSE_S)
+            self.intake.items.extend(self.intake.unmoved)
+            self.intake.unmoved = []
+
+    def _forget_keys(self, items: Iterable[LocalItem]) -> None:
+        """Have a put with the same idempotency key add the message that is not stored."""
+        with self.lock:
+            for item in items:
+                key = item.properties.headers.get(IDEMPOTENCY_HEADER)
+                if key is not None and item not in self.intake.moves:
+                    self.state.keys.pop(key, None)
+
+    @property
+    def _refusal_is_final(self) -> bool:
+        return isinstance(self.refusal, StorageFailed)
+
+    def _write(self, storage: Storage, batch: list[LocalItem], codes: list[int]) -> VqError | None:
+        lanes: dict[int, list[LocalItem]] = {}
+        for item in batch:
+            lanes.setdefault(item.lane, []).append(item)
+        stored: list[tuple[int, list[LocalItem]]] = []
+        error: VqError | None = None
+        with self.lock:
+            try:
+                for lane, items in lanes.items():
+                    for part in storage.append(lane, items):
+                        stored.append((lane, part))  # noqa: PERF401  one may raise
+                if codes:
+                    storage.note(codes)
+                    codes = []
+            except (DiskFull, Busy) as refused:
+                error = refused
+            except VqError as failed:
+                return self._break(failed)
+            tickets = storage.begin_flush()
+        outcome = storage.flush(tickets)
+        self.intake.done.extendleft(reversed(codes))
+        with self.lock:
+            lost = storage.end_flush(tickets, outcome)
+            if lost is not None:
+                return self._break(lost)
+            self.counts.commits += 1
+            ready = sum(self._publish(lane, items) for lane, items in stored)
+            self.intake.committing = 0
+        if ready and self.takers.line:
+            self.takers.wake(ready)
+        if storage.wants_snapshot:
+            self.save()
+        return error
+
+    def _publish(self, lane: int, items: list[LocalItem]) -> int:
+        self.counts.put += len(items)
+        if lane != LATER:
+            ready = self.state.publish(lane, items)
+            return ready or len(items)  # or a taker reads them from the disk
+        for copy in items:
+            self.state.set_aside(copy, int(copy.deadline), copy.attempts)
+            moved = self.intake.moves.pop(copy, None)
+            if moved is not None:
+                self.counts.put -= 1
+                self.opened.discard(moved)
+                self.intake.done.append(code_of(moved.lane, moved.number))
+        return 0
+
+    def save(self) -> None:
+        """Save a snapshot, and drop what nobody needs any more. For the thread only."""
+        storage = self._storage
+        assert storage is not None
+        try:
+            with self.lock:
+                snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
+            storage.save(snapshot)
+        except OSError as error:
+            logger.warning("snapshot cannot be written", queue=self.name, error=error)
+            return
+        with self.lock:
+            storage.saved(snapshot)
+            tickets = storage.begin_flush()
+        outcome = storage.flush(tickets)
+        with self.lock:
+            failed = storage.end_flush(tickets, outcome)
+            if failed is not None:
+                self._break(failed)
+
+    def _watch_times(self) -> float:
+        """Give again what is due; return how long to sleep, -1 for without an end."""
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        with self.lock:
+            due = self.state.take_due(now_ms)
+            for aside in due:
+                self._give_due(aside, now_ms)
+            expired = 0
+            if self.config.lease_s is not None and now >= self._next_look:
+                expired = self._expire(now)
+                self._next_look = now + max(self.config.lease_s / _LEASE_LOOKS, _LEASE_LOOK_S)
+            next_ms = self.state.next_due_ms
+        if due or expired:
+            self.takers.wake(len(due) + expired)
+        wait_s = math.inf if self.config.lease_s is None else self._next_look - now
+        if next_ms is not None:
+            until_s = (next_ms - now_ms) / 1000
+            wait_s = min(wait_s, until_s if until_s > 0 else _CROWDED_PAUSE_S)
+        return -1 if wait_s == math.inf else min(max(wait_s, 0.001), threading.TIMEOUT_MAX)
+
+    def _give_due(self, aside: Aside, now_ms: int) -> None:
+        state = self.state
+        if self._storage is None:
+            item = state.kept.pop(aside.number)
+            self.room_below += 1
+        else:
+            try:
+                item = self._storage.read_aside(aside, self.name)
+            except VqError as error:
+                logger.error(
+                    "message cannot be read, trying again later", queue=self.name, error=error
+                )
+                state.put_back(aside, now_ms + int(self.config.retry_s * 1000))
+                return
+        state.give(item, first=False)
+
+    def _expire(self, now: float) -> int:
+        count = 0
+        for item in self.state.overdue(now):
+            again = self.state.exchange(item, item.attempts + 1)
+            if again is not None:
+                self.state.give(again)
+                count += 1
+        self.counts.expired += count
+        return count
+
+    # The end --------------------------------------------------------------------------------------
+    def _break(self, error: BaseException) -> VqError:
+        """End writing for good after an I/O error: nobody knows what of it is stored."""
+        refusal = StorageFailed(
+            f"queue {self.name!r} is read-only after an I/O error, and what was not acknowledged "
+            f"may or may not be stored: {error}",
+            hint="find the cause, then open the queue again",
+        )
+        self._end_with(refusal)
+        return refusal
+
+    def _end_with(self, refusal: VqError) -> None:
+        if self.refusal is None:
+            self.refusal = refusal
+        for line in self.state.lines:
+            line.ready.clear()
+        self._refuse_waiters()
+        self.takers.wake_all()
+        self.spaces.wake_all()
+
+    def _refuse_waiters(self) -> None:
+        while self.intake.barriers and not self._thread.is_alive():
+            self.intake.barriers.popleft().end(self.refusal)
+
+    def end(self) -> None:
+        """Commit what came in, save a snapshot, and give the files back. May be called again.
+
+        Raises:
+            StorageFailed: What was not durable may be lost.
+        """
+        if isinstance(self.refusal, InvalidState) or self.sleeper.is_ending:
+            return
+        self.sleeper.is_ending = True
+        self.sleeper.kick()
+        self._thread.join(_JOIN_S)
+        broken = self.refusal
+        if self._storage is not None:
+            storage, self._storage = self._storage, None
+            try:
+                if broken is None:
+                    self._storage = storage
+                    self.save()
+                    self._storage = None
+            finally:
+                self._end_with(InvalidState(f"queue {self.name!r} is closed"))
+                storage.close()
+        self.refusal = None
+        self._end_with(InvalidState(f"queue {self.name!r} is closed"))
+        self.opened.clear()
+
+    def abandon_in_child(self) -> None:
+        """Refuse every use from now on; called in the child of a fork."""
+        self.refusal = InvalidState(_FORKED)
+        self.opened.clear()
+        self.first_line.clear()
+
+
+def _abandon_all() -> None:
+    for core in list(_MADE):
+        core.abandon_in_child()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def _name_of(directory: Path | None) -> str:
+    name = "" if directory is None else directory.name
+    return name if limits.is_valid_name(name) else "local"
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= _KEY_CHARS_MAX:
+        raise InvalidArgument(
+            f"idempotency_key = {shown(key)} is no text of 1 to {_KEY_CHARS_MAX} characters"
+        )
+
+
+def _delay_of(message: Message, clock: Clock) -> float | None:
+    """Return the delay that a message asks for by itself."""
+    if message.deliver_at is None:
+        return message.delay_s
+    if message.delay_s is not None:
+        raise InvalidArgument("the message has deliver_at and delay_s; give one of them")
+    at = message.deliver_at
+    seconds = at if isinstance(at, int | float) else at.timestamp()
+    return max(seconds - clock.wall_ms() / 1000, 0.0)
+
+
+def _with_properties(head: Head | None, properties: Properties) -> Head | None:
+    """Return a head with the same tag and other properties."""
+    encoded = encode_properties(properties, bytes_max=limits.STORED_PROPERTIES_BYTES_MAX)
+    return encode_head(split_head(head)[0], encoded)

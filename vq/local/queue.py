@@ -1,0 +1,403 @@
+"""``LocalQueue``: the API of a local queue for threads."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from vq import limits
+from vq.clock import Clock, SystemClock
+from vq.errors import InvalidArgument
+from vq.local.core import QueueCore
+from vq.local.items import LocalItem
+from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.waits import CommitWaiter
+from vq.model import Message
+from vq.shown import shown
+from vq.store.disk.disk import Disk
+from vq.store.disk.real_disk import RealDisk
+
+__all__ = ["LocalQueue"]
+
+_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX
+_TIMEOUT_MAX: Final = threading.TIMEOUT_MAX
+_monotonic: Final = time.monotonic
+
+
+class LocalQueue:
+    """A queue for the threads of one process: each message has one taker, until it is completed.
+
+    In a directory it is durable: ``put`` returns once the message is flushed (``fdatasync``), and
+    shares the flush with all puts that wait. What was not completed is given again after a restart.
+    Without a directory it is in memory, with a bound. Safe from any thread; not in the child of a
+    fork::
+
+        with LocalQueue("/var/lib/app/jobs") as queue:
+            queue.put(b"job")
+            item = queue.take(timeout=5)
+            if item is not None:
+                handle(item.content)
+                queue.complete(item)
+
+    Args:
+        directory: Where it is, made if it is missing; None: in memory. One process has it open.
+        config: How it behaves.
+        disk: For tests.
+        clock: For tests.
+
+    Raises:
+        DirectoryRefused: Another process has it open, or it is no queue, damaged, or of a later vq.
+        InvalidArgument: A file is there.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None,
+        config: LocalQueueConfig | None = None,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._core = core = QueueCore(
+            None if directory is None else Path(directory),
+            LocalQueueConfig() if config is None else config,
+            RealDisk() if disk is None and directory is not None else disk,  # type: ignore[arg-type]
+            SystemClock() if clock is None else clock,
+        )
+        # Looked up for each message.
+        self._name = core.name
+        self._state = core.state
+        self._in_memory = core.in_memory
+        self._takers = core.takers.line
+        self._opened = core.opened
+        self._line = core.first_line
+        self._lease_s = core.lease_s
+
+    @property
+    def name(self) -> str:
+        """The topic of its messages."""
+        return self._name
+
+    @property
+    def config(self) -> LocalQueueConfig:
+        """How it behaves."""
+        return self._core.config
+
+    def put(
+        self,
+        content: bytes | Message | Any,
+        *,
+        delay_s: float | None = None,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> bool:
+        """Add a message; return True once it is durable, False if its key was seen already.
+
+        Args:
+            content: Its content, or a message, whose topic does not count.
+            delay_s: It is given after so many seconds, at most 40 days.
+            priority: 0, 1 or 2; a higher one goes first.
+            idempotency_key: A put with the same text within ``idempotency_s`` adds nothing.
+            wait: False: return at once; ``flush`` waits, and raises what went wrong. Until then a
+                crash may lose the message.
+            timeout: How long to wait for room, in seconds, if the queue is full; None: no bound.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: An argument is unusable.
+            BufferFull: There is no room.
+            DiskFull: It is not stored.
+            StorageFailed, OutcomeUnknown: It is unknown whether it is stored.
+            InvalidState: The queue is closed.
+        """
+        if self._core.refusal is not None:
+            self._core.check()
+        item: LocalItem | None
+        if (
+            type(content) is bytes
+            and delay_s is None
+            and not priority
+            and idempotency_key is None
+            and len(content) <= _BYTES_MAX
+        ):
+            item = LocalItem(content, self._name)
+            if self._in_memory and len(self._opened) < self._core.room_below:
+                item.number = self._core.following()
+                self._opened.add(item)
+                self._line.append(item)
+                if self._takers:
+                    self._core.takers.wake()
+                return True
+        else:
+            item = self._core.prepare(content, delay_s, priority, idempotency_key)
+        if item is None:
+            if wait and not self._in_memory:
+                self._commit_with(())  # the first put with that key may not be durable yet
+            return False
+        if self._core.capacity is not None and self._core.is_full():
+            self._wait_for_room(1, timeout, idempotency_key)
+        if self._in_memory:
+            self._core.add_in_memory(item)
+        elif wait:
+            self._commit_with((item,))
+        else:
+            self._core.intake.items.append(item)
+            self._core.intake.size_bytes += len(item.content)
+            if self._core.sleeper.idle:
+                self._core.sleeper.kick()
+            if self._core.intake_full:
+                self._commit_with(())
+        return True
+
+    def put_many(
+        self,
+        contents: Iterable[bytes | Message | Any],
+        *,
+        priority: int = 0,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> int:
+        """Add messages with one commit; return how many. Arguments and errors as of ``put``.
+
+        Raises:
+            OutcomeUnknown: Some of them are stored.
+        """
+        self._core.check()
+        items = [
+            item for each in contents if (item := self._core.prepare(each, None, priority, None))
+        ]
+        if not items:
+            return 0
+        if self._core.capacity is not None and self._core.is_full(len(items)):
+            if len(items) > self._core.capacity:
+                raise InvalidArgument(
+                    f"{len(items)} messages at once; the capacity is {self._core.capacity}"
+                )
+            self._wait_for_room(len(items), timeout, None)
+        if self._in_memory:
+            for item in items:
+                self._core.add_in_memory(item)
+        elif wait:
+            self._commit_with(items)
+        else:
+            self._core.accept(items, None)
+            if self._core.intake_full:
+                self._commit_with(())
+        return len(items)
+
+    def flush(self) -> None:
+        """Return once all that was put and completed before is durable.
+
+        Raises:
+            DiskFull: Messages of puts that did not wait are not stored.
+            StorageFailed: It is unknown what is stored.
+        """
+        if self._in_memory:
+            return
+        try:
+            self._commit_with(())
+        finally:
+            error, self._core.lost_error = self._core.lost_error, None
+        if error is not None:
+            raise error
+
+    def _commit_with(self, items: Sequence[LocalItem]) -> None:
+        waker = threading.Lock()
+        waker.acquire()
+        waiter = CommitWaiter(items, waker)
+        self._core.accept(items, waiter)
+        waker.acquire()
+        if waiter.error is not None:
+            raise waiter.error
+
+    def _wait_for_room(self, count: int, timeout: float | None, key: str | None) -> None:
+        try:
+            deadline = None if timeout is None else _monotonic() + timeout
+            waker = threading.Lock()
+            waker.acquire()
+            while self._core.is_full(count):
+                self._core.check()
+                if self._core.config.when_full is WhenCrowded.DROP_OLDEST:
+                    self._core.drop_oldest()
+                elif self._core.config.when_full is WhenCrowded.RAISE or not self._wait_for_change(
+                    waker, deadline, lambda: self._core.is_full(count)
+                ):
+                    raise self._core.full()
+        except BaseException:
+            if key is not None:
+                with self._core.lock:
+                    self._state.keys.pop(key, None)
+            raise
+
+    def _wait_for_change(
+        self, waker: Any, deadline: float | None, is_needed: Callable[[], bool]
+    ) -> bool:
+        """Wait until a message is completed; False: none was up to the deadline."""
+        self._core.spaces.line.append(waker)
+        try:
+            if not is_needed():
+                return True
+            left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
+            woken: bool = waker.acquire(timeout=left)
+            return woken
+        finally:
+            if not self._core.spaces.leave(waker):
+                self._core.spaces.wake()  # this one was woken for nothing, perhaps
+                waker.acquire(blocking=False)
+
+    def take(self, timeout: float | None = None) -> LocalItem | None:
+        """Return the next message, which nobody else has now; None: none came in time.
+
+        Waiting takes no processor time. ``complete`` or ``fail`` it within ``lease_s``.
+
+        Args:
+            timeout: Seconds; 0: do not wait; None: without an end.
+
+        Raises:
+            InvalidState: The queue is closed, perhaps while this waited.
+            StorageFailed: Its disk has failed.
+            CorruptData, PartitionFailed: The next message cannot be read.
+        """
+        if self._state.plain:
+            try:
+                item = self._line.popleft()
+            except IndexError:
+                pass
+            else:
+                item.deadline = _monotonic() + self._lease_s
+                return item
+        return self._take_slowly(timeout)
+
+    def _take_slowly(self, timeout: float | None) -> LocalItem | None:
+        item = self._core.take_now()
+        if item is not None or timeout == 0:
+            return item
+        if timeout is not None and not 0 < timeout <= _TIMEOUT_MAX:
+            raise InvalidArgument(f"timeout = {shown(timeout)} is outside [0, {_TIMEOUT_MAX:.0f}]")
+        deadline = None if timeout is None else _monotonic() + timeout
+        waker = threading.Lock()
+        waker.acquire()
+        while True:
+            if self._core.wait_for_message(waker):
+                left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
+                try:
+                    woken = waker.acquire(timeout=left)
+                except BaseException:  # Ctrl-C
+                    if not self._core.takers.leave(waker):
+                        self._core.pass_on()
+                    raise
+                if not woken and not self._core.takers.leave(waker):
+                    waker.acquire()
+            item = self._core.take_now()
+            if item is not None:
+                return item
+            if deadline is not None and _monotonic() >= deadline:
+                return None
+
+    def take_many(self, count: int, timeout: float | None = None) -> list[LocalItem]:
+        """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+        first = self.take(timeout)
+        if first is None:
+            return []
+        items = [first]
+        while len(items) < count:
+            item = self.take(0)
+            if item is None:
+                break
+            items.append(item)
+        return items
+
+    def complete(self, item: LocalItem, *, wait: bool = False) -> None:
+        """Note that a message is done: nobody gets it again.
+
+        On return a kill of the process cannot undo it; a loss of power can until the next flush,
+        which follows within some milliseconds.
+
+        Args:
+            item: From ``take``; any thread may complete it.
+            wait: Return once it is durable.
+
+        Raises:
+            LeaseLost: Its lease ended and another taker got it, or it was completed already.
+            InvalidArgument: It is no item.
+            InvalidState: The queue is closed.
+            StorageFailed: The disk has failed.
+        """
+        try:
+            self._opened.remove(item)
+        except (KeyError, TypeError):
+            raise self._core.lost(item) from None
+        self._core.note_done(item)
+        if (wait or self._core.done_full) and not self._in_memory:
+            self._commit_with(())
+
+    def complete_many(self, items: Iterable[LocalItem], *, wait: bool = False) -> None:
+        """Complete each of them, as ``complete`` does.
+
+        Raises:
+            LeaseLost: One of them is not with this taker any more; the others are completed.
+        """
+        error = None
+        for item in items:
+            try:
+                self.complete(item)
+            except Exception as found:  # noqa: BLE001  the others are completed all the same
+                error = found
+        if wait and not self._in_memory:
+            self._commit_with(())
+        if error is not None:
+            raise error
+
+    def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
+        """Give a message back: it is given again.
+
+        The first ``retries`` times at once; after that it goes to the retry lane, from which it is
+        given every ``retry_s`` without an end. What is in that lane holds up nobody.
+
+        Args:
+            item: From ``take``.
+            delay_s: Give it again after so many seconds instead, 0 for at once.
+
+        Raises:
+            LeaseLost, InvalidArgument, InvalidState, StorageFailed: As ``complete``.
+        """
+        if not isinstance(item, LocalItem):
+            raise self._core.lost(item)
+        self._core.fail_item(item, delay_s)
+
+    def extend(self, item: LocalItem) -> None:
+        """Begin the lease of a message anew: ``lease_s`` from now on.
+
+        Raises:
+            LeaseLost, InvalidArgument, InvalidState: As ``complete``.
+        """
+        self._core.extend_item(item)
+
+    def __len__(self) -> int:
+        """Return how many messages are not completed."""
+        return self._core.size
+
+    def close(self) -> None:
+        """Make everything durable and give the directory back. May be called again.
+
+        Who waits in ``take`` gets InvalidState. What was taken and not completed is given again
+        when the queue is opened again.
+
+        Raises:
+            StorageFailed: What was not durable may be lost.
+        """
+        self._core.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,78 @@
+"""The settings of a local queue."""
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from vq import limits
+from vq.client.kinds import check_positive
+from vq.errors import InvalidArgument
+from vq.model import check_name, choice_of
+from vq.shown import shown
+
+__all__ = ["LocalQueueConfig", "WhenCrowded"]
+
+_COUNT_MAX: Final = 2**31
+
+
+class WhenCrowded(enum.StrEnum):
+    """What a put does while a queue has as many messages as it may have."""
+
+    BLOCK = "block"  # it waits, at most for its time-out
+    RAISE = "raise"  # it raises BufferFull at once
+    DROP_OLDEST = "drop-oldest"  # in memory only: the message that waits longest is dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalQueueConfig:
+    """How a local queue behaves.
+
+    Attributes:
+        name: The topic of its messages. None: the last part of the directory's path, ``local``
+            in memory.
+        capacity: So many messages that are not completed, >= 1; then puts do what ``when_full``
+            says. None: as many as the disk holds; in memory 100,000.
+        when_full: ``block``, ``raise``, or in memory ``drop-oldest``; see ``WhenCrowded``.
+        lease_s: A message that is neither completed nor failed for so long is given to another
+            taker; it may be a tenth of that later. ``extend`` begins the time anew. None: never.
+        retries: So many times a message that failed is given again at once, >= 0.
+        retry_s: After that, it is given again every so many seconds, without an end.
+        later_max: So many delayed and failed messages wait for their times, >= 1. At this bound a
+            delayed put raises BufferFull; messages that wait in line are not given until a failed
+            one is completed.
+        memory_items: So many messages of each priority wait in memory, >= 1, the rest on disk.
+        memory_bytes: ... or so many bytes of their contents, >= 1.
+        idempotency_s: How long a key of a put is remembered, also over a restart.
+        idempotency_keys: ... at most so many, >= 1; the oldest ones are forgotten first.
+    """
+
+    name: str | None = None
+    capacity: int | None = None
+    when_full: WhenCrowded | str = WhenCrowded.BLOCK
+    lease_s: float | None = 1_800.0
+    retries: int = 3
+    retry_s: float = 5.0
+    later_max: int = 200_000
+    memory_items: int = 10_000
+    memory_bytes: int = 32 * limits.MIB
+    idempotency_s: float = 300.0
+    idempotency_keys: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_name("topic", self.name)
+        object.__setattr__(self, "when_full", choice_of(WhenCrowded, "when_full", self.when_full))
+        if self.lease_s is not None:
+            check_positive("lease_s", self.lease_s)
+        check_positive("retry_s", self.retry_s)
+        check_positive("idempotency_s", self.idempotency_s)
+        if self.capacity is not None:
+            _check_count("capacity", self.capacity, 1)
+        _check_count("retries", self.retries, 0)
+        for name in ("later_max", "memory_items", "memory_bytes", "idempotency_keys"):
+            _check_count(name, getattr(self, name), 1)
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _COUNT_MAX:
+        raise InvalidArgument(f"{name} = {shown(value)} is no number in [{least}, {_COUNT_MAX}]")

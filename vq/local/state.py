@@ -1,0 +1,349 @@
+"""What a local queue knows, and what it decides: which message is next, when one is given again.
+
+Pure: no I/O, no thread, no clock; times are arguments. Threads share it all the same. What many of
+them do at once (``take``, ``complete``) is one operation of a deque or a set, which no other thread
+can divide; everything else belongs to whoever holds the lock of the queue.
+
+A message is in one place:
+
+    on disk     behind ``next_number`` of its lane
+    ready       in the deque of its lane, and in ``opened``
+    taken       in ``opened``, with a deadline
+    aside       in the heap of those that wait for a time
+    done        nowhere
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from vq.local.items import LATER, PRIORITIES, LocalItem
+from vq.local.notes import (
+    Aside,
+    LaneSnapshot,
+    OpenRange,
+    Range,
+    Snapshot,
+    merged,
+    ranges_of,
+    without,
+)
+from vq.local.settings import LocalQueueConfig
+
+__all__ = ["LaneLine", "QueueState"]
+
+#: So many messages are taken from the heap at once.
+DUE_AT_ONCE: Final = 1_000
+
+
+class LaneLine:
+    """The messages of one priority, in line.
+
+    Attributes:
+        ready: Those in memory, in order.
+        next_number, next_offset: Of the first one that is on disk only.
+        end_number: Of the message that is put next.
+        skipped: Behind ``next_number``, merged: completed before a restart.
+    """
+
+    __slots__ = (
+        "bytes_read",
+        "end_number",
+        "next_number",
+        "next_offset",
+        "ready",
+        "skipped",
+    )
+
+    def __init__(self) -> None:
+        self.ready: deque[LocalItem] = deque()
+        self.bytes_read = 0  # of contents that came into ``ready`` since it was last counted
+        self.next_number = self.next_offset = self.end_number = 0
+        self.skipped: list[Range] = []
+
+    @property
+    def unread(self) -> int:
+        """How many messages are on disk only; some may be completed."""
+        return self.end_number - self.next_number
+
+    def room(self, config: LocalQueueConfig) -> int:
+        """Return how many more messages may wait in memory."""
+        items = config.memory_items - len(self.ready)
+        if items > 0 and self.bytes_read >= config.memory_bytes:
+            self.bytes_read = sum(len(each.content) for each in tuple(self.ready))
+            if self.bytes_read >= config.memory_bytes:
+                return 0
+        return max(items, 0)
+
+
+class QueueState:
+    """The state of one queue.
+
+    Attributes:
+        lines: By priority.
+        opened: Messages in memory that are not completed.
+        asides: A heap of what waits for its time.
+        kept: The items of asides, by number, of a queue in memory.
+        keys: Idempotency keys with the time of their put in ms, the oldest first.
+        plain: Only the line of priority 0 may have messages.
+    """
+
+    def __init__(self, config: LocalQueueConfig, *, durable: bool) -> None:
+        self._config = config
+        self._durable = durable
+        self.lines = [LaneLine() for _ in range(PRIORITIES)]
+        self.opened: set[LocalItem] = set()
+        self.asides: list[Aside] = []
+        self.kept: dict[int, LocalItem] = {}
+        self.keys: OrderedDict[str, int] = OrderedDict()
+        self.plain = True
+        self._kept_number = 0
+
+    # In line --------------------------------------------------------------------------------------
+    def publish(self, lane: int, items: Sequence[LocalItem]) -> int:
+        """Give messages of a lane to takers that are stored now; return how many are in memory.
+
+        Their numbers follow each other.
+        """
+        line = self.lines[lane]
+        first = items[0].number
+        line.end_number = first + len(items)
+        if line.next_number < first:  # takers have to read what is before them
+            return 0
+        room = line.room(self._config)
+        some = items if room >= len(items) else items[:room]
+        self.opened.update(some)
+        line.ready.extend(some)
+        line.bytes_read += sum([len(each.content) for each in some])
+        line.next_number = first + len(some)
+        if len(some) < len(items):
+            line.next_offset = items[len(some)].offset
+        if lane:
+            self.plain = False
+        return len(some)
+
+    def loaded(self, lane: int, items: Sequence[LocalItem], number: int, offset: int) -> None:
+        """Take messages that were read from disk; the next one to read is ``number``."""
+        line = self.lines[lane]
+        self.opened.update(items)
+        line.ready.extend(items)
+        line.bytes_read += sum([len(each.content) for each in items])
+        line.next_number = number
+        line.next_offset = offset
+        while line.skipped and line.skipped[0][1] <= number:
+            line.skipped.pop(0)
+
+    def wanted(self, lane: int, number: int) -> bool:
+        """Whether a message that was read is not completed."""
+        return not any(start <= number < end for start, end in self.lines[lane].skipped)
+
+    def next_ready(self) -> LocalItem | int | None:
+        """Return the next message, or the lane that must be read first; None: there is nothing."""
+        crowded = self.crowded
+        for lane in range(PRIORITIES - 1, -1, -1):
+            line = self.lines[lane]
+            try:
+                if not crowded:
+                    return line.ready.popleft()
+            except IndexError:
+                if line.unread:
+                    return lane
+                continue
+            for item in tuple(line.ready):
+                if item.lane == LATER:
+                    line.ready.remove(item)
+                    return item
+        self.plain = not any(line.ready or line.unread for line in self.lines[1:])
+        return None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many messages wait for their times that those in line must wait, too."""
+        return len(self.asides) >= self._config.later_max
+
+    @property
+    def has_next(self) -> bool:
+        """Whether ``next_ready`` would find something."""
+        if self.crowded:
+            return any(item.lane == LATER for line in self.lines for item in tuple(line.ready))
+        return any(line.ready or line.next_number < line.end_number for line in self.lines)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages can be taken now; one more or less while others take and put."""
+        return sum(len(line.ready) + line.unread for line in self.lines)
+
+    @property
+    def size(self) -> int:
+        """How many messages are not completed."""
+        return len(self.opened) + sum(line.unread for line in self.lines) + len(self.asides)
+
+    # Given again ----------------------------------------------------------------------------------
+    def exchange(self, item: LocalItem, attempts: int) -> LocalItem | None:
+        """Have another item stand for a message; None: this one does not stand for it any more."""
+        again = item.again(attempts)
+        self.opened.add(again)
+        if self.remove(item):
+            return again
+        self.opened.discard(again)
+        return None
+
+    def give(self, item: LocalItem, *, first: bool = True) -> None:
+        """Have the next taker get a message, the item of which nobody has."""
+        self.opened.add(item)
+        line = self.lines[item.priority].ready
+        if first:
+            line.appendleft(item)
+        else:
+            line.append(item)
+        if item.priority:
+            self.plain = False
+
+    def set_aside(self, item: LocalItem, due_ms: int, given: int) -> None:
+        """Have a message wait for a time; it was given ``given`` times.
+
+        It is in the lane ``LATER``, or the queue is in memory.
+        """
+        number = item.number
+        if not self._durable:
+            number = self._kept_number = self._kept_number + 1
+            self.kept[number] = item
+        aside = Aside(due_ms, number, item.offset, item.priority, given)
+        heapq.heappush(self.asides, aside)
+
+    def put_back(self, aside: Aside, due_ms: int) -> None:
+        """Have an aside that was taken wait again."""
+        heapq.heappush(self.asides, aside._replace(due_ms=due_ms))
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next message is due that waits for its time; None: none waits."""
+        return self.asides[0].due_ms if self.asides else None
+
+    def take_due(self, now_ms: int) -> list[Aside]:
+        """Return messages whose time has come and that have room in memory."""
+        found: list[Aside] = []
+        room = [line.room(self._config) for line in self.lines]
+        while self.asides and self.asides[0].due_ms <= now_ms and len(found) < DUE_AT_ONCE:
+            if not room[self.asides[0].priority]:
+                break
+            room[self.asides[0].priority] -= 1
+            found.append(heapq.heappop(self.asides))
+        return found
+
+    def overdue(self, now: float) -> list[LocalItem]:
+        """Return messages whose lease has ended, by a monotonic clock.
+
+        A taker that was interrupted may have a message without a deadline; it gets one.
+        """
+        found = []
+        ready = {item for line in self.lines for item in tuple(line.ready)}
+        for item in tuple(self.opened):
+            if item.deadline:
+                if item.deadline <= now:
+                    found.append(item)
+            elif item not in ready and self._config.lease_s is not None:
+                item.deadline = now + self._config.lease_s
+        return found
+
+    def remove(self, item: LocalItem) -> bool:
+        """Remove a message from ``opened``; whether it was there. Only one caller hears so."""
+        try:
+            self.opened.remove(item)
+        except KeyError:
+            return False
+        return True
+
+    # Keys -----------------------------------------------------------------------------------------
+    def knows(self, key: str, now_ms: int) -> bool:
+        """Whether a message with this key was put within the window; remember it if not."""
+        keys, window_ms = self.keys, int(self._config.idempotency_s * 1000)
+        put_ms = keys.get(key)
+        if put_ms is not None and 0 <= now_ms - put_ms < window_ms:
+            return True
+        keys.pop(key, None)
+        keys[key] = now_ms
+        while keys:
+            oldest = next(iter(keys.values()))
+            if len(keys) <= self._config.idempotency_keys and now_ms - oldest < window_ms:
+                break
+            keys.popitem(last=False)
+        return False
+
+    # Snapshots ------------------------------------------------------------------------------------
+    def snapshot(self, ends: Sequence[int], later: tuple[int, int], notes: int) -> Snapshot:
+        """Return what a restart needs, as of now.
+
+        Args:
+            ends: The ends of the logs of all priorities.
+            later: Number and offset of the end of the lane ``LATER``.
+            notes: Where the notes end that are considered.
+        """
+        opened: list[list[LocalItem]] = [[] for _ in range(LATER + 1)]
+        for item in tuple(self.opened):
+            opened[item.lane].append(item)
+        lanes = [
+            LaneSnapshot(
+                line.next_number,
+                line.next_offset if line.unread else end,
+                list(open_ranges(opened[lane])),
+                list(line.skipped),
+                end,
+            )
+            for lane, (line, end) in enumerate(zip(self.lines, ends, strict=True))
+        ]
+        asides = list(self.asides)
+        asides += [
+            Aside(
+                0,
+                item.number,
+                item.offset,
+                item.priority,
+                item.attempts if item.deadline else item.attempts - 1,  # nobody took it
+            )
+            for item in opened[LATER]
+        ]
+        return Snapshot(lanes, asides, *later, list(self.keys.items()), notes)
+
+
+def open_ranges(items: Iterable[LocalItem]) -> Iterable[OpenRange]:
+    """Yield the ranges of numbers of some messages of one lane, each with a place to read from."""
+    offsets = {item.number: item.offset for item in items}
+    for start, end in ranges_of(offsets):
+        yield OpenRange(start, end, offsets[start])
+
+
+def restored(
+    snapshot: Snapshot, done: Sequence[Iterable[Range]], later: Iterable[Aside]
+) -> tuple[list[LaneSnapshot], list[Aside]]:
+    """Return lanes and asides after a restart.
+
+    Args:
+        snapshot: The last one.
+        done: What was completed since, by lane.
+        later: What came into the lane ``LATER`` since.
+    """
+    gone = [merged(each) for each in done]
+    lanes = []
+    for lane, was in enumerate(snapshot.lanes):
+        following = was.next_number
+        opened = [
+            OpenRange(start, end, each.offset)
+            for each in was.opened
+            for start, end in without((each.start, each.end), gone[lane])
+        ]
+        behind = [(max(start, following), end) for start, end in gone[lane] if end > following]
+        lanes.append(
+            LaneSnapshot(
+                following, was.next_offset, opened, merged([*was.skipped, *behind]), was.end
+            )
+        )
+    asides = {each.number: each for each in [*snapshot.asides, *later]}
+    for start, end in gone[LATER]:
+        if end - start > len(asides):
+            asides = {n: each for n, each in asides.items() if not start <= n < end}
+        else:
+            for number in range(start, end):
+                asides.pop(number, None)
+    return lanes, list(asides.values())

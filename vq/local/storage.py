@@ -1,0 +1,544 @@
+"""The files of a local queue: logs of the store, one for each lane and one of notes.
+
+    <directory>/@queue       its id (``store.records.checked_text``)
+    <directory>/@lock        held by the process that has it open; names its pid
+    <directory>/@snapshot    what was known at one moment (``notes``)
+    <directory>/@done        completions that may be in no note yet (``pad``)
+    <directory>/lane-0 ...   a log (``vq.store.log``) of each priority
+    <directory>/later        ... of messages that wait for a time
+    <directory>/notes        ... of completions
+
+What is put and what is completed are appended, nothing else: a message that goes to ``later`` is
+copied, and the copy names the message, so that one record says both. Under the lock of the queue,
+except for ``Storage.flush`` and ``save``, which wait for the disk.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from vq import limits
+from vq.client.ids import IdGenerator
+from vq.clock import Clock
+from vq.errors import CorruptData, DirectoryRefused, InvalidArgument, PartitionFailed
+from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITIES, LocalItem
+from vq.local.notes import (
+    Aside,
+    LaneSnapshot,
+    Range,
+    Snapshot,
+    decode_note,
+    encode_notes,
+    lane_and_number,
+)
+from vq.local.pad import DonePad
+from vq.local.state import restored
+from vq.log_lines import get_logger
+from vq.model import TopicPartition, time_ms_of
+from vq.store.commit.flusher import FlushRunner
+from vq.store.directory.directory import unusable
+from vq.store.disk.disk import Disk, Lock
+from vq.store.log.block import BlockCache
+from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.ticket import SyncTicket
+from vq.store.records.checked_text import decode_text, encode_text
+from vq.store.records.codec import encode_records
+from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.record import (
+    Record,
+    bytes_needed,
+    decode_into,
+    decode_properties,
+    encode_record,
+)
+
+__all__ = ["LANE_TOPIC", "Storage", "StorageState", "origin_of"]
+
+logger = get_logger(__name__)
+
+QUEUE_NAME: Final = "@queue"
+LOCK_NAME: Final = "@lock"
+SNAPSHOT_NAME: Final = "@snapshot"
+PAD_NAME: Final = "@done"
+LOGS: Final = (*(f"lane-{priority}" for priority in range(PRIORITIES)), "later", "notes")
+NOTES: Final = LATER + 1
+#: The topic in the destination of a message in ``later``; its partition is the priority.
+LANE_TOPIC: Final = "lane"
+_VERSION: Final = 2
+_EPOCH: Final = 1  # one writer has the directory, so its logs need no epochs
+#: Blocks go once all of their messages are completed.
+_LOG_CONFIG: Final = LogConfig(
+    block_bytes=32 * limits.MIB, checkpoint_bytes=32 * limits.MIB, checkpoint_batches=20_000
+)
+#: After so many bytes of notes, or of messages, a snapshot is due.
+_NOTES_BYTES: Final = 4 * limits.MIB
+_PUT_BYTES: Final = 64 * limits.MIB
+#: An empty lane gives its block back from this size on.
+_EMPTY_BYTES: Final = limits.MIB
+_READ_BYTES: Final = 512 * limits.KIB
+_ONE_BYTES: Final = limits.KIB
+_BATCH_BYTES: Final = limits.MIB  # of contents in one batch; one larger message is one batch
+_IDEMPOTENCY: Final = IDEMPOTENCY_HEADER.encode()
+
+
+class StorageState(NamedTuple):
+    """What a restart found.
+
+    Attributes:
+        lanes: How far each lane was read, and what of it is open.
+        asides: What waits for its time.
+        keys: Idempotency keys with the time of their put, in ms since 1970, in rising order.
+    """
+
+    lanes: list[LaneSnapshot]
+    asides: list[Aside]
+    keys: list[tuple[str, int]]
+
+
+class ReadMessage(NamedTuple):
+    """A record with the number of its message in the lane."""
+
+    number: int
+    record: Record
+
+
+class Storage:
+    """The open files of one queue; use ``Storage.open``.
+
+    Attributes:
+        directory: Where they are.
+        pad: Takes completions at once.
+    """
+
+    def __init__(
+        self, directory: Path, lock: Lock, logs: list[Log], pad: DonePad, disk: Disk, clock: Clock
+    ) -> None:
+        """Use ``Storage.open``."""
+        self.directory = directory
+        self.pad = pad
+        self._lock = lock
+        self._logs = logs
+        self._disk = disk
+        self._clock = clock
+        self._runner = FlushRunner(clock)
+        self._notes_from = logs[NOTES].end_offset  # where those begin that no snapshot has
+        self._put_from = self._put_bytes
+        after_ms = max(self._last_id_ms(log) for log in logs[:NOTES])
+        self._ids = IdGenerator(0, clock, after_ms=after_ms)
+
+    @classmethod
+    def open(cls, directory: Path, disk: Disk, clock: Clock) -> tuple["Storage", StorageState]:
+        """Open the queue in a directory, which is made if it is missing; say what it has.
+
+        Raises:
+            DirectoryRefused: Another process has it open, it is something else, damaged or of a
+                later version, or the system does not let us use it.
+            InvalidArgument: A file is there.
+            DiskFull: There is no space for what opening writes.
+        """
+        try:
+            for parent in [*disk.mkdir(directory), directory.parent]:
+                disk.sync_directory(parent)
+            lock = disk.lock(directory / LOCK_NAME)
+            try:
+                return cls._open(directory, lock, disk, clock)
+            except BaseException:
+                lock.release()
+                raise
+        except OSError as error:
+            raise unusable(directory, error) from error
+
+    @classmethod
+    def _open(
+        cls, directory: Path, lock: Lock, disk: Disk, clock: Clock
+    ) -> tuple["Storage", StorageState]:
+        queue_id = _identity(directory, disk)
+        cache = BlockCache(4 * len(LOGS))
+        logs = [
+            Log.open(
+                directory / name,
+                topic_id=queue_id,
+                config=_LOG_CONFIG,
+                disk=disk,
+                clock=clock,
+                cache=cache,
+            )
+            for name in LOGS
+        ]
+        for log in logs:
+            if log.state is not LogState.OK:
+                raise DirectoryRefused(
+                    f"{log.directory} cannot take messages ({log.state}): {log.reason}",
+                    hint="restore the directory from a copy, or move it away; nothing was changed",
+                )
+        pad = DonePad(directory / PAD_NAME, int(queue_id, 16))
+        storage = cls(directory, lock, logs, pad, disk, clock)
+        snapshot = storage._read_snapshot()
+        return storage, storage._restore(snapshot)
+
+    def close(self) -> None:
+        """Make everything durable and give all files back.
+
+        Raises:
+            StorageFailed: What was not durable may be lost; the files are given back.
+        """
+        try:
+            for log in self._logs:
+                log.close()
+        finally:
+            self.pad.close()
+            self._lock.release()
+
+    # Opening --------------------------------------------------------------------------------------
+    def _read_snapshot(self) -> Snapshot:
+        path = self.directory / SNAPSHOT_NAME
+        try:
+            if self._disk.exists(path):
+                return Snapshot.from_bytes(self._disk.read_bytes(path))
+        except CorruptData as error:
+            raise DirectoryRefused(
+                f"{path} is damaged: {error}",
+                hint="restore the directory from a copy; nothing was changed",
+            ) from error
+        if any(log.start_offset for log in self._logs):
+            raise DirectoryRefused(
+                f"{path} is missing, and messages that it told of were dropped already",
+                hint="restore the directory from a copy; nothing was changed",
+            )
+        return Snapshot()
+
+    def _restore(self, snapshot: Snapshot) -> StorageState:
+        """Return what is open: the snapshot, and what the logs and the pad say since."""
+        done: list[list[Range]] = [[] for _ in range(LATER + 1)]
+        for _, record in self._scan(NOTES, snapshot.notes, 0):
+            for lane, numbers in decode_note(record.payload):
+                done[lane].append(numbers)
+        later: list[Aside] = []
+        keys = dict(snapshot.keys)
+        for number, record in self._scan(LATER, snapshot.later_offset, snapshot.later_number):
+            aside, moved = _aside_of(number, record)
+            later.append(aside)
+            if moved is not None:
+                done[moved[0]].append((moved[1], moved[1] + 1))
+            _note_key(record, keys)
+        for lane, was in enumerate(snapshot.lanes):
+            for _, record in self._scan(lane, was.end, 0):
+                _note_key(record, keys)
+        for code in self.pad.codes():
+            lane, number = lane_and_number(code)
+            if number < self._logs[lane].messages_appended:
+                done[lane].append((number, number + 1))
+        lanes, asides = restored(snapshot, done, later)
+        return StorageState(lanes, asides, sorted(keys.items(), key=lambda each: each[1]))
+
+    def _scan(self, lane: int, offset: int, number: int) -> Iterator[ReadMessage]:
+        """Yield the records from a boundary on."""
+        end = self._logs[lane].end_offset
+        offset = max(offset, self._logs[lane].start_offset)
+        while offset < end:
+            found, offset, number = self._chunk(lane, offset, number)
+            yield from found
+
+    def _last_id_ms(self, log: Log) -> int:
+        last = None
+        if log.end_offset > log.start_offset:
+            last = log.reader.message_before(log.end_offset)
+        return max(log.last_append_time_ms, 0 if last is None else time_ms_of(last))
+
+    # Messages -------------------------------------------------------------------------------------
+    def end_number(self, lane: int) -> int:
+        """Return the number of the message that is put next."""
+        return self._logs[lane].messages_appended
+
+    def append(self, lane: int, items: Sequence[LocalItem]) -> Iterator[list[LocalItem]]:
+        """Append messages; yield those of each batch, with their numbers and offsets.
+
+        They are durable after ``flush``.
+
+        Raises:
+            DiskFull, Busy: What was not yielded is not stored; a later append may succeed.
+            StorageFailed, PartitionFailed: The log has failed.
+        """
+        log = self._logs[lane]
+        for batch in _batches(items):
+            number = log.messages_appended
+            ids = self._ids.take(len(batch))
+            data, sizes = encode_records(
+                [item.content for item in batch], [item.head for item in batch], ids
+            )
+            offset = log.append(
+                data,
+                record_count=len(batch),
+                records_crc=google_crc32c.value(data),
+                epoch=_EPOCH,
+            )
+            at = offset + CONTROL_BYTES
+            for item, message_id, size in zip(batch, ids, sizes, strict=True):
+                item.number = number
+                item.id = message_id
+                item.offset = at
+                number += 1
+                at += size
+            yield batch
+
+    def note(self, codes: Sequence[int]) -> None:
+        """Append what was completed.
+
+        Raises:
+            DiskFull, Busy, StorageFailed, PartitionFailed: As ``append``.
+        """
+        for note in encode_notes(codes):
+            record = encode_record(0, note)
+            self._logs[NOTES].append(
+                record, record_count=1, records_crc=google_crc32c.value(record), epoch=_EPOCH
+            )
+
+    def begin_flush(self) -> list[tuple[Log, SyncTicket]]:
+        """Return what ``flush`` has to make durable."""
+        found = []
+        for log in self._logs:
+            ticket = log.begin_sync()
+            if ticket is not None:
+                found.append((log, ticket))
+        return found
+
+    def flush(self, tickets: Sequence[tuple[Log, SyncTicket]]) -> list[BaseException | None]:
+        """Make it durable. Without the lock of the queue; one call at a time."""
+        return list(self._runner.run([ticket for _, ticket in tickets])) if tickets else []
+
+    def end_flush(
+        self,
+        tickets: Sequence[tuple[Log, SyncTicket]],
+        outcome: Sequence[BaseException | None],
+    ) -> BaseException | None:
+        """Take the tickets back; return the first error, after which the queue is read-only."""
+        first = None
+        for (log, ticket), error in zip(tickets, outcome, strict=True):
+            if error is None:
+                log.finish_sync(ticket)
+            else:
+                log.fail(error)
+                first = first or error
+        return first
+
+    def read(
+        self, lane: int, offset: int, number: int, count: int
+    ) -> tuple[list[ReadMessage], int]:
+        """Return some durable messages from a boundary on, and where to go on.
+
+        Args:
+            lane: Of the messages.
+            offset: Where the message of this number begins, or the batch in front of it.
+            number: Of the first one.
+            count: At most so many, >= 1.
+
+        Raises:
+            CorruptData, PartitionFailed, PartitionQuarantined: They cannot be read.
+        """
+        found, offset, _ = self._chunk(lane, offset, number, count=count)
+        return found, offset
+
+    def open_items(self, lane: int, snapshot: LaneSnapshot, topic: str) -> list[LocalItem]:
+        """Return the messages of the open ranges of a lane.
+
+        Raises:
+            CorruptData, PartitionFailed, PartitionQuarantined: As ``read``.
+        """
+        items = []
+        for start, end, offset in snapshot.opened:
+            number = self.number_at(lane, offset)
+            while number < end:
+                found, offset, number = self._chunk(lane, offset, number)
+                items += [
+                    LocalItem.stored(record, topic, lane, each, priority=lane, attempts=1)
+                    for each, record in found
+                    if start <= each < end
+                ]
+        return items
+
+    def read_aside(self, aside: Aside, topic: str) -> LocalItem:
+        """Return a message of the lane ``LATER``.
+
+        Raises:
+            CorruptData, PartitionFailed, PartitionQuarantined: As ``read``.
+        """
+        ((_, record),), _, _ = self._chunk(
+            LATER, aside.offset, aside.number, size=_ONE_BYTES, count=1
+        )
+        return LocalItem.stored(
+            record,
+            topic,
+            LATER,
+            aside.number,
+            priority=aside.priority,
+            attempts=aside.attempts + 1,
+        )
+
+    def number_at(self, lane: int, offset: int) -> int:
+        """Return the number of the first message at a boundary or behind it.
+
+        Raises:
+            PartitionFailed: It is not known.
+        """
+        number = self._logs[lane].reader.number_at(offset)
+        if number is None:
+            raise PartitionFailed(f"offset {offset} of {self._logs[lane].directory} has no number")
+        return number
+
+    def _chunk(
+        self,
+        lane: int,
+        offset: int,
+        number: int,
+        *,
+        size: int = _READ_BYTES,
+        count: int | None = None,
+    ) -> tuple[list[ReadMessage], int, int]:
+        log = self._logs[lane]
+        records: list[Record] = []
+        while not records and offset < log.synced_offset:
+            data = bytes(log.reader.read(offset, size, log.synced_offset))
+            following = decode_into(data, offset, records)
+            if following == offset:  # not one whole record
+                size = bytes_needed(data)
+            offset = following
+        if count is not None and len(records) > count:
+            del records[count:]
+            offset = records[-1].next_offset
+        found = [ReadMessage(number + at, record) for at, record in enumerate(records)]
+        return found, offset, number + len(found)
+
+    # Snapshots ------------------------------------------------------------------------------------
+    @property
+    def _put_bytes(self) -> int:
+        return sum(log.end_offset for log in self._logs[:NOTES])
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether so much was written since the last snapshot that a restart would take long."""
+        notes = self._logs[NOTES].end_offset - self._notes_from
+        return notes >= _NOTES_BYTES or self._put_bytes - self._put_from >= _PUT_BYTES
+
+    @property
+    def ends(self) -> list[int]:
+        """The ends of the logs of all priorities."""
+        return [log.end_offset for log in self._logs[:PRIORITIES]]
+
+    @property
+    def later_end(self) -> tuple[int, int]:
+        """Number and offset of the end of the lane ``LATER``."""
+        return self.end_number(LATER), self._logs[LATER].end_offset
+
+    @property
+    def notes_end(self) -> int:
+        """Where the next note goes."""
+        return self._logs[NOTES].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all logs."""
+        return sum(log.size_bytes for log in self._logs)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write a snapshot of what is durable. Without the lock of the queue; one call at a time.
+
+        Raises:
+            OSError: The one before may still be there.
+        """
+        self._disk.write_atomic(self.directory / SNAPSHOT_NAME, snapshot.to_bytes())
+
+    def saved(self, snapshot: Snapshot) -> None:
+        """Drop what a saved snapshot says nobody needs; the next flush deletes the files.
+
+        Raises:
+            PartitionFailed: A log has failed.
+        """
+        self._notes_from, self._put_from = snapshot.notes, self._put_bytes
+        needed = [
+            min([lane.next_offset, *(each.offset for each in lane.opened)])
+            for lane in snapshot.lanes
+        ]
+        needed.append(min([snapshot.later_offset, *(each.offset for each in snapshot.asides)]))
+        needed.append(snapshot.notes)
+        for log, offset in zip(self._logs, needed, strict=True):
+            if offset == log.end_offset and log.size_bytes >= _EMPTY_BYTES:
+                log.roll()
+            log.drop_before(offset)
+
+
+def origin_of(item: LocalItem) -> str:
+    """Return how a copy in ``later`` names its message."""
+    return f"{LANE_TOPIC}-{item.lane}@{item.number}"
+
+
+def _moved_from(origin: str) -> tuple[int, int] | None:
+    """Return lane and number in the origin of a copy; None: it is no copy."""
+    if not origin:
+        return None
+    lane, _, number = origin.removeprefix(f"{LANE_TOPIC}-").partition("@")
+    return int(lane), int(number)
+
+
+def _aside_of(number: int, record: Record) -> tuple[Aside, tuple[int, int] | None]:
+    """Return what a record of ``later`` says, and of a copy the lane and number of its message."""
+    found = decode_properties(record.properties or b"")
+    to = found.destination or TopicPartition(LANE_TOPIC, 0)
+    aside = Aside(found.delivery_time_ms, number, record.offset, to.partition, found.retry_count)
+    return aside, _moved_from(found.origin)
+
+
+def _note_key(record: Record, keys: dict[str, int]) -> None:
+    if record.properties is not None and _IDEMPOTENCY in record.properties:
+        properties = decode_properties(record.properties)
+        key = properties.headers.get(IDEMPOTENCY_HEADER)
+        if key is not None and not properties.origin:
+            keys[key] = time_ms_of(record.id)
+
+
+def _batches(items: Sequence[LocalItem]) -> Iterator[list[LocalItem]]:
+    """Yield messages in batches that the store takes."""
+    some: list[LocalItem] = []
+    size = 0
+    for item in items:
+        more = len(item.content)
+        if some and (size + more > _BATCH_BYTES or len(some) >= limits.BATCH_RECORDS_MAX):
+            yield some
+            some, size = [], 0
+        some.append(item)
+        size += more + (0 if item.head is None else len(item.head[1]))
+    if some:
+        yield some
+
+
+def _identity(directory: Path, disk: Disk) -> str:
+    """Return the id of the queue, 16 hexadecimal digits; a new one for an empty directory.
+
+    Raises:
+        DirectoryRefused: It is something else, or damaged.
+    """
+    path = directory / QUEUE_NAME
+    if not disk.exists(path):
+        others = set(disk.listdir(directory)) - {LOCK_NAME, QUEUE_NAME + ".tmp"}
+        if others:
+            raise DirectoryRefused(
+                f"{directory} has {sorted(others)[0]!r} and no {QUEUE_NAME}: it is no local queue; "
+                "give an empty directory, or one that can be made"
+            )
+        disk.write_atomic(path, encode_text(_VERSION, {"id": secrets.token_hex(8)}))
+    try:
+        version, values = decode_text(disk.read_bytes(path), version_max=_VERSION)
+        if version != _VERSION:
+            raise DirectoryRefused(
+                f"{path} has version {version}; this vq knows {_VERSION}. A later vq wrote it"
+            )
+        return f"{int(values['id'], 16):016x}"
+    except (CorruptData, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise DirectoryRefused(
+            f"{path} is damaged: {error}",
+            hint="restore it from a copy of the directory; nothing was changed",
+        ) from error

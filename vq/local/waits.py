@@ -1,0 +1,161 @@
+"""Who waits for something in a local queue, and how it is woken."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from vq.errors import OutcomeUnknown, VqError
+from vq.local.items import LocalItem
+
+__all__ = ["CommitWaiter", "Intake", "LineOfWakers", "Sleeper", "Waker"]
+
+
+class Waker(Protocol):
+    """Who waits: a lock that is held, or something of a loop."""
+
+    def release(self) -> None:
+        """Wake it, once."""
+        ...
+
+
+class LineOfWakers:
+    """Who waits, in order. Any thread, without a lock.
+
+    Attributes:
+        line: Those that nobody has woken.
+    """
+
+    def __init__(self) -> None:
+        self.line: deque[Waker] = deque()
+
+    def wake(self, count: int = 1) -> None:
+        """Wake so many, if they are there."""
+        line = self.line
+        try:
+            for _ in range(min(count, len(line))):
+                line.popleft().release()
+        except IndexError:
+            pass
+
+    def wake_all(self) -> None:
+        """Wake all of them."""
+        self.wake(len(self.line))
+
+    def leave(self, waker: Waker) -> bool:
+        """Do not wake one any more; False: it is woken already."""
+        try:
+            self.line.remove(waker)
+        except ValueError:
+            return False
+        return True
+
+
+class CommitWaiter:
+    """Somebody waits for the end of the next commit.
+
+    Attributes:
+        items: Their messages.
+        waker: Wakes them.
+        error: What went wrong.
+    """
+
+    __slots__ = ("error", "items", "waker")
+
+    def __init__(self, items: Sequence[LocalItem], waker: Waker) -> None:
+        self.items = items
+        self.waker = waker
+        self.error: VqError | None = None
+
+    def end(self, error: VqError | None) -> None:
+        """Say how the commit ended, and wake."""
+        if error is not None:
+            stored = sum(item.number >= 0 for item in self.items)
+            if isinstance(error, OutcomeUnknown) or not stored:
+                self.error = error
+            elif stored < len(self.items):
+                self.error = OutcomeUnknown(
+                    f"{stored} of {len(self.items)} messages are stored, others are not: {error}"
+                )
+        self.waker.release()
+
+
+class Intake:
+    """What callers leave for the next commit. They add to the deques, without a lock.
+
+    Attributes:
+        items: Messages.
+        size_bytes: Of their contents, nearly.
+        done: Codes of completed messages.
+        barriers: Who waits for the commit. Who adds a message first and itself then, is told of
+            the commit with that message.
+        committing: How many messages the commit has that is under way.
+        moves: Copies on their way to ``LATER``, and the items that they replace.
+        unmoved: Copies that a full disk did not take.
+    """
+
+    def __init__(self) -> None:
+        self.items: deque[LocalItem] = deque()
+        self.size_bytes = 0
+        self.done: deque[int] = deque()
+        self.barriers: deque[CommitWaiter] = deque()
+        self.committing = 0
+        self.moves: dict[LocalItem, LocalItem] = {}
+        self.unmoved: list[LocalItem] = []
+
+    def take(self) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
+        """Return what there is: who waits, messages, codes."""
+        waiters = [self.barriers.popleft() for _ in range(len(self.barriers))]
+        self.committing = len(self.items)
+        items = [self.items.popleft() for _ in range(self.committing)]
+        self.size_bytes = 0
+        return waiters, items, [self.done.popleft() for _ in range(len(self.done))]
+
+    @property
+    def size(self) -> int:
+        """How many messages are in here only; a copy stands for its message."""
+        return len(self.items) + self.committing + len(self.unmoved) - len(self.moves)
+
+
+#: Completions alone wait so long for others before they are noted; the pad has them meanwhile.
+_DONE_LINGER_S: Final = 0.01
+
+
+class Sleeper:
+    """The sleep of the thread that commits. One thread sleeps, any thread wakes it.
+
+    Attributes:
+        idle: It sleeps, and a message wakes it.
+        asleep: ... and a completion does, too.
+    """
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self.idle = False
+        self.asleep = False
+        self.is_ending = False
+
+    def kick(self) -> None:
+        """Wake it."""
+        self.idle = self.asleep = False
+        try:
+            self._wake.release()
+        except RuntimeError:  # it was woken already
+            pass
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits that is not a completion."""
+        return bool(self._intake.items or self._intake.barriers or self.is_ending)
+
+    def sleep(self, wait_s: float) -> None:
+        """Return when there is something to do, at the latest after ``wait_s``; -1: no bound."""
+        self.idle = self.asleep = True
+        if not self.has_work and not self._intake.done:
+            self._wake.acquire(timeout=wait_s)
+        self.asleep = False
+        if self._intake.done and not self.has_work:
+            self._wake.acquire(timeout=_DONE_LINGER_S)
+        self.idle = False
