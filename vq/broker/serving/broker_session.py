@@ -72,7 +72,7 @@ LINGERING_MAX: Final = 64
 
 
 #: So many bytes of a refused request count as one more.
-REFUSED_BYTES: Final = 64 * KIB
+REFUSED_BYTES: Final = 16 * KIB
 #: What other connections of an address are refused does not slow down one that owes less than this.
 OWED_MIN: Final = 64.0
 
