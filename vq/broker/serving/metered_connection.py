@@ -231,6 +231,7 @@ class MeteredConnection:
 
     def refuse(self, error: VqError) -> Closing:
         """See ``ServerConnection``."""
+        self._drop()
         return self.inner.refuse(error)
 
     def ended(self) -> None:
@@ -238,6 +239,10 @@ class MeteredConnection:
         self.inner.ended()
         self._stop_waiting()
         self.release()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget what waits: nothing of it will be carried out."""
         self._kept, self._kept_bytes = [], 0
         self._data.clear()
 
