@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
+from vq.client.consumer.deliver.tries import tried_again
 from vq.errors import InvalidArgument, LeaseLost, VqError
 from vq.local.items import LocalItem
 from vq.local.queue import LocalQueue
@@ -247,8 +248,8 @@ class LocalWorkers:
                 box = self._next_box()
                 if box is None:
                     return
-                item = box.items[0]
-            done = self._handle(item)
+                item, tries = box.items[0], box.tries
+            done = self._handle(item, item.attempts + tries)
             with self._changed:
                 self._settle(box, done)
 
@@ -268,10 +269,13 @@ class LocalWorkers:
             self._changed.wait(self._retries[0][0] - now if self._retries else None)
         return None
 
-    def _handle(self, item: LocalItem) -> bool:
+    def _handle(self, item: LocalItem, attempts: int) -> bool:
         """Call the handler; whether the message is done here."""
         try:
-            self._pass_on(item, self._handler(item.message))
+            message = item.message
+            if attempts > 1:
+                message = tried_again(message, attempts)
+            self._pass_on(item, self._handler(message))
             self._queue.complete(item)
         except LeaseLost:
             return True  # another taker has it
