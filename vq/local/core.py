@@ -42,7 +42,7 @@ from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
 from vq.local.storage import LANE_TOPIC, Storage, origin_of
-from vq.local.waits import CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
+from vq.local.waits import DONE_LINGER_S, CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown
@@ -143,7 +143,7 @@ class QueueCore:
         self.refusal: VqError | None = None
         self.lost_error: VqError | None = None  # of a put that nobody waited for
         self.wants_save = False  # the next commit ends with a snapshot
-        self._next_look = clock.monotonic()
+        self._next_look = self._note_at = clock.monotonic()
         if directory is not None:
             self._open(directory, disk, clock)
         self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
@@ -549,7 +549,11 @@ class QueueCore:
 
     def _commit(self) -> None:
         """Store and flush all that came in, give it to takers, and wake who waits for it."""
-        waiters, batch, codes = self.intake.take()
+        now = self._clock.monotonic()
+        is_due = now >= self._note_at or self.done_full or self.sleeper.is_ending
+        waiters, batch, codes = self.intake.take(notes_due=is_due)
+        if codes:
+            self._note_at = now + DONE_LINGER_S
         storage = self._storage
         error: VqError | None = None
         if storage is not None and self._refusal_is_final:
