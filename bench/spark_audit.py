@@ -26,6 +26,7 @@ from pyspark_vq.reports import audit
 from pyspark_vq.reports.contents import READ_BYTES, check_split
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.session import session
+from vq import MessageFactoryConfig
 from vq.admin import ContentCheck
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
@@ -56,7 +57,7 @@ def cluster(place: Path) -> Iterator[Connect]:
         stack.callback(broker.stop)
         broker.start()
         broker.wait_ready(60)
-        yield Connect(zookeeper=server.hosts, cluster=CLUSTER)
+        yield Connect(MessageFactoryConfig(zookeeper=server.hosts, cluster=CLUSTER))
 
 
 def fill(connect: Connect, topic: str, size: int, total: int) -> int:

@@ -28,6 +28,7 @@ from pyspark_vq.options import Connect
 from pyspark_vq.reports.lag import Wanted, lag_report
 from pyspark_vq.reports.progress import Progress
 from pyspark_vq.session import session
+from vq import MessageFactoryConfig
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
         client.start()
         conf = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
         session("vq-bench", conf={**conf, "spark.driver.memory": "2g"})
-        connect = Connect(zookeeper=zookeeper, cluster=CLUSTER)
+        connect = Connect(MessageFactoryConfig(zookeeper=zookeeper, cluster=CLUSTER))
         names = ("group partitions", "report", "processor", "per row", "no count", "processor")
         print(f"| {' | '.join(names)} |")
         print("| --- | --- | --- | --- | --- | --- |")

@@ -5,16 +5,23 @@ The plain one is measured just before, and is the baseline.
 
 import contextlib
 import os
+import resource
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import vq
-from bench.cluster import Cluster
+from bench.cluster import CLUSTER, Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure, Target
+from bench.processor import memory_of, processor_s
 from vq.cli.bench.workload import WorkFailed
+from vq.remoting.format import VERSION_MAX, VERSION_MIN, Command
+from vq.remoting.frames import encode_frame
+from vq.remoting.wire_pb2 import HelloRequest
+from vq.security.tls import TlsContexts
 
 SIZE: Final = 1024
 _KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -24,13 +31,22 @@ TARGETS: Final = {
     "1 KiB out": Target(ratio_min=0.60),
     "raw fetch": Target(ratio_min=0.30),
     "send_sync, 1 thread, p50, beyond plain": Target(value_max=0.15),
+    "idle connection, memory of the broker": Target(value_max=64.0),
 }
+#: Connections from one address of loopback: a broker takes up to 1,000.
+_PER_ADDRESS: Final = 900
 
 
 def tls(context: Context) -> Rounds:
-    """1 KiB in with callbacks, out to a listener, raw; and one send at a time."""
+    """1 KiB in with callbacks, out to a listener, raw; one send at a time; idle connections."""
     files = _files(context.directory)
-    with context.cluster() as plain, context.cluster(tls=files) as secure:
+    with (
+        context.cluster() as plain,
+        context.cluster(tls=files) as secure,
+        contextlib.ExitStack() as held,
+    ):
+        idle = _Idle(secure, files, held)
+        idle.open(_PER_ADDRESS // 9)  # what comes with the first ones only
         for _ in range(context.rounds):
             without = _measured(context, plain)
             with _environment(files):
@@ -41,7 +57,55 @@ def tls(context: Context) -> Rounds:
                 for name, (value, unit) in behind.items()
             ]
             more = behind[p50][0] - without[p50][0]
-            yield [*figures, Figure(f"{p50}, beyond plain", more, "ms")]
+            idle_figures = idle.measured(context.pick(3_000, 300))
+            yield [*figures, Figure(f"{p50}, beyond plain", more, "ms"), *idle_figures]
+
+
+class _Idle:
+    """Connections that have said HELLO, and nothing else; all stay open.
+
+    Each round has more of them: what the broker frees it keeps for others, so memory that was used
+    before would not show.
+    """
+
+    def __init__(self, cluster: Cluster, files: vq.Tls, held: contextlib.ExitStack) -> None:
+        self._broker = cluster.broker
+        self._context = TlsContexts(vq.Tls(ca=files.ca)).client()
+        self._held = held
+        self._count = 0
+        hello = HelloRequest(
+            version_min=VERSION_MIN, version_max=VERSION_MAX, client_id="idle", cluster=CLUSTER
+        )
+        self._hello = encode_frame(Command.HELLO, 0, 1, 0, hello.SerializeToString())
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+
+    def open(self, count: int) -> None:
+        """Open so many more."""
+        address = self._broker.spec.address
+        for _ in range(count):
+            source = f"127.0.0.{2 + self._count // _PER_ADDRESS}"
+            plain = socket.create_connection(address, source_address=(source, 0))
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secure = self._context.wrap_socket(plain, server_hostname=address.host)
+            self._held.callback(secure.close)
+            secure.sendall(self._hello)
+            if not secure.recv(4096):
+                raise WorkFailed(f"the broker refused connection {self._count}")
+            self._count += 1
+
+    def measured(self, count: int) -> list[Figure]:
+        """Open so many more; return what each costs the broker."""
+        pid = self._broker.pid
+        memory, used = memory_of(pid)["RssAnon"], processor_s(pid)
+        self.open(count)
+        used = processor_s(pid) - used
+        grown = memory_of(pid)["RssAnon"] - memory
+        return [
+            Figure("idle connection, memory of the broker", grown * 1e6 / 1024 / count, "KiB"),
+            Figure("handshakes for a second of the broker's core", count / used, "/s"),
+        ]
 
 
 def _measured(context: Context, cluster: Cluster) -> dict[str, tuple[float, str]]:

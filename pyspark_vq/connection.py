@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark_vq.installed import HERE, Installed
 from pyspark_vq.options import Connect
-from vq import MessageFactory, MessageFactoryConfig
+from vq import MessageFactory
 
 __all__ = ["factory_of"]
 
@@ -25,7 +25,7 @@ CLIENT_ID: Final = "vq-spark"
 logger = logging.getLogger("pyspark_vq")
 _lock = threading.Lock()
 _told: Final[set[str]] = set()  # one line a version, so they are few
-_factories: dict[Connect, MessageFactory] = {}
+factories: dict[Connect, MessageFactory] = {}
 _owner = os.getpid()
 
 
@@ -42,19 +42,14 @@ def factory_of(connect: Connect) -> MessageFactory:
     _compare(connect.driver)
     with _lock:
         if _owner != os.getpid():
-            _factories.clear()  # the parent's; they refuse every use here
+            factories.clear()  # the parent's; they refuse every use here
             _owner = os.getpid()
-        factory = _factories.pop(connect, None)
+        factory = factories.pop(connect, None)
         if factory is None:
-            config = MessageFactoryConfig(
-                zookeeper=connect.zookeeper, cluster=connect.cluster, client_id=CLIENT_ID
-            )
-            if connect.archive_places is not None:
-                config = replace(config, archive_places=connect.archive_places)
-            factory = MessageFactory(config).open()
-        _factories[connect] = factory
-        while len(_factories) > CLUSTERS_MAX:
-            _factories.pop(next(iter(_factories))).shutdown()
+            factory = MessageFactory(replace(connect.config, client_id=CLIENT_ID)).open()
+        factories[connect] = factory
+        while len(factories) > CLUSTERS_MAX:
+            factories.pop(next(iter(factories))).shutdown()
         return factory
 
 
@@ -74,8 +69,8 @@ def _forked() -> None:
 def close_all() -> None:
     """Shut down what this process has opened; a later ``factory_of`` opens it anew."""
     with _lock:
-        found = list(_factories.values()) if _owner == os.getpid() else []
-        _factories.clear()
+        found = list(factories.values()) if _owner == os.getpid() else []
+        factories.clear()
     for factory in found:
         factory.shutdown()
 

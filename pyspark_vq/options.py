@@ -7,16 +7,17 @@ Pure: no connection is opened and no clock is read. ``Given`` is for every forma
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from pyspark_vq.clocks import CLOCK_AHEAD_S, CLOCK_AHEAD_S_MAX
 from pyspark_vq.installed import HERE, Installed
-from vq import MessageFactoryConfig, Where
+from vq import MessageFactoryConfig, Tls, Where
 from vq.errors import InvalidArgument
 from vq.message_filter import TAG_SEPARATOR, Filter
+from vq.security.secret_files import read_secret
 
 __all__ = ["Connect", "Given", "Place", "Places", "ReadOptions"]
 
@@ -131,38 +132,65 @@ class Given:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Connect:
-    """Where the cluster is; see ``vq.MessageFactoryConfig``.
+    """How to reach the cluster. It goes to the executors; its text shows no secret.
 
     Attributes:
-        zookeeper: Its servers.
-        cluster: Its name.
-        archive_places: Where tasks read archives by themselves; None: as the client does.
+        config: Of the client. Its files of TLS are read where the client is, on each machine.
         driver: What the process has that made this; others compare it with what they have.
     """
 
-    zookeeper: str
-    cluster: str
-    archive_places: tuple[str, ...] | None = None
+    config: MessageFactoryConfig
     driver: Installed = field(default=HERE, compare=False)
 
     #: The options that ``taken`` takes.
-    NAMES = ("zookeeper", "cluster")
+    NAMES = (
+        "zookeeper",
+        "cluster",
+        "user",
+        "password",
+        "passwordFile",
+        "tlsCa",
+        "tlsCertificate",
+        "tlsKey",
+        "zookeeperAuthFile",
+        "zookeeperTlsCa",
+        "zookeeperTlsCertificate",
+        "zookeeperTlsKey",
+    )
 
     @classmethod
-    def taken(cls, given: Given) -> "Connect":
+    def taken(cls, given: Given, archive_places: tuple[str, ...] = ()) -> "Connect":
         """Return what the options say, and without them what the client's variables say.
+
+        Reads the files of secrets. ZooKeeper's is given as a file alone: Spark hides options with
+        ``password`` in their name from plans, and not others.
 
         Raises:
             InvalidArgument: A value is unusable.
         """
-        own = MessageFactoryConfig()
-        config = MessageFactoryConfig(
-            zookeeper=given.text("zookeeper") or own.zookeeper,
-            cluster=given.text("cluster") or own.cluster,
-        )
-        return cls(zookeeper=config.zookeeper, cluster=config.cluster)
+        password, path = given.text("password"), given.text("passwordFile")
+        if password is not None and path is not None:
+            raise InvalidArgument("password and passwordFile exclude one another")
+        auth = given.text("zookeeperAuthFile")
+        said: dict[str, Any] = {
+            "zookeeper": given.text("zookeeper"),
+            "cluster": given.text("cluster"),
+            "user": given.text("user"),
+            "password": read_secret(path) if path is not None else password,
+            "tls": _tls(given, "tls"),
+            "zookeeper_auth": auth and read_secret(auth, "zookeeperAuth"),
+            "zookeeper_tls": _tls(given, "zookeeperTls"),
+            "archive_places": archive_places or None,
+        }
+        return cls(MessageFactoryConfig(**{k: v for k, v in said.items() if v is not None}))
+
+
+def _tls(given: Given, prefix: str) -> Tls | None:
+    """Return the files of TLS that the options name; None: they name none."""
+    files = {name: given.text(prefix + name.capitalize()) for name in ("ca", "certificate", "key")}
+    return Tls(**files) if any(files.values()) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +355,7 @@ class ReadOptions:
         """
         given = Given(options, cls.NAMES)
         found = cls(
-            connect=replace(Connect.taken(given), archive_places=_places(given)),
+            connect=Connect.taken(given, given.names("archivePlaces")),
             topics=given.names("topics"),
             topic_pattern=_pattern(given.text("topicPattern")),
             starting=Places.parsed(
@@ -390,11 +418,6 @@ def _archives(text: str | None) -> Literal["broker", "direct"]:
     if text == "direct":
         return "direct"
     raise InvalidArgument(f"archives = {text!r} is neither broker nor direct")
-
-
-def _places(given: Given) -> tuple[str, ...] | None:
-    found = given.names("archivePlaces")
-    return MessageFactoryConfig(archive_places=found).archive_places if found else None
 
 
 def _filter(text: str | None, where: str | None) -> Filter:

@@ -30,7 +30,7 @@ from vq.operations.base import changes, connect
 from vq.operations.brokers import draining
 from vq.operations.cluster import settings
 from vq.operations.operation import Awaited, rows_of
-from vq.operations.security import access, users
+from vq.operations.security import access, quotas, users
 from vq.operations.table import Operations
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -280,7 +280,7 @@ def api() -> str:
 
 #: Modules with errors of their own that reach an application.
 OTHER_ERRORS = (
-    *(archive_runs, changes, draining, settings, access, users, connect),
+    *(archive_runs, changes, draining, settings, access, quotas, users, connect),
     *(coordinator, groups, registry, slots, stored_users, topics),
 )
 OTHER_ERRORS_PREFACE = """

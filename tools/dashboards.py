@@ -6,18 +6,17 @@ Every panel has a title, a unit and a description. A test compares the committed
 `render()` and every query with the metrics that there are.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from grafana import Dashboard, Panel, Query, Variable, lines, stat, text_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "deploy" / "grafana" / "dashboards"
 
-#: Of the files; 39 is read by Grafana 10.4 and later.
-_SCHEMA_VERSION: Final = 39
-_WIDTH: Final = 24
 _NODES: Final = 'vq_node_info{cluster=~"$cluster", group=~"$group"}'
 _EXPORTERS: Final = 'vq_lag_exporter_info{cluster=~"$cluster"}'
 
@@ -46,69 +45,6 @@ def quantile(share: float, metric: str) -> str:
     """Return a quantile of a histogram of each node."""
     buckets = f"sum by (job, instance, le) ({rate(f'{metric}_bucket')})"
     return node(f"histogram_quantile({share}, {buckets})")
-
-
-@dataclass(frozen=True)
-class Query:
-    """An expression of PromQL, and the name of its lines."""
-
-    expression: str
-    legend: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One panel.
-
-    Attributes:
-        title, description: What it shows, and how to read it.
-        unit: As Grafana calls it.
-        queries: What it shows.
-        kind: Of panel.
-        width, height: Of the 24 columns, in rows.
-        red: From which value on the number is red; None: never. Below it is green.
-    """
-
-    title: str
-    description: str
-    unit: str
-    queries: Sequence[Query]
-    kind: str = "timeseries"
-    width: int = 8
-    height: int = 8
-    red: float | None = None
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A choice at the top of a dashboard."""
-
-    name: str
-    label: str
-    query: str
-
-
-@dataclass(frozen=True)
-class Dashboard:
-    """One file."""
-
-    uid: str
-    title: str
-    description: str
-    variables: Sequence[Variable]
-    rows: Sequence[tuple[str, Sequence[Panel]]]
-
-
-def stat(title: str, description: str, unit: str, expression: str, red: float | None) -> Panel:
-    """Return a number; it is red from a value on."""
-    return Panel(
-        title, description, unit, (Query(expression, "now"),), "stat", width=4, height=4, red=red
-    )
-
-
-def lines(title: str, description: str, unit: str, *queries: tuple[str, str]) -> Panel:
-    """Return lines over time."""
-    return Panel(title, description, unit, tuple(Query(*each) for each in queries))
 
 
 _CLUSTER = Variable("cluster", "Cluster", "label_values(vq_node_info, cluster)")
@@ -876,156 +812,11 @@ DISKS = Dashboard(
 )
 
 DASHBOARDS: Final = (OVERVIEW, BROKERS, TOPICS, GROUPS, TRANSACTIONS, DISKS)
-_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def render() -> dict[str, str]:
     """Return the text of every file, by its name."""
-    return {f"{each.uid}.json": _text(_dashboard(each)) for each in DASHBOARDS}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-def _dashboard(given: Dashboard) -> dict[str, Any]:
-    return {
-        "uid": given.uid,
-        "title": given.title,
-        "description": given.description,
-        "tags": ["vq"],
-        "schemaVersion": _SCHEMA_VERSION,
-        "version": 1,
-        "editable": True,
-        "graphTooltip": 1,
-        "refresh": "30s",
-        "time": {"from": "now-3h", "to": "now"},
-        "timezone": "browser",
-        "annotations": {"list": []},
-        "links": [
-            {
-                "title": "vq",
-                "type": "dashboards",
-                "tags": ["vq"],
-                "asDropdown": True,
-                "includeVars": False,
-                "keepTime": True,
-                "icon": "external link",
-                "url": "",
-                "targetBlank": False,
-                "tooltip": "",
-            }
-        ],
-        "templating": {"list": [_data_source(), *map(_variable, given.variables)]},
-        "panels": _panels(given.rows),
-    }
-
-
-def _data_source() -> dict[str, Any]:
-    return {
-        "name": "datasource",
-        "label": "Data source",
-        "type": "datasource",
-        "query": "prometheus",
-        "current": {},
-        "hide": 0,
-        "refresh": 1,
-        "regex": "",
-    }
-
-
-def _variable(given: Variable) -> dict[str, Any]:
-    return {
-        "name": given.name,
-        "label": given.label,
-        "type": "query",
-        "datasource": _SOURCE,
-        "definition": given.query,
-        "query": {"query": given.query, "refId": "variable"},
-        "current": {"text": ["All"], "value": ["$__all"]},
-        "includeAll": True,
-        "allValue": ".*",  # so that queries are valid where nothing is known
-        "multi": True,
-        "refresh": 2,
-        "sort": 1,
-        "hide": 0,
-    }
-
-
-def _panels(rows: Sequence[tuple[str, Sequence[Panel]]]) -> list[dict[str, Any]]:
-    panels: list[dict[str, Any]] = []
-    y = 0
-    for title, some in rows:
-        panels.append(
-            {
-                "id": len(panels) + 1,
-                "type": "row",
-                "title": title,
-                "collapsed": False,
-                "panels": [],
-                "gridPos": {"x": 0, "y": y, "w": _WIDTH, "h": 1},
-            }
-        )
-        y, x, height = y + 1, 0, 0
-        for panel in some:
-            if x + panel.width > _WIDTH:
-                y, x, height = y + height, 0, 0
-            place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
-            panels.append(_panel(len(panels) + 1, panel, place))
-            x, height = x + panel.width, max(height, panel.height)
-        y += height
-    return panels
-
-
-def _panel(number: int, given: Panel, place: dict[str, int]) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
-    if given.red is not None:
-        steps.append({"color": "red", "value": given.red})
-    is_table = given.kind == "table"
-    return {
-        "id": number,
-        "type": given.kind,
-        "title": given.title,
-        "description": given.description,
-        "datasource": _SOURCE,
-        "gridPos": place,
-        "fieldConfig": {
-            "defaults": {
-                "unit": given.unit,
-                "min": 0 if given.kind == "timeseries" and given.unit != "s" else None,
-                "thresholds": {"mode": "absolute", "steps": steps},
-            },
-            "overrides": [],
-        },
-        "options": _OPTIONS[given.kind],
-        "targets": [
-            {
-                "refId": chr(ord("A") + index),
-                "datasource": _SOURCE,
-                "expr": query.expression,
-                "legendFormat": query.legend,
-                "instant": is_table,
-                "range": not is_table,
-                "format": "table" if is_table else "time_series",
-            }
-            for index, query in enumerate(given.queries)
-        ],
-    }
-
-
-_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "timeseries": {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    },
-    "stat": {
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "colorMode": "background",
-        "graphMode": "none",
-        "textMode": "value",
-    },
-    "table": {"showHeader": True},
-}
+    return {f"{each.uid}.json": text_of(each) for each in DASHBOARDS}
 
 
 def main() -> None:

@@ -142,6 +142,7 @@ if TYPE_CHECKING:
     from vq.operations.partitions.offsets import PartitionEnds
     from vq.operations.partitions.placements import Move, Moved
     from vq.operations.security.access import AccessUnknown
+    from vq.operations.security.quotas import QuotasUnknown
     from vq.operations.security.security_plan import (
         AnonymousSeen,
         MissingAccess,
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from vq.operations.tree.document import ExportedNode, TreeExport, read_tree
     from vq.operations.tree.securing import SecuredTree, WrongAcl
     from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRepair
+    from vq.security.quotas import EffectiveLimit, Quota, QuotaLimit
     from vq.security.rules import AccessDecision, AccessRule, Need, Resource, Right, RuleEffect
 
 
@@ -351,6 +353,8 @@ _HOMES = {
     "vq.coordination.tree.values.audit": ("UncleanElection",),
     "vq.coordination.tree.values.cluster": ("ClusterSettings",),
     "vq.operations.security.access": ("AccessUnknown",),
+    "vq.operations.security.quotas": ("QuotasUnknown",),
+    "vq.security.quotas": ("EffectiveLimit", "Quota", "QuotaLimit"),
     "vq.security.rules": (
         "AccessDecision",
         "AccessRule",
@@ -419,6 +423,7 @@ __all__ = [
     "DrainUnknown",
     "DrainedGroup",
     "DrainedNode",
+    "EffectiveLimit",
     "ExplainedFact",
     "Explanation",
     "ExportedNode",
@@ -486,6 +491,9 @@ __all__ = [
     "PlannedMember",
     "PlannedTopic",
     "ProducerEdge",
+    "Quota",
+    "QuotaLimit",
+    "QuotasUnknown",
     "ReadPlacement",
     "Removal",
     "RepairedNode",

@@ -456,6 +456,17 @@ class NotAuthorized(PermissionRefused):
     )
 
 
+class Throttled(Refused):
+    """The quota of a user or client is used up; the details have user, limit and delay_ms."""
+
+    status = 53
+    retriable = True
+    hint = (
+        "send less, or try again after the time in the details; `vq quota show USER` says what a "
+        "user may use, `vq quota set` changes it"
+    )
+
+
 class TransactionRefused(Refused):
     """A transaction cannot be what was asked for; what it is, the text says."""
 

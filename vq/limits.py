@@ -38,6 +38,9 @@ BATCH_BYTES_MAX: Final = 4 * MIB
 LINGER_MS_MAX: Final = 1_000
 #: Longest time for which the end of a program waits for messages that are not sent.
 EXIT_FLUSH_S_MAX: Final = 600
+#: Longest time for which a broker lets a request wait for the quota of its user, and for which a
+#: client waits after an answer that tells it to. All time-outs of clients are longer than both.
+THROTTLE_S_MAX: Final = 4.0
 #: Most records in one batch; bounds the work behind one acknowledgement.
 BATCH_RECORDS_MAX: Final = 20_000
 

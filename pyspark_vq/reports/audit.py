@@ -286,7 +286,7 @@ def _verifying(wanted: Wanted, layout: Layout) -> Future[tuple[list[VerifiedArch
 
     def run() -> None:
         try:
-            done.set_result(_verify_archives(wanted, layout))
+            done.set_result(verify_archives(wanted, layout))
         except Exception as error:  # noqa: BLE001 - whoever asks for the result has it
             done.set_exception(error)
 
@@ -294,7 +294,7 @@ def _verifying(wanted: Wanted, layout: Layout) -> Future[tuple[list[VerifiedArch
     return done
 
 
-def _verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
+def verify_archives(wanted: Wanted, layout: Layout) -> tuple[list[VerifiedArchive], list[str]]:
     """Return what became of archives, and which nodes did not tell theirs, and why."""
     if not wanted.archives:
         return [], []
@@ -346,7 +346,7 @@ def audit_of(
         counts["unreachable"] = counts.get("unreachable", 0) + len(unverified)
     reasons = unverified if wanted.archives else ["that was not asked for"]
     return Audit(
-        cluster=wanted.connect.cluster,
+        cluster=wanted.connect.config.cluster,
         snapshot=snapshot_name(wanted.now_s),
         now_s=wanted.now_s,
         findings=told[: wanted.findings_max],

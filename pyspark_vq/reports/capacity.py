@@ -225,7 +225,7 @@ def _measure(
         ),
     }
     return Capacity(
-        cluster=wanted.connect.cluster,
+        cluster=wanted.connect.config.cluster,
         snapshot=snapshot_name(wanted.now_s),
         now_s=wanted.now_s,
         tables=tables,

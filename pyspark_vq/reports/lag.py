@@ -120,7 +120,7 @@ def lag_report(
             with_trend = lag_rules.with_trend(read.rows, earlier, now_s=now)
             judged = lag_rules.with_verdicts(with_trend, wanted.thresholds, now_s=now)
             told = _keep(kept, lag_rules.report_rows(judged, read.brokers, snapshot=snapshot))
-            rolled = _keep(kept, lag_rules.rollups(told, connect.cluster))
+            rolled = _keep(kept, lag_rules.rollups(told, connect.config.cluster))
             tops = _tops(rolled, wanted.top)
             whole = tops.pop(lag_rules.ALL, [])
             verdicts = {each: whole[0][each] if whole else 0 for each in VERDICTS}
@@ -129,7 +129,7 @@ def lag_report(
                 outputs.write_snapshot(told, f"{wanted.out}/{ROWS_NAME}", count=count)
                 outputs.write_snapshot(rolled, f"{wanted.out}/{ROLLUPS_NAME}", count=count)
             report = LagReport(
-                cluster=connect.cluster,
+                cluster=connect.config.cluster,
                 snapshot=snapshot,
                 now_s=now,
                 took_s=time.monotonic() - begun,

@@ -179,7 +179,7 @@ async def test_large_messages_of_many_partitions_keep_to_the_memory_of_their_con
                 break
     await consumer.close()
     assert size < most < 2 * MIB + 100_000, f"{most} bytes"
-    assert core._fetches.space._grower is None
+    assert core._fetches.space.grower is None
 
 
 async def test_a_group_shares_hands_over_and_repeats_nothing(

@@ -15,7 +15,7 @@ from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.model import Address
 from vq.remoting.hello import ServerIdentity
-from vq.remoting.transport import TcpNetwork
+from vq.remoting.transport import ACCEPT_BURST_S, HANDSHAKE_COST, TcpNetwork
 from vq.turn import Turn
 
 SILENT_MAX = 8
@@ -85,3 +85,29 @@ async def test_a_handshake_that_takes_too_long_is_ended() -> None:
             server.sweep()
             await until(lambda: all(map(is_closed, peers)))
         await until(lambda: not server.sessions)
+
+
+async def test_connections_beyond_the_pace_wait_and_get_in_later() -> None:
+    """More than come in two seconds at the pace: open connections are served meanwhile."""
+    loop = asyncio.get_running_loop()
+    per_s, count = 20.0, 100
+    for server_ssl, cost in ((None, 1.0), (_no_context, HANDSHAKE_COST)):
+        network = TcpNetwork(server_ssl=server_ssl)
+        started: list[float] = []
+
+        def make(started: list[float] = started) -> asyncio.Protocol:
+            started.append(loop.time())
+            return asyncio.Protocol()
+
+        begun = loop.time()
+        listener = await network.listen(Address("127.0.0.1", 0), make, new_per_s=per_s)
+        at_once = per_s * ACCEPT_BURST_S / cost
+        with silent(listener.address, count) as peers:
+            await until(lambda started=started, most=at_once: len(started) > most)
+            assert len(started) <= at_once + per_s * (loop.time() - begun) / cost + 2
+            assert len(peers) == count
+        listener.close()
+
+
+def _no_context() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import BadVersionError, NoAuthError
 from kazoo.security import make_digest_acl_credential
 from support.cluster import ProcessCluster, process_cluster
 from support.waiting import PROCESSES_WAIT_S, block_until
@@ -17,6 +17,8 @@ from vq.devtools.zookeeper import EmbeddedZooKeeper
 
 AUTHS = {name: f"{name}:{name}-0123456789abcdef" for name in ("operators", "brokers", "orders")}
 MESSAGES = 20
+#: Where clients write: groups, slots of message ids, decisions of transactions, repeatable writes.
+OF_CLIENTS = {"consumers", "slots", "slot_marks", "decisions", "writes"}
 
 
 @pytest.fixture
@@ -76,6 +78,17 @@ def every_node(client: KazooClient, path: str) -> Iterator[str]:
         yield from every_node(client, f"{path}/{name}")
 
 
+def _may_write(client: KazooClient, path: str) -> bool:
+    """Whether ZooKeeper would take a value; the version is none, so nothing changes."""
+    try:
+        client.set(path, b"", version=1 << 30)
+    except NoAuthError:
+        return False
+    except BadVersionError:
+        return True
+    raise AssertionError(path)
+
+
 def factory_of(cluster: ProcessCluster, auth: str) -> vq.MessageFactory:
     config = vq.MessageFactoryConfig(
         zookeeper=cluster.zookeeper, cluster=cluster.name, zookeeper_auth=auth
@@ -101,6 +114,7 @@ def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessClus
         producer.publish("orders")
         for number in range(MESSAGES):
             producer.send_sync(vq.Message("orders", b"%d" % number))
+        factory.admin.begin_write("nightly")  # the first one of the cluster
         seen: list[bytes] = []
         consumer = factory.create_consumer(config_of("orders-mail"))
         consumer.subscribe("orders", 1 << 20, lambda message: seen.append(message.content))
@@ -126,6 +140,9 @@ def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessClus
                 client.delete(f"{root}/brokers/b1/state")
             with pytest.raises(NoAuthError):
                 client.set(f"{root}/topics/orders", b"{}")
+            written = {path.removeprefix(f"{root}/") for path in paths if _may_write(client, path)}
+            assert {each.partition("/")[0] for each in written} <= OF_CLIENTS
+            assert any(each.startswith("consumers/orders-mail/") for each in written)
             for path in paths:
                 for call in (nobody.get, nobody.get_children, lambda path: nobody.set(path, b"")):
                     with pytest.raises(NoAuthError):

@@ -247,7 +247,7 @@ async def test_a_broker_may_serve_both_at_one_port(
             assert session.encrypted is (used is not None)
             connection.close()
             await until(lambda: not served.server.sessions)
-        monkeypatch.setattr("vq.remoting.transport.TLS_HANDSHAKE_TIMEOUT_S", 0.1)
+        monkeypatch.setattr("vq.remoting.tls_transport.TLS_HANDSHAKE_TIMEOUT_S", 0.1)
         for _ in range(3):
             reader, writer = await asyncio.open_connection(*served.address)
             await until(lambda: served.server.admission.silent == 1)
@@ -365,7 +365,7 @@ async def test_a_handshake_that_does_not_end_is_cut(
     tmp_path: Path, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the listener's own time-out, and by that of a client whose broker says nothing."""
-    monkeypatch.setattr("vq.remoting.transport.TLS_HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("vq.remoting.tls_transport.TLS_HANDSHAKE_TIMEOUT_S", 0.1)
     tls = write_tls(tmp_path, ca)
     async with serving(tls) as served:
         reader, writer = await asyncio.open_connection(*served.address)

@@ -1,6 +1,7 @@
 """Two broker processes behind TLS: copies, commands, both lanes of a producer, SIGHUP."""
 
 import asyncio
+import contextlib
 import datetime
 import signal
 import socket
@@ -17,6 +18,7 @@ import trustme
 from support.certificates import write_tls
 from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.gateway_process import gateway_process
+from support.raw_client import RawClient
 from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
@@ -24,6 +26,9 @@ import vq
 from vq.devtools.processes import BrokerChild, ask_status
 from vq.security.tls import Tls, TlsContexts
 
+#: So many connections are open at once, and each may take so much of a broker.
+IDLE = 500
+IDLE_BYTES_MAX = 48 << 10
 LINES = [f"line {number}" for number in range(50)]
 
 
@@ -101,6 +106,27 @@ def test_a_plain_client_is_told_what_to_set(cluster: TlsCluster, topic: str) -> 
         pytest.raises(vq.VqError, match="if it serves TLS, give tls_ca"),
     ):
         producer.send_sync(vq.Message(topic, b"x"), timeout=0.5)
+
+
+def test_an_idle_connection_takes_little_of_a_broker(cluster: TlsCluster, tls: Tls) -> None:
+    """After connections that were open before, too, whose memory lies about."""
+    broker, context = cluster.brokers["n1"], TlsContexts(tls).client()
+    found = []
+    for _ in range(2):
+        with contextlib.ExitStack() as held:
+            before = memory_of(broker)
+            for _ in range(IDLE):
+                held.enter_context(RawClient(broker.spec.address, context=context))
+            found.append((memory_of(broker) - before) / IDLE)
+        block_until(lambda: status(broker, tls).connections < IDLE // 2)
+    assert max(found) < IDLE_BYTES_MAX, found
+
+
+def memory_of(broker: BrokerChild) -> int:
+    """Return the bytes of memory, without those of files, that a broker has."""
+    text = Path(f"/proc/{broker.pid}/status").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
 
 
 def test_metrics_are_served_over_tls(cluster: TlsCluster, tls: Tls) -> None:

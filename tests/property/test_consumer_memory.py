@@ -278,7 +278,7 @@ class History:
 
     def check(self) -> None:
         used = sum(held.memory for held in self.held.values())
-        grower = self.fetches.space._grower
+        grower = self.fetches.space.grower
         self.used_permit = self.used_permit or grower is not None
         self.most = max(self.most, used)
         one_record = RECORD_MAX + (CLAIMED_MORE if self.is_damaged else 0)
@@ -318,9 +318,9 @@ class History:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Backoff(first_s=0.0005, most_s=0.001, jitter=0.5)
     for module in (fetch_sessions, fetcher):
-        monkeypatch.setattr(module, "_BACKOFF", quick)
-    monkeypatch.setattr(fetcher, "_AGAIN", quick)
-    monkeypatch.setattr(fetcher, "_RECORD_BYTES_MAX", RECORD_MAX)
+        monkeypatch.setattr(module, "BACKOFF", quick)
+    monkeypatch.setattr(fetcher, "AGAIN", quick)
+    monkeypatch.setattr(fetcher, "RECORD_BYTES_MAX", RECORD_MAX)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -341,7 +341,7 @@ async def test_the_bound_holds_and_everything_is_delivered(seed: int) -> None:
     for held in history.held.values():
         held.stop()
     fetches = history.fetches
-    assert (fetches.space._grower, fetches.space._queue, fetches.space._extra_sum) == (None, {}, 0)
+    assert (fetches.space.grower, fetches.space.queue, fetches.space.extra_sum) == (None, {}, 0)
 
 
 async def test_partitions_that_all_hold_half_a_record_go_on_one_after_the_other() -> None:

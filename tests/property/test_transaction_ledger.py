@@ -12,7 +12,10 @@ import pytest
 from support.cases import case
 
 from vq.broker.transactions import ledger as ledgers
-from vq.broker.transactions.ledger import Ask, JournaledTransaction, TransactionLedger, carried
+from vq.broker.transactions import transactional_ids
+from vq.broker.transactions.journaled import JournaledTransaction, carried
+from vq.broker.transactions.judging import Ask
+from vq.broker.transactions.ledger import TransactionLedger
 from vq.broker.transactions.notes import (
     TIME_OUT,
     Carried,
@@ -144,7 +147,7 @@ class Journal:
 
     def fence(self) -> None:
         client = self.rng.choice("ab")
-        self.epochs[client] = self.ledger.epoch_of(client) + 1
+        self.epochs[client] = self.ledger.ids.epoch_of(client) + 1
         before = {n for n, e in self.ledger.active.items() if e.state is OPEN}
         self.note([Client(client, self.epochs[client], self.now_ms)])
         for number in before - self.ledger.active.keys():
@@ -236,7 +239,7 @@ class Journal:
             n: carried(e) for n, e in self.ledger.kept.items()
         }
         for client, epoch in self.epochs.items():
-            assert other.epoch_of(client) == epoch == self.ledger.epoch_of(client)
+            assert other.ids.epoch_of(client) == epoch == self.ledger.ids.epoch_of(client)
 
     def step(self) -> None:
         actions = (self.ask,) * 12 + (
@@ -269,7 +272,7 @@ def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten before its time is known by its number's time, and is not taken as new."""
     monkeypatch.setattr(ledgers, "ENDED_PARTS_MAX", 10)
     monkeypatch.setattr(ledgers, "TOLD_PARTS_MAX", 6)
-    monkeypatch.setattr(ledgers, "CLIENTS_MAX", 1)
+    monkeypatch.setattr(transactional_ids, "CLIENTS_MAX", 1)
     ledger = TransactionLedger()
     for index in range(20):
         number = number_of(NOW_MS + index)
@@ -284,9 +287,9 @@ def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(VqError, match="not known here"):
         ledger.judge(first, NOW_MS + 20)
     ledger.take_client(Client("a", 1, NOW_MS), 0)
-    assert ledger.epoch_of("a") == 1
+    assert ledger.ids.epoch_of("a") == 1
     with pytest.raises(VqError, match="at most 1"):
-        ledger.epoch_of("b")
+        ledger.ids.epoch_of("b")
 
 
 def test_decisions_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

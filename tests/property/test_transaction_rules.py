@@ -9,7 +9,9 @@ import pytest
 from support.transaction_model import Request, Rules, Story, explore
 
 from vq.broker.transactions import ledger as ledgers
-from vq.broker.transactions.ledger import Answer, Ask, JournaledTransaction, TransactionLedger
+from vq.broker.transactions.journaled import JournaledTransaction
+from vq.broker.transactions.judging import Answer, Ask
+from vq.broker.transactions.ledger import TransactionLedger
 from vq.broker.transactions.notes import TransactionStep
 from vq.model import TransactionState
 

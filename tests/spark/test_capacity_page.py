@@ -29,7 +29,7 @@ from pyspark_vq.reports.contents import Finding
 from pyspark_vq.reports.disks import Held, disk_rows
 from pyspark_vq.reports.holdings import Disk
 from pyspark_vq.reports.progress import Progress
-from vq import TopicSettings
+from vq import MessageFactoryConfig, TopicSettings
 from vq.admin import FaultKind
 
 GIB = 1 << 30
@@ -377,7 +377,7 @@ def test_a_line_of_growth_begins_with_the_oldest_block_of_its_topic() -> None:
 
 def test_archives_that_nobody_verified_leave_an_audit_unknown() -> None:
     """Of a node that is away nothing is known; not to ask for them is no gap."""
-    wanted = Wanted(connect=Connect(zookeeper="z", cluster="c"), now_s=NOW)
+    wanted = Wanted(connect=Connect(MessageFactoryConfig(zookeeper="z:1", cluster="c")), now_s=NOW)
     layout = Layout(("t",), {}, [])
     joined = join_splits([], layout)
     made = audits.audit_of(wanted, layout, joined, [], 0, [], ["b1/n2: it is away"])
@@ -397,9 +397,9 @@ def test_an_audit_that_fails_does_not_wait_for_archives(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(audits, "read_layout", lambda _: Layout(("t",), {}, []))
-    monkeypatch.setattr(audits, "_verify_archives", lambda *_: (wait.wait(), []))
+    monkeypatch.setattr(audits, "verify_archives", lambda *_: (wait.wait(), []))
     monkeypatch.setattr(audits, "_check", fail)
-    wanted = Wanted(connect=Connect(zookeeper="z", cluster="c"), now_s=NOW)
+    wanted = Wanted(connect=Connect(MessageFactoryConfig(zookeeper="z:1", cluster="c")), now_s=NOW)
     spark: Any = SimpleNamespace(sparkContext=None)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -10,9 +10,10 @@ from pyspark_vq import connection
 from pyspark_vq.connection import factory_of
 from pyspark_vq.installed import HERE, Installed
 from pyspark_vq.options import Connect
+from vq import MessageFactoryConfig
 from vq.errors import InvalidState
 
-CONNECT = Connect(zookeeper="z", cluster="c")
+CONNECT = Connect(MessageFactoryConfig(zookeeper="z:1", cluster="c"))
 COMPILED = Installed("1.4.2", compiled=True)
 
 
@@ -55,7 +56,7 @@ def test_a_warning_comes_once_in_a_process(
 ) -> None:
     monkeypatch.setattr(connection, "HERE", replace(HERE, compiled=False))
     monkeypatch.setattr(connection, "_told", set())
-    monkeypatch.setattr(connection, "_factories", {CONNECT: object()})
+    monkeypatch.setattr(connection, "factories", {CONNECT: object()})
     with caplog.at_level(logging.WARNING, "pyspark_vq"):
         for _ in range(3):
             factory_of(replace(CONNECT, driver=replace(HERE, compiled=True)))

@@ -1,10 +1,12 @@
 """Options are checked before anything is asked; an error says the value, the bound, what to do."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from pyspark_vq.options import EARLIEST, LATEST, Given, Place, ReadOptions
+from vq import MessageFactoryConfig, Tls
 from vq.errors import InvalidArgument
 
 
@@ -19,8 +21,8 @@ def test_a_query_reads_all_there_is_and_a_stream_what_comes() -> None:
     assert batch.fail_on_data_loss
     assert batch.include_archive
     assert (batch.archives, parsed(archives="direct").archives) == ("broker", "direct")
-    assert batch.connect.archive_places is None
-    places = parsed(archivePlaces="s3://bucket/vq, file:///mnt").connect.archive_places
+    assert batch.connect.config.archive_places == MessageFactoryConfig().archive_places
+    places = parsed(archivePlaces="s3://bucket/vq, file:///mnt").connect.config.archive_places
     assert places == ("s3://bucket/vq", "file:///mnt")
     assert batch.min_partitions is batch.bytes_per_trigger is batch.group is None
 
@@ -30,8 +32,46 @@ def test_the_cluster_is_that_of_the_client_unless_it_is_given(
 ) -> None:
     monkeypatch.setenv("VQ_ZOOKEEPER", "zoo:1")
     monkeypatch.setenv("VQ_CLUSTER", "c")
-    assert (parsed().connect.zookeeper, parsed().connect.cluster) == ("zoo:1", "c")
-    assert parsed(zookeeper="a:2,b:3", cluster="d").connect.zookeeper == "a:2,b:3"
+    own = parsed().connect.config
+    assert (own.zookeeper, own.cluster) == ("zoo:1", "c")
+    assert parsed(zookeeper="a:2,b:3", cluster="d").connect.config.zookeeper == "a:2,b:3"
+
+
+def test_who_asks_and_tls_are_those_of_the_client_unless_they_are_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the driver knows goes to the executors, and no text of it shows a secret."""
+    for name, value in {"USER": "env", "PASSWORD": "env-pw", "TLS_CA": "env.pem"}.items():
+        monkeypatch.setenv(f"VQ_{name}", value)
+    monkeypatch.setenv("VQ_ZOOKEEPER_AUTH", "env:0123456789abcdef")
+    sent = pickle.dumps(parsed().connect)
+    for name in ("USER", "PASSWORD", "TLS_CA", "ZOOKEEPER_AUTH"):
+        monkeypatch.delenv(f"VQ_{name}")
+    own = pickle.loads(sent).config
+    assert (own.user, own.password, own.tls) == ("env", "env-pw", Tls(ca="env.pem"))
+    assert own.zookeeper_auth == "env:0123456789abcdef"
+
+    password, auth = tmp_path / "password", tmp_path / "auth"
+    password.write_text("file-pw\n")
+    auth.write_text("file:0123456789abcdef\n")
+    found = parsed(
+        user="anna",
+        passwordFile=str(password),
+        zookeeperAuthFile=str(auth),
+        tlsCa="ca.pem",
+        tlsCertificate="a.pem",
+        tlsKey="a.key",
+        zookeeperTlsCa="system",
+    )
+    config = found.connect.config
+    assert (config.user, config.password) == ("anna", "file-pw")
+    assert config.zookeeper_auth == "file:0123456789abcdef"
+    assert config.tls == Tls(ca="ca.pem", certificate="a.pem", key="a.key")
+    assert config.zookeeper_tls == Tls(ca="system")
+    assert parsed(user="anna", password="given").connect.config.password == "given"
+    for text in (repr(found), str(found.connect)):
+        assert "file-pw" not in text
+        assert "0123456789abcdef" not in text
 
 
 def test_names_of_options_have_no_case() -> None:
@@ -65,7 +105,7 @@ def test_lists_sizes_and_tags_are_read() -> None:
     ("options", "said"),
     [
         ({"startingOffset": "latest"}, "do you mean startingOffsets?"),
-        ({"path": "x"}, "Known: zookeeper, cluster, topics"),
+        ({"path": "x"}, "Known: zookeeper, cluster, user, "),
         ({"startingOffsets": "20000-01-01T00:00:00"}, "a time of 1970 to 9999 like"),
         ({"endingOffsets": '{"orders": {"0": "+20000-01-01"}}'}, "a time of 1970 to 9999 like"),
         ({"startingOffsets": "yesterday"}, "give earliest, latest, a time"),
@@ -77,6 +117,11 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"minPartitions": "many"}, "is not a whole number"),
         ({"failOnDataLoss": "yes"}, "neither true nor false"),
         ({"timeout": "0"}, "(0, 3600]"),
+        ({"password": "secret"}, "there is a password, and no user"),
+        ({"user": "a", "password": "b", "passwordFile": "c"}, "exclude one another"),
+        ({"user": "a", "passwordFile": "/no"}, "cannot read the password file '/no'"),
+        ({"zookeeperAuthFile": "/no"}, "cannot read the zookeeperAuth file '/no'"),
+        ({"tlsKey": "a.key"}, "has no certificate"),
         ({"timeout": "nan"}, "(0, 3600]"),
         ({"tag": "a || "}, "is not a list of 1 to 64 tags"),
         ({"where": "price >"}, "price >"),

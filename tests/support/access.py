@@ -1,4 +1,4 @@
-"""Users and rules of clusters in memory."""
+"""Users, rules and quotas of clusters in memory."""
 
 from typing import Any
 
@@ -9,7 +9,9 @@ from support.waiting import until
 from vq.broker.node import BrokerNode
 from vq.broker.serving.broker_session import BrokerSession
 from vq.coordination.security.access import change_access, read_access
+from vq.coordination.security.quotas import change_quotas
 from vq.remoting.membership import Principal
+from vq.security.quotas import Quota, Quotas
 from vq.security.rules import AccessRule, AccessRules
 
 
@@ -35,6 +37,15 @@ async def allow(cluster: MemoryCluster, *rules: str) -> None:
         version = (await read_access(coordinator)).version
     for node in cluster.nodes.values():
         await until(lambda node=node: node.parts.rules.version == version)
+
+
+async def limit(cluster: MemoryCluster, *quotas: str) -> None:
+    """Have just these quotas hold at all nodes."""
+    wanted = Quotas(map(Quota.parse, quotas))
+    async with cluster.admin() as coordinator:
+        await change_quotas(coordinator, lambda _: wanted)
+    for node in cluster.nodes.values():
+        await until(lambda node=node: node.parts.quotas.current == wanted)
 
 
 async def connect_as(cluster: MemoryCluster, node: BrokerNode, name: str = "") -> Client:

@@ -65,9 +65,9 @@ def noted(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> NotedArchives:
     archives = NotedArchives()
     logs = node.parts.partitions.logs
     monkeypatch.setattr(logs.archiving, "archive", lambda *given: archives.archive(*given))
-    before = archive_runs._is_archived
+    before = archive_runs.is_archived
     monkeypatch.setattr(
-        archive_runs, "_is_archived", lambda block: block in archives.blocks or before(block)
+        archive_runs, "is_archived", lambda block: block in archives.blocks or before(block)
     )
     return archives
 

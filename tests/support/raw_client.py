@@ -4,6 +4,7 @@ It has no retries, no routes and no threads: what the broker answers is what the
 """
 
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,13 +26,21 @@ class RawClient:
         address: The address of the broker.
         hello: Say HELLO at once.
         timeout_s: No call waits longer for a byte.
+        context: Of TLS; None: plain TCP.
     """
 
     def __init__(
-        self, address: tuple[str, int], *, hello: bool = True, timeout_s: float = PROCESSES_WAIT_S
+        self,
+        address: tuple[str, int],
+        *,
+        hello: bool = True,
+        timeout_s: float = PROCESSES_WAIT_S,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.sock = socket.create_connection(address, timeout=timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self.sock = context.wrap_socket(self.sock, server_hostname=address[0])
         self.connection = ClientConnection()
         self.replies: dict[int, Reply] = {}
         self.closing: VqError | None = None

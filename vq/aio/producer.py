@@ -317,8 +317,8 @@ class MessageProducer:
             VqError: See there.
         """
         transactions = self._here().transactions
-        if transactions.take_id_needed():
-            await transactions.take_id()
+        if transactions.id.is_to_take:
+            await transactions.id.take()
         begun = transactions.begin()
         self._append = self._append_beside
         return Transaction(begun, self._check_loop)
@@ -489,8 +489,8 @@ class MessageProducer:
         """
         core, transactions = self._here(), self._transactions
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        if transactions.take_id_needed():
-            await transactions.take_id()
+        if transactions.id.is_to_take:
+            await transactions.id.take()
         half = HalfMessage(transactions, message)
         try:
             for each in half.messages:

@@ -41,7 +41,7 @@ from vq.model import (
 )
 from vq.shown import shown
 
-_SEND_SYNC_S = 3.0
+SEND_SYNC_S = 3.0
 ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 
 
@@ -97,7 +97,7 @@ class MessageProducer:
         """
         self._runtime.run(self._core.publish(topic))
 
-    def send_sync(self, message: Message, timeout: float | None = _SEND_SYNC_S) -> SendResult:
+    def send_sync(self, message: Message, timeout: float | None = SEND_SYNC_S) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
 
         ``timeout`` bounds all attempts together, by default 3 s; None: ``config.send_timeout_s``.
@@ -371,8 +371,8 @@ class MessageProducer:
         """
         self._runtime.check()
         transactions = self._transactions
-        if transactions.take_id_needed():
-            self._runtime.run(transactions.take_id())
+        if transactions.id.is_to_take:
+            self._runtime.run(transactions.id.take())
         with self._switching:
             core = transactions.begin()
             self._append = self._append_beside
@@ -593,8 +593,8 @@ class MessageProducer:
         self._runtime.check()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         transactions, core = self._transactions, self._core
-        if transactions.take_id_needed():
-            self._runtime.run(transactions.take_id())
+        if transactions.id.is_to_take:
+            self._runtime.run(transactions.id.take())
         half = HalfMessage(transactions, message)
         try:
             for each in half.messages:

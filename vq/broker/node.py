@@ -190,6 +190,7 @@ class BrokerNode:
         if parts.users is not None:
             await self._until_answered(parts.users.start)
             parts.users.follow()
+        await self._until_answered(parts.quotas.start)
         if parts.authority.enabled:
             if not config.authentication.asks:
                 logger.warning(
@@ -306,7 +307,7 @@ class BrokerNode:
         if parts is None or not parts.gate.serves:
             return True
         parts.gate.leave()
-        await self._hand_over_before_stop()
+        await self.hand_over_before_stop()
         self._unlisten()
         parts.gate.stop()
         try:
@@ -324,7 +325,7 @@ class BrokerNode:
         logger.info("broker stopped", group=self.config.group, node=self.config.node)
         return True
 
-    async def _hand_over_before_stop(self) -> None:
+    async def hand_over_before_stop(self) -> None:
         """If this node leads, have another one in sync take over; bounded, and no error."""
         parts = self.parts
         connected = self._outside.coordinator.state is SessionState.CONNECTED
@@ -349,6 +350,7 @@ class BrokerNode:
             self._tasks.close(),
             parts.upkeep.stop(),
             parts.rules.stop(),
+            parts.quotas.stop(),
             parts.timers.readers.close(),
             parts.journals.readers.close(),
             parts.shared.readers.close(),

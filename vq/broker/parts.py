@@ -50,6 +50,7 @@ from vq.broker.replication.mastership import Mastership
 from vq.broker.replication.presence import Presence
 from vq.broker.replication.secret import KnownSecret
 from vq.broker.replication.soundness import Soundness
+from vq.broker.security.accounts import Accounts, known_quotas
 from vq.broker.security.authentication import Authentication
 from vq.broker.security.authority import Authority
 from vq.broker.security.known_rules import KnownRules
@@ -123,6 +124,8 @@ class Front:
         gate: Why the node refuses requests.
         secret: The cluster's secret.
         users: Who may connect; None: the node asks nobody.
+        quotas: As the node knows them.
+        accounts: What users have used of their quotas.
         server: The connections.
         flushes: Measure flushes, one for each data directory.
         disks: The data directories: how full they are, and whether they are there.
@@ -147,6 +150,8 @@ class Front:
         asker = Principal(config.group, config.node)
         self.secret = KnownSecret(coordinator, clock, tasks, outside.rng, asker)
         self.users: MirroredUsers | None = None
+        self.quotas = known_quotas(coordinator, clock, outside.runner, outside.rng)
+        self.accounts = Accounts(self.quotas, clock)
         self.server = Server(
             config.connections,
             turn=self.turn,
@@ -154,6 +159,7 @@ class Front:
             gate=self.gate,
             proving=self.secret.proving,
             authentication=self._authentication(config, outside),
+            accounts=self.accounts,
         )
         times = Histogram()
         self.flushes = tuple(
@@ -206,7 +212,8 @@ class Parts:
         runner: Blocking work.
         disk: The file system.
         directory: The data directories, locked, and whose they are.
-        jobs, gate, secret, users, server, flushes, disks, certificate: See ``Front``.
+        jobs, gate, secret, users, quotas, accounts, server, flushes, disks, certificate: See
+            ``Front``.
         context: What all channels share: the role of the node, counters, storers, timers.
         logs: What is stored of partitions, in which directory.
         partitions: The channels, their logs, and what ZooKeeper says of topics.
@@ -262,6 +269,8 @@ class Parts:
         self.gate = gate = front.gate
         self.secret = secret = front.secret
         self.users = front.users
+        self.quotas = front.quotas
+        self.accounts = front.accounts
         self.server = front.server
         self.flushes = front.flushes
         self.disks = disks = front.disks
@@ -475,6 +484,7 @@ class Parts:
             self.journals.facts(),
             self.shared.facts(),
             self.authority.facts(),
+            self.accounts.facts(),
             jobs.facts(),
         )
         self.status = StatusReport(

@@ -101,6 +101,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "secure",
         "Say where the cluster stands between plain and closed, and what the next step is.",
     ),
+    "quota": Entry(
+        "vq.cli.security.quota",
+        "quota",
+        "Set, remove, list and show how much users and their clients may use of the brokers.",
+    ),
     "zk": Entry(
         "vq.cli.cluster.zk",
         "zk",

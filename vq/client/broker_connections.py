@@ -24,7 +24,7 @@ from vq.remoting.transport import Network
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
-_RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
+RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
 #: After a refusal: it stays until somebody changes the user, and brokers count such attempts.
 _REFUSED = Backoff(first_s=1.0, most_s=60.0, jitter=0.5)
 
@@ -109,7 +109,7 @@ class BrokerConnections:
         failures = self.unreachable.get(address)
         if failures is not None:
             now = asyncio.get_running_loop().time()
-            pause_s = _RECONNECT.pause_s(failures.attempts, self._rng)
+            pause_s = RECONNECT.pause_s(failures.attempts, self._rng)
             if failures.refusal is not None:
                 pause_s = max(0.0, failures.again_at - now)
             pause = self._pauses[address] = asyncio.Event()

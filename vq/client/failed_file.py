@@ -231,7 +231,7 @@ class FailedFile:
                     )
                 file.seek(end)
                 try:
-                    _write_all(file, data if end else MAGIC + data)
+                    write_all(file, data if end else MAGIC + data)
                     os.fsync(descriptor)
                 except BaseException:
                     with contextlib.suppress(OSError):
@@ -431,7 +431,7 @@ def _standing(file: IO[bytes]) -> tuple[int, int, int]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def _write_all(file: IO[bytes], data: bytes) -> None:
+def write_all(file: IO[bytes], data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

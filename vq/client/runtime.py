@@ -28,11 +28,11 @@ T = TypeVar("T")
 _CANCEL_S = 5.0
 _STOP_S = 10.0
 _EXIT_S = 3.0
-_LOOK_S = 5.0
+LOOK_S = 5.0
 #: A wait looks so often whether a signal came just before it, or to another thread.
 SIGNALS_S = 1.0
 #: So long a callback may keep the loop while the last work waits.
-_HANGS_S = 30.0
+HANGS_S = 30.0
 
 _SHUT_DOWN = "the factory is shut down"
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
@@ -164,7 +164,7 @@ class LoopThread:
 
         Raises:
             InvalidState: The loop's own thread calls this.
-            TimedOut: It took longer, or the loop stood still for ``_HANGS_S``: a callback does not
+            TimedOut: It took longer, or the loop stood still for ``HANGS_S``: a callback does not
                 return, perhaps because it waits for a lock that the caller holds.
         """
         self.check_outside()
@@ -173,7 +173,7 @@ class LoopThread:
                 self.run(work(), timeout)
             else:
                 future = self._hand_over(work())
-                while not concurrent.futures.wait([future], _LOOK_S).done:
+                while not concurrent.futures.wait([future], LOOK_S).done:
                     self._check_runs()
                 future.result()
         except (CancelledError, InvalidState):
@@ -183,11 +183,11 @@ class LoopThread:
     def _check_runs(self) -> None:
         runs = threading.Event()
         call_soon(self.loop, runs.set)
-        if not runs.wait(_HANGS_S):
+        if not runs.wait(HANGS_S):
             if self._ended:
                 raise InvalidState(_SHUT_DOWN)
             raise TimedOut(
-                f"the factory's thread has not gone on for {_HANGS_S:g} s: a callback does not "
+                f"the factory's thread has not gone on for {HANGS_S:g} s: a callback does not "
                 "return, perhaps because it waits for a lock that the caller holds"
             )
 

@@ -77,7 +77,7 @@ _NO_PAGE: Final = {
 #: Bytes of a form that are read at a time: others of the loop get their turn in between.
 _PART_BYTES: Final = 64 * 1024
 #: A body must be whole within this time.
-_BODY_TIMEOUT_S: Final = 20.0
+BODY_TIMEOUT_S: Final = 20.0
 
 
 class ConsoleApp:
@@ -107,9 +107,9 @@ class ConsoleApp:
         )
         self.attempts = Attempts(time.monotonic)
         self._gate = ConsoleGate(config)
-        self._bodies = Bodies(BODY_BYTES_MAX, _BODIES_MAX, _BODY_TIMEOUT_S)
+        self._bodies = Bodies(BODY_BYTES_MAX, _BODIES_MAX, BODY_TIMEOUT_S)
         # of their own: strangers that send slowly leave room for those who are known
-        self._strangers = Bodies(_STRANGERS_BODY_MAX, _STRANGERS_BODIES_MAX, _BODY_TIMEOUT_S)
+        self._strangers = Bodies(_STRANGERS_BODY_MAX, _STRANGERS_BODIES_MAX, BODY_TIMEOUT_S)
 
     def asgi(self) -> Starlette:
         """Return the application."""
@@ -245,7 +245,7 @@ class ConsoleApp:
                 raise UnknownToConsole(f"the console shows no cluster {shown(name)}")
             return site
 
-        return json_api(site_of, door.run, door.each)
+        return json_api(site_of, door.check, door.run, door.each)
 
     async def _asks(self, request: Request) -> Person:
         """Return who sends a request to the JSON API: a program with a token, or a page.

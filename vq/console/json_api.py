@@ -13,7 +13,7 @@ import typing
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, create_model
@@ -40,6 +40,7 @@ DEPTH_MAX: Final = 32
 SiteOf = Callable[[str], Site]
 Run = Callable[..., Awaitable[Any]]
 Each = Callable[..., AsyncGenerator[Any, None]]
+Check = Callable[..., Row]
 
 
 class Problem(BaseModel):
@@ -50,11 +51,12 @@ class Problem(BaseModel):
     what_to_do: str = ""
 
 
-def json_api(site_of: SiteOf, run: Run, each: Each) -> FastAPI:
+def json_api(site_of: SiteOf, check: Check, run: Run, each: Each) -> FastAPI:
     """Return the application. What is before it has put who asks into the state of the request.
 
     Args:
         site_of: Returns the cluster of a name; raises if there is none.
+        check: Raises if somebody may not ask for an operation, as ``Door.check``.
         run: Runs an operation, as ``Door.run``.
         each: Runs one that yields, as ``Door.each``.
     """
@@ -71,7 +73,7 @@ def json_api(site_of: SiteOf, run: Run, each: Each) -> FastAPI:
     )
     for name, row in OPERATIONS.items():
         if name not in NOT_OVER_HTTP:
-            _add(app, row, site_of, run, each)
+            _add(app, row, site_of, check, run, each)
     _describe(app)
 
     @app.exception_handler(VqError)
@@ -186,7 +188,7 @@ def _name_keys(schema: Any) -> None:
         schema["propertyNames"] = {"type": "string"}
 
 
-def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Each) -> None:
+def _add(app: FastAPI, row: Row, site_of: SiteOf, check: Check, run: Run, each: Each) -> None:
     model, keeps = arguments_of(row)
     hints = typing.get_type_hints(row.function)
     yields = inspect.isasyncgenfunction(row.function)
@@ -200,6 +202,10 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Each) -> None:
                 if len(found) == YIELDED_MAX:
                     break
         return found
+
+    async def may_ask(request: Request) -> None:
+        """Who may not ask is told so, whatever the arguments are."""
+        check(request.state.person, row.name)
 
     async def endpoint(cluster: str, arguments: Any, request: Request) -> Response:
         person, site = request.state.person, site_of(cluster)
@@ -231,6 +237,7 @@ def _add(app: FastAPI, row: Row, site_of: SiteOf, run: Run, each: Each) -> None:
         summary=told.split("\n")[0],
         description=f"{told}\n\nIt {row.effect}; it needs the right to {row.right}.",
         tags=[str(row.resource)],
+        dependencies=[Depends(may_ask)],
         response_model=result,
         responses={
             status: {"model": Problem}

@@ -88,7 +88,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     """
     env = os.environ if environ is None else environ
     seen = []
-    for candidate in _java_candidates(env):
+    for candidate in java_candidates(env):
         version = _java_version(candidate)
         if version is not None and version >= JAVA_VERSION_MIN:
             return candidate
@@ -119,7 +119,7 @@ def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
                 f"correct it, or unset it and: {install_command('standalone')}"
             )
         return jars
-    places = list(_jar_places())
+    places = list(jar_places())
     for place in places:
         jars = _jars_in(place)
         if jars:
@@ -585,7 +585,7 @@ class _Server:
         return "\n".join(text.splitlines()[-lines:])
 
 
-def _java_candidates(env: Mapping[str, str]) -> Iterable[Path]:
+def java_candidates(env: Mapping[str, str]) -> Iterable[Path]:
     if env.get("JAVA_HOME"):
         yield Path(env["JAVA_HOME"]) / "bin" / "java"
     found = shutil.which("java", path=env.get("PATH", os.defpath))
@@ -615,7 +615,7 @@ def _java_version(java: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _jar_places() -> Iterable[Path]:
+def jar_places() -> Iterable[Path]:
     spec = util.find_spec("pyspark")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "jars"

@@ -35,7 +35,7 @@ from vq.operations.messages import (
 from vq.operations.operation import Effect, row, yielding_row
 from vq.operations.partitions import offsets
 from vq.operations.partitions import placements as partitions
-from vq.operations.security import access, users
+from vq.operations.security import access, quotas, users
 from vq.operations.topics import closing, deletion, emptying, topics, verification
 from vq.operations.tree import checking, copying, securing
 from vq.security.rules import Resource, Right
@@ -230,6 +230,10 @@ class Operations:
     remove_access_rules = row(access.remove_access_rules, ACT, MANAGE, CLUSTER, "acl remove")
     decide_access = row(access.decide_access, ASK, DESCRIBE, CLUSTER, "acl test")
     plan_security = row(security_facts.plan_security, PLAN, DESCRIBE, CLUSTER, "secure plan")
+    list_quotas = row(quotas.list_quotas, ASK, DESCRIBE, CLUSTER, "quota list")
+    show_quota = row(quotas.show_quota, ASK, DESCRIBE, CLUSTER, "quota show")
+    set_quotas = row(quotas.set_quotas, ACT, MANAGE, CLUSTER, "quota set")
+    remove_quotas = row(quotas.remove_quotas, ACT, MANAGE, CLUSTER, "quota remove")
     check_tree = row(checking.check_tree, ASK, DESCRIBE, CLUSTER, "zk check")
     plan_repair_tree = row(checking.plan_repair_tree, PLAN, DESCRIBE, CLUSTER, "zk repair")
     repair_tree = row(checking.repair_tree, ACT, MANAGE, CLUSTER, "zk repair")

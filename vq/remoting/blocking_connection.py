@@ -1,6 +1,7 @@
 """A blocking connection to one broker, for threads that wait for their answer."""
 
 import ssl
+import threading
 import time
 
 from vq.errors import Unreachable, VqError
@@ -16,6 +17,7 @@ from vq.remoting.connection import (
 )
 from vq.remoting.frames import Buffer, Frame
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
+from vq.remoting.messages import delay_of
 from vq.remoting.transport import BlockingStream, Network
 from vq.security.tls import closed_early, why_no_tls
 
@@ -50,9 +52,13 @@ class BlockingConnection:
         self._login = login
         self._stream: BlockingStream | None = None
         self._state = ClientConnection(login)
+        self._rests_until = 0.0
+        self._interrupted = threading.Event()
 
     def exchange(self, command: int, header: bytes, body: Buffer, timeout: float) -> Frame:
         """Send one request and return its reply, within ``timeout`` seconds, connecting included.
+
+        After a reply that says that the user's quota is used up, the next request waits here.
 
         Raises:
             Unreachable: No connection could be opened, or it does not accept the request; nothing
@@ -64,6 +70,11 @@ class BlockingConnection:
         try:
             if self._stream is None:
                 self._stream = self._connect(min(deadline, time.monotonic() + self._timeout))
+            rest_s = self._rests_until - time.monotonic()
+            if rest_s > 0 and (rest_s >= timeout or self._interrupted.wait(rest_s)):
+                raise Unreachable(
+                    f"not sent to {self._address}: the user's quota is used up for {rest_s:.1f} s"
+                )
             try:
                 correlation_id, out = self._state.request(command, header, body)
             except VqError as error:
@@ -72,6 +83,8 @@ class BlockingConnection:
             while True:
                 for event in self._receive(self._stream, deadline):
                     assert isinstance(event, Reply)
+                    if event.frame.flags or event.frame.status:
+                        self._rests_until = time.monotonic() + delay_of(event.frame)
                     if event.frame.correlation_id == correlation_id:
                         return event.frame  # other replies belong to interrupted exchanges
         except BaseException:
@@ -123,6 +136,7 @@ class BlockingConnection:
 
     def interrupt(self) -> None:
         """Make another thread's ``exchange`` end soon."""
+        self._interrupted.set()
         stream = self._stream
         if stream is not None:
             stream.interrupt()

@@ -4,6 +4,9 @@ Requests are pipelined, and replies may come in any order. The hot path passes e
 callback to ``send``; other code uses ``request``. One ``writelines`` sends all requests of one loop
 iteration. A large body is sent at once, so that the broker handles one batch while the client
 encodes the next one.
+
+A broker may answer that the user's quota is used up, and for how long: requests are then kept here
+for so long, for all who use the connection. Their time-outs go on meanwhile.
 """
 
 import asyncio
@@ -30,6 +33,7 @@ from vq.remoting.format import COMMANDS, Command, Header
 from vq.remoting.frames import Buffer, Frame
 from vq.remoting.login import ANONYMOUS_LOGIN, Login
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
+from vq.remoting.messages import delay_of
 from vq.remoting.transport import Network, tune
 from vq.security.scram import ScramKeys
 from vq.security.tls import closed_early, why_no_tls
@@ -82,6 +86,7 @@ class BrokerConnection(asyncio.Protocol):
         self._login = login
         self._state = ClientConnection(login)
         self._out: list[Buffer] = []
+        self._rest: asyncio.TimerHandle | None = None  # until its end nothing is sent
         self._transport: asyncio.Transport | None = None
 
     # asyncio.Protocol -------------------------------------------------------------------------
@@ -97,6 +102,8 @@ class BrokerConnection(asyncio.Protocol):
         """Pass each whole reply to the callback of its request."""
         for event in self._state.receive_data(data):
             if isinstance(event, Reply):
+                if event.frame.flags or event.frame.status:
+                    self._obey(delay_of(event.frame))
                 if event.context is not None:
                     self._call_back(event.context, event.frame)
             elif isinstance(event, Opened):
@@ -106,6 +113,21 @@ class BrokerConnection(asyncio.Protocol):
             elif isinstance(event, Closing):
                 self._open(event.error)
                 self.close()
+
+    def _obey(self, delay_s: float) -> None:
+        """Send nothing for so long: the user's quota is used up."""
+        if not delay_s or self.closed:
+            return
+        ends = self._loop.time() + delay_s
+        if self._rest is not None:
+            if self._rest.when() >= ends:
+                return
+            self._rest.cancel()
+        self._rest = self._loop.call_at(ends, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._rest = None
+        self.flush()
 
     def _challenged(self, event: Challenged) -> None:
         """Prove the password; its keys are derived on a thread, once for each salt."""
@@ -150,6 +172,9 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Call the callbacks of all open requests with None."""
         self.closed = True
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         if not self.opened.done():
             self._open(ConnectionCut(f"{self.address}: {self._why_closed(exc)}"))
         self._transport = None
@@ -192,7 +217,12 @@ class BrokerConnection(asyncio.Protocol):
         return correlation_id
 
     def flush(self) -> None:
-        """Pass waiting requests to the network now, not at the end of this loop iteration."""
+        """Pass waiting requests to the network now, not at the end of this loop iteration.
+
+        While the user's quota is used up they go on waiting.
+        """
+        if self._rest is not None:
+            return
         out, self._out = self._out, []
         if out and self._transport is not None and not self.closed:
             self._transport.writelines(out)

@@ -222,9 +222,12 @@ class ServerConnection(_Connection):
         proving: To check the proofs of members.
 
     Attributes:
+        holds: Nothing is to be read from the peer now; never, but see ``MeteredConnection``.
         known: Who the peer has proved to be. It does not change any more once the connection is
             open, but for an anonymous peer that turns out to be a member.
     """
+
+    holds: Final = False
 
     def __init__(
         self,

@@ -56,6 +56,9 @@ LENGTH_OVERHEAD: Final = PREFIX_BYTES - LENGTH_BYTES
 CORRELATION_ID_MAX: Final = 0xFFFF_FFFF
 
 FLAG_HESSIAN: Final = 1
+#: Of answers alone: the header has a ``Delay``, beside what it has otherwise.
+FLAG_DELAY: Final = 2
+#: In requests.
 FLAGS_KNOWN: Final = FLAG_HESSIAN
 
 

@@ -72,8 +72,9 @@ class MemoryNetwork:
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         on_full: Callable[[], None] | None = None,
+        new_per_s: float = 0.0,
     ) -> "MemoryListener":
-        """See ``Network.listen``; the host may be any valid name."""
+        """See ``Network.listen``; the host may be any valid name, and as many come as will."""
         if not is_host(address.host):
             raise AddressUnavailable(
                 f"cannot listen on {address}: the name is not valid for a host"
@@ -270,6 +271,7 @@ class MemoryHost:
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         on_full: Callable[[], None] | None = None,
+        new_per_s: float = 0.0,
     ) -> "MemoryListener":
         """See ``Network.listen``; it listens on this host, whatever the address names."""
         return await self._network.listen(

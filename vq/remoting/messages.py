@@ -5,6 +5,7 @@ Protobuf is the default. With the HESSIAN flag the header is a Hessian 2 map wit
 are not handled here.
 """
 
+import math
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -16,13 +17,21 @@ from vq.errors import (
     InvalidArgument,
     InvalidRequest,
     ProtocolError,
+    Throttled,
     UnknownCommand,
     VqError,
     error_from_status,
 )
 from vq.remoting import hessian_messages
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import COMMANDS, FLAG_HESSIAN, FLAGS_KNOWN, Command, Header
+from vq.remoting.format import (
+    COMMANDS,
+    FLAG_DELAY,
+    FLAG_HESSIAN,
+    FLAGS_KNOWN,
+    Command,
+    Header,
+)
 from vq.remoting.frames import Frame
 
 _M = TypeVar("_M", bound=Header)
@@ -131,6 +140,29 @@ def decode_error(status: int, header: bytes, flags: int) -> VqError:
     message = _decode(wire.Error, header, flags)
     details: dict[str, int | str] = {**message.numbers, **message.texts}
     return error_from_status(status, message.message, details=details)
+
+
+def encode_delay(seconds: float) -> bytes:
+    """Return the bytes that add to the header of an answer how long the client should wait."""
+    return wire.Delay(delay_ms=math.ceil(seconds * 1000)).SerializeToString()
+
+
+def delay_of(frame: Frame) -> float:
+    """Return for how many seconds a client that got a reply should send no request.
+
+    It is 0 unless the quota of the client's user is used up, and at most ``THROTTLE_S_MAX``.
+    """
+    if not (frame.flags & FLAG_DELAY or frame.status == Throttled.status):
+        return 0.0
+    try:
+        if frame.status == STATUS_OK:
+            told = _decode(wire.Delay, frame.header, 0).delay_ms
+        else:
+            details = decode_error(frame.status, frame.header, frame.flags).details
+            told = int(details.get("delay_ms", 0))
+    except (ProtocolError, ValueError):
+        return 0.0  # whoever decodes the reply reports it
+    return min(max(told, 0) / 1000, limits.THROTTLE_S_MAX)
 
 
 def decode_reply(frame: Frame) -> Header:

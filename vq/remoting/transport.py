@@ -22,6 +22,9 @@ from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.log_lines import get_logger
 from vq.model import Address, is_host
+from vq.pace import Pace
+from vq.remoting import tls_transport
+from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
 
@@ -40,14 +43,17 @@ DESCRIPTORS_KEPT_MAX: Final = 512
 #: Connections that the kernel holds for a listener until they are accepted; the kernel lowers this
 #: to ``net.core.somaxconn``. If the backlog is full, the client's kernel tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
+#: So much more than the pace is accepted at first: as many as come in this time at that pace.
+ACCEPT_BURST_S: Final = 2.0
+#: At the pace, connections are accepted in slices: so many ms of them at a time.
+ACCEPT_SLICE_S: Final = 0.01
+#: A connection with a TLS handshake takes the loop as long as so many without.
+HANDSHAKE_COST: Final = 4.0
 #: Connections that are not accepted, such as failed handshakes, are logged at most so often.
 ENDED_TOLD_S: Final = 1.0
 #: The first byte of a TLS handshake. That of a frame, and of HTTP, is another one.
 _TLS_HANDSHAKE: Final = b"\x16"
 _RECEIVE_BYTES: Final = 64 * limits.KIB
-#: A TLS handshake must be over in this time, and so must the exchange that ends a connection.
-TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
-TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 #: With more bytes than this in the write buffer, the protocol must pause writing.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
@@ -129,16 +135,20 @@ class Network(Protocol):
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         on_full: Callable[[], None] | None = None,
+        new_per_s: float = 0.0,
     ) -> Listener:
         """Accept connections at ``address``; port 0 means any free port.
 
         While the process has no free file descriptor, connections wait in the backlog, and the
-        listener checks again every ``ACCEPT_PAUSE_S``.
+        listener checks again every ``ACCEPT_PAUSE_S``. So they do when more than ``new_per_s``
+        come, so that open connections are served meanwhile.
 
         Args:
             address: The address to listen on.
             protocol_factory: Makes the protocol of each connection.
             on_full: Called at each check that finds no free descriptor; it may close connections.
+            new_per_s: How many are accepted in a second, behind the first ``ACCEPT_BURST_S``; one
+                with a TLS handshake counts as ``HANDSHAKE_COST``. 0: as many as come.
 
         Raises:
             AddressUnavailable: The address is in use, is not of this machine, or is not permitted.
@@ -212,6 +222,7 @@ class TcpNetwork:
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         on_full: Callable[[], None] | None = None,
+        new_per_s: float = 0.0,
     ) -> "TcpListener":
         """See ``Network.listen``."""
         if not is_host(address.host):
@@ -229,6 +240,7 @@ class TcpNetwork:
             server_ssl=self._server_ssl,
             plain_too=self._plain_too,
             on_full=on_full,
+            new_per_s=new_per_s,
         )
 
     async def connect(
@@ -240,21 +252,19 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             if self._client_ssl is None:
-                transport, protocol = await loop.create_connection(
-                    protocol_factory, address.host, address.port
-                )
-            else:
-                transport, protocol = await loop.create_connection(
-                    protocol_factory,
-                    address.host,
-                    address.port,
-                    ssl=self._client_ssl(),
-                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
-                )
+                return await loop.create_connection(protocol_factory, address.host, address.port)
+            tls = TlsTransport(
+                protocol := protocol_factory(), self._client_ssl(), server_hostname=address.host
+            )
+            try:
+                await loop.create_connection(lambda: tls, address.host, address.port)
+                await tls.opened
+            except BaseException:
+                tls.abort()
+                raise
         except OSError as error:  # ssl.SSLError is one, too
             raise self._unreachable(address, error) from error
-        return transport, protocol
+        return tls, protocol
 
     def _unreachable(self, address: Address, error: OSError) -> Unreachable:
         why = "" if self._client_ssl is None else why_no_tls(error)
@@ -269,7 +279,9 @@ class TcpNetwork:
             try:
                 _tune_socket(sock)
                 if self._client_ssl is not None:
-                    sock.settimeout(min(seconds_left(deadline), TLS_HANDSHAKE_TIMEOUT_S))
+                    sock.settimeout(
+                        min(seconds_left(deadline), tls_transport.TLS_HANDSHAKE_TIMEOUT_S)
+                    )
                     sock = self._client_ssl().wrap_socket(sock, server_hostname=address.host)
             except BaseException:
                 sock.close()
@@ -412,6 +424,7 @@ class TcpListener:
         server_ssl: ContextSource | None = None,
         plain_too: bool = False,
         on_full: Callable[[], None] | None = None,
+        new_per_s: float = 0.0,
     ) -> None:
         self.sockets = sockets
         self._protocol_factory = protocol_factory
@@ -422,6 +435,8 @@ class TcpListener:
         self._starting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._trouble = ""
+        self._pace = Pace(new_per_s)
+        self._cost = 1.0 if server_ssl is None else HANDSHAKE_COST
         self._untold = 0  # connections that ended before they were accepted
         self._tell_at = 0.0
         host, port = sockets[0].getsockname()[:2]
@@ -463,6 +478,8 @@ class TcpListener:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept some waiting connections; the bound keeps open connections served."""
+        if self._retry is not None:
+            return  # another socket has met the pace in this turn
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, _ = listening.accept()
@@ -478,6 +495,22 @@ class TcpListener:
             if sock.fileno() >= _descriptors_max():
                 self.pause("file descriptors are almost used up")
                 return
+            if self._is_too_fast():
+                return
+
+    def _is_too_fast(self) -> bool:
+        """Count a connection; at the pace, leave the others in the backlog for a moment."""
+        now = self._loop.time()
+        self._pace.spend(self._cost, now)
+        if self._pace.pause_s(now) < ACCEPT_BURST_S:
+            return False
+        self._unwatch()
+        self._retry = self._loop.call_later(ACCEPT_SLICE_S, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self._retry = None
+        self._watch()
 
     async def _start(self, sock: socket.socket) -> None:
         protocol = self._protocol_factory()
@@ -486,13 +519,13 @@ class TcpListener:
             if self._server_ssl is None or (self._plain_too and not await self._is_tls(sock)):
                 await self._loop.connect_accepted_socket(lambda: protocol, sock)
             else:
-                await self._loop.connect_accepted_socket(
-                    lambda: protocol,
-                    sock,
-                    ssl=self._server_ssl(),
-                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
-                )
+                tls = TlsTransport(protocol, self._server_ssl(), server_side=True)
+                try:
+                    await self._loop.connect_accepted_socket(lambda: tls, sock)
+                    await tls.opened
+                except BaseException:
+                    tls.abort()
+                    raise
         except OSError as error:  # the peer closed the connection, or its TLS handshake failed
             self._tell_ended(error)
             sock.close()
@@ -513,7 +546,7 @@ class TcpListener:
         spoke = asyncio.Event()
         self._loop.add_reader(sock.fileno(), spoke.set)
         try:
-            async with asyncio.timeout(TLS_HANDSHAKE_TIMEOUT_S):
+            async with asyncio.timeout(tls_transport.TLS_HANDSHAKE_TIMEOUT_S):
                 await spoke.wait()
         finally:
             self._loop.remove_reader(sock.fileno())

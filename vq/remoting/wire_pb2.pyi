@@ -30,6 +30,12 @@ class Error(_message.Message):
     texts: _containers.ScalarMap[str, str]
     def __init__(self, message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class Delay(_message.Message):
+    __slots__ = ("delay_ms",)
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    delay_ms: int
+    def __init__(self, delay_ms: _Optional[int] = ...) -> None: ...
+
 class HelloRequest(_message.Message):
     __slots__ = ("version_min", "version_max", "client_id", "library", "mechanism", "credentials", "cluster")
     VERSION_MIN_FIELD_NUMBER: _ClassVar[int]

@@ -237,7 +237,7 @@ async def test_a_run_that_a_stop_interrupts_is_done_by_the_next_start(
         node = await cluster.start()
         # The blocks are other objects now; the first one counts as an archive again.
         monkeypatch.setattr(
-            archive_runs, "_is_archived", lambda block: block.start_offset == archives.done[0][1]
+            archive_runs, "is_archived", lambda block: block.start_offset == archives.done[0][1]
         )
         again = NotedArchives()
         monkeypatch.setattr(node.parts.partitions.logs.archiving, "archive", again.archive)

@@ -302,7 +302,7 @@ async def test_a_node_takes_over_after_a_defect_in_that(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.begin("n1", "n2")
-    failed = fail_once(monkeypatch, Mastership, "_take")
+    failed = fail_once(monkeypatch, Mastership, "take")
     await group.kill("n1")
     await until(lambda: group.nodes["n2"].epoch == 2)
     assert failed

@@ -20,13 +20,13 @@ pytestmark = pytest.mark.virtual_time
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were to leave an in-sync set."""
-    leave, noted = InSyncSet._leave, list[str]()
+    leave, noted = InSyncSet.leave, list[str]()
 
     async def leaves(self: InSyncSet, epoch: int, node: str) -> None:
         noted.append(node)
         await leave(self, epoch, node)
 
-    monkeypatch.setattr(InSyncSet, "_leave", leaves)
+    monkeypatch.setattr(InSyncSet, "leave", leaves)
     return noted
 
 

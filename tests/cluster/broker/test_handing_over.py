@@ -347,7 +347,7 @@ async def test_a_master_that_is_gone_leaves_the_set_as_soon_as_another_leads(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends wait until then, so the new master does not wait for its next tick."""
-    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr(BrokerNode, "hand_over_before_stop", _nothing)  # as after a kill
     monkeypatch.setattr("vq.broker.replication.insync_set.TICK_S", 1_000.0)
     await asyncio.sleep(0.3)  # the ticks that began before are over
     await group.nodes["n1"].stop()
@@ -428,7 +428,7 @@ async def test_a_drained_node_lets_another_one_claim_a_group_without_master(
     third = group.nodes["n3"] = await group.cluster.start(node="n3")
     await group.cluster.until_in_sync("n1", "n2", "n3")
     await drain(group, "n2")
-    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr(BrokerNode, "hand_over_before_stop", _nothing)  # as after a kill
     await group.nodes["n1"].stop()
     await leads(group, "n3")
     assert third.epoch == 2
@@ -457,7 +457,7 @@ async def test_a_node_with_an_empty_disk_does_not_lead(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record names its directory since it joined, although it never led."""
-    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr(BrokerNode, "hand_over_before_stop", _nothing)  # as after a kill
     monkeypatch.setattr(InSyncSet, "look", _nothing)  # the master is lost at the same time
     await group.nodes["n2"].stop()
     await group.nodes["n1"].stop()
@@ -471,7 +471,7 @@ async def test_a_loss_is_not_accepted_while_another_node_has_the_messages(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master came back with an empty disk before its session ended; n2 has everything."""
-    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)
+    monkeypatch.setattr(BrokerNode, "hand_over_before_stop", _nothing)
     group.no_claim(monkeypatch)  # n2 has not noticed yet
     await group.nodes["n1"].stop()
     del group.cluster.disks["b1"]

@@ -162,7 +162,7 @@ async def test_a_new_master_shows_nothing_that_the_others_may_not_have(pair, mon
             await look(self)
 
     monkeypatch.setattr(InSyncSet, "look", waits)
-    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr(BrokerNode, "hand_over_before_stop", _nothing)  # as after a kill
     await pair.master.stop()
     await until(lambda: pair.copy.epoch == 2)
     channel: Channel = pair.copy.parts.partitions.channels["t", 0]
@@ -202,7 +202,7 @@ async def test_a_move_counts_on_an_end_that_all_in_sync_have(pair):
 
 async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkeypatch):
     """It may have lost since what it told; it joins with what it tells then."""
-    change, struck = InSyncSet._change, []
+    change, struck = InSyncSet.change, []
 
     async def registers_again(self, epoch, decide, checks):
         if checks and not struck:
@@ -218,7 +218,7 @@ async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkey
             struck.append(found)
         return found
 
-    monkeypatch.setattr(InSyncSet, "_change", registers_again)
+    monkeypatch.setattr(InSyncSet, "change", registers_again)
     await pair.put()
     await in_sync(pair)
     assert struck == [frozenset({"n2"}), None]

@@ -158,7 +158,7 @@ async def test_what_is_acknowledged_while_a_node_joins_is_on_it(cluster, monkeyp
             await asyncio.sleep(0.1)
         return found
 
-    change = InSyncSet._change
+    change = InSyncSet.change
     behind, sent = list[int](), list[asyncio.Future[object]]()
 
     async def changed(self, epoch, decide, checks):
@@ -169,7 +169,7 @@ async def test_what_is_acknowledged_while_a_node_joins_is_on_it(cluster, monkeyp
         return await change(self, epoch, decide, checks)
 
     monkeypatch.setattr(pair.coordinator, "get", slow)
-    monkeypatch.setattr(InSyncSet, "_change", changed)
+    monkeypatch.setattr(InSyncSet, "change", changed)
     pair.copy = await cluster.start(node="n2")
     await until(lambda: pair.master.parts.context.role.named == 2)
     assert set(behind) == {0}
@@ -273,7 +273,7 @@ async def test_a_node_that_may_be_named_counts_also_if_the_next_try_is_refused(
         if len(tries) == 1:
             raise ConnectionLost("cut")
 
-    monkeypatch.setattr(InSyncSet, "_change", unknown)
+    monkeypatch.setattr(InSyncSet, "change", unknown)
     pair.copy = await cluster.start(node="n2")
     await until(lambda: len(tries) > 3)
     for _ in range(40):
@@ -283,7 +283,7 @@ async def test_a_node_that_may_be_named_counts_also_if_the_next_try_is_refused(
 
 async def test_an_exception_does_not_end_the_looks_at_the_copies(pair, monkeypatch):
     """Without them, sends would wait for a lost node for ever."""
-    is_well, raised = InSyncSet._is_well, list[int]()
+    is_well, raised = InSyncSet.is_well, list[int]()
 
     async def raises(self, *arguments):
         if not raised:
@@ -291,7 +291,7 @@ async def test_an_exception_does_not_end_the_looks_at_the_copies(pair, monkeypat
             raise ZeroDivisionError("a bug")
         return await is_well(self, *arguments)
 
-    monkeypatch.setattr(InSyncSet, "_is_well", raises)
+    monkeypatch.setattr(InSyncSet, "is_well", raises)
     await until(lambda: raised)
     await pair.copy.stop()
     await pair.client.put("t", 0, [message(b"x")])
@@ -317,7 +317,7 @@ async def test_a_lower_min_insync_acknowledges_what_waits(pair, monkeypatch):
 # A node that copies -------------------------------------------------------------------------------
 async def test_an_exception_is_a_failure_of_one_partition_or_one_connection(pair, monkeypatch):
     """Copying goes on, with pauses in between."""
-    settle, take = pair.copy.parts.partitions.logs.settle, CopySession._take
+    settle, take = pair.copy.parts.partitions.logs.settle, CopySession.take_answer
     compared, taken = list[int](), list[int]()
 
     async def raises(channel):
@@ -333,7 +333,7 @@ async def test_an_exception_is_a_failure_of_one_partition_or_one_connection(pair
         take(self, response, body)
 
     monkeypatch.setattr(pair.copy.parts.partitions.logs, "settle", raises)
-    monkeypatch.setattr(CopySession, "_take", takes)
+    monkeypatch.setattr(CopySession, "take_answer", takes)
     await pair.client.put("t", 0, [message(b"x")])
     await until(lambda: taken)
     await until(lambda: pair.same() and pair.master.parts.context.role.named == 2)
@@ -468,7 +468,7 @@ async def test_the_end_is_known_of_a_log_that_was_given_up(pair, monkeypatch):
 
 async def test_a_copy_takes_nothing_of_an_epoch_that_it_does_not_follow(pair, monkeypatch):
     """It follows anew, and then has all."""
-    take, refused = CopySession._take, list[NotMaster]()
+    take, refused = CopySession.take_answer, list[NotMaster]()
 
     def takes(self, response, body):
         if body and not refused:
@@ -480,7 +480,7 @@ async def test_a_copy_takes_nothing_of_an_epoch_that_it_does_not_follow(pair, mo
             raise caught.value
         take(self, response, body)
 
-    monkeypatch.setattr(CopySession, "_take", takes)
+    monkeypatch.setattr(CopySession, "take_answer", takes)
     await pair.client.put("t", 0, [message(b"x")])
     assert "leads in epoch 2, this node follows 1" in str(refused[0])
     await until(pair.same)

@@ -12,7 +12,7 @@ from support.node_pair import NodePair
 from support.simulation.loop import VirtualLoop
 from support.waiting import until
 
-from vq.blocking.producer import _SEND_SYNC_S
+from vq.blocking.producer import SEND_SYNC_S
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.node import BrokerNode
 from vq.broker.replication.catching_up import LAG_MAX_S
@@ -81,7 +81,7 @@ async def test_a_silent_copy_stalls_sends_for_less_than_the_default_deadline(
     """Its machine has no power: nobody answers, and its session lasts longer than any send."""
     three.cluster.ensemble.freeze(three.cluster.coordinators["b1-n3"])
     three.cluster.network.cut("b1-n3", "b1")
-    assert await longest_send(three) < _SEND_SYNC_S - MARGIN_S
+    assert await longest_send(three) < SEND_SYNC_S - MARGIN_S
     assert three.nodes["n1"].parts.context.role.insync == {"n2"}
 
 
@@ -98,14 +98,14 @@ async def test_a_copy_whose_connection_broke_stays(
 ) -> None:
     """It listens, so it lives; it copies again in a moment, also if it breaks often."""
     insync, left = three.nodes["n1"].parts.context.role, list[str]()
-    leave = InSyncSet._leave
+    leave = InSyncSet.leave
 
     async def leaves(self: InSyncSet, epoch: int, node: str) -> None:
         left.append(node)
         await leave(self, epoch, node)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InSyncSet, "_leave", leaves)
+        patch.setattr(InSyncSet, "leave", leaves)
         for _ in range(breaks):
             three.cluster.network.reset_connections("b1-n3")
             await three.put(3)

@@ -116,7 +116,7 @@ async def test_random_nonsense_stops_nothing(cluster, monkeypatch, caplog, seed)
         if rng.random() < 0.5:
             mutate(answer)
 
-    decode, take = copying.decode_reply, CopySession._take
+    decode, take = copying.decode_reply, CopySession.take_answer
 
     def decodes(frame):
         calls.append(1)
@@ -134,7 +134,7 @@ async def test_random_nonsense_stops_nothing(cluster, monkeypatch, caplog, seed)
 
     change_ends(monkeypatch, ends)
     monkeypatch.setattr(copying, "decode_reply", decodes)
-    monkeypatch.setattr(CopySession, "_take", takes)
+    monkeypatch.setattr(CopySession, "take_answer", takes)
     for number in range(20):
         await client.put("t", number % 2, [message(b"%d" % number * 40)])
         if rng.random() < 0.3:

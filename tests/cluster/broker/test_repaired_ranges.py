@@ -96,7 +96,7 @@ async def test_a_copy_that_joins_at_this_moment_gives_up_no_log(cluster, monkeyp
     """Its master asked ZooKeeper to name it before it knew that a log is given up."""
     master, copy = await copy_without_its_first_range(cluster)
     multi = cluster.coordinators[master.config.group].multi
-    heal, read, give_up = Repairer._heal, repairing.read_state, ChannelLogs.give_up
+    heal, read, give_up = Repairer.heal, repairing.read_state, ChannelLogs.give_up
     joining, reads, given_up = asyncio.Event(), list[str](), list[Channel]()
 
     async def join(operations):
@@ -123,7 +123,7 @@ async def test_a_copy_that_joins_at_this_moment_gives_up_no_log(cluster, monkeyp
         return paths
 
     monkeypatch.setattr(cluster.coordinators[master.config.group], "multi", join)
-    monkeypatch.setattr(Repairer, "_heal", heal_then)
+    monkeypatch.setattr(Repairer, "heal", heal_then)
     monkeypatch.setattr(repairing, "read_state", slow)
     monkeypatch.setattr(ChannelLogs, "give_up", give)
     await copy.start()
@@ -136,7 +136,7 @@ async def test_a_copy_whose_zookeeper_lags_behind_gives_up_no_log(cluster, monke
     """The record names it already."""
     master, copy = await copy_without_its_first_range(cluster)
     group = master.config.group
-    multi, heal, named = cluster.coordinators[group].multi, Repairer._heal, asyncio.Event()
+    multi, heal, named = cluster.coordinators[group].multi, Repairer.heal, asyncio.Event()
 
     async def join(operations):
         is_join = any("state" in each.path for each in operations)
@@ -153,7 +153,7 @@ async def test_a_copy_whose_zookeeper_lags_behind_gives_up_no_log(cluster, monke
         return await heal(self, *arguments)
 
     monkeypatch.setattr(cluster.coordinators[group], "multi", join)
-    monkeypatch.setattr(Repairer, "_heal", heal_then)
+    monkeypatch.setattr(Repairer, "heal", heal_then)
     await copy.start()
     await named.wait()
     await asyncio.sleep(0.2)

@@ -109,12 +109,12 @@ async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
 
 def put_out(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Have the master put out nodes that copy, as if they were slow; no more once that is empty."""
-    is_well, slow = InSyncSet._is_well, [True]
+    is_well, slow = InSyncSet.is_well, [True]
 
     async def look(self, node, copying):
         return not slow and await is_well(self, node, copying)
 
-    monkeypatch.setattr(InSyncSet, "_is_well", look)
+    monkeypatch.setattr(InSyncSet, "is_well", look)
     return slow
 
 
@@ -134,7 +134,7 @@ async def test_a_node_that_took_over_may_be_the_last_one_and_lose_power(
 ) -> None:
     """It makes durable what the last master had acknowledged and it had copied."""
     acknowledged = await pair.put(10)
-    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr(BrokerNode, "hand_over_before_stop", _nothing)  # as after a kill
     await pair.nodes["n1"].stop()
     await pair.in_sync("n2")
     await pair.lose_power("n2")
@@ -167,7 +167,7 @@ async def test_what_is_taken_while_a_node_leaves_counts_when_it_is_flushed(
         settings = (await describe_topic(coordinator, "t")).settings
         await change_settings(coordinator, "t", replace(settings, replication=replication))
     await until(lambda: pair.channel("n1").settings.replication is replication)
-    change, asked, goes_on = InSyncSet._change, asyncio.Event(), asyncio.Event()
+    change, asked, goes_on = InSyncSet.change, asyncio.Event(), asyncio.Event()
 
     async def slow(self, epoch, decide, checks):
         asked.set()
@@ -175,7 +175,7 @@ async def test_what_is_taken_while_a_node_leaves_counts_when_it_is_flushed(
         return await change(self, epoch, decide, checks)
 
     await pair.put(1)
-    monkeypatch.setattr(InSyncSet, "_change", slow)
+    monkeypatch.setattr(InSyncSet, "change", slow)
     put_out(monkeypatch)
     await asked.wait()
     pair.flusher("n1").held = True
@@ -199,7 +199,7 @@ async def test_a_removal_of_unknown_outcome_is_carried_out(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node keeps up again; but the record may not name it, so its copy does not count alone."""
-    change, slow = InSyncSet._change, put_out(monkeypatch)
+    change, slow = InSyncSet.change, put_out(monkeypatch)
     lost, goes_on = asyncio.Event(), asyncio.Event()
 
     async def unknown(self, epoch, decide, checks):
@@ -211,7 +211,7 @@ async def test_a_removal_of_unknown_outcome_is_carried_out(
         lost.set()
         raise ConnectionLost("cut")
 
-    monkeypatch.setattr(InSyncSet, "_change", unknown)
+    monkeypatch.setattr(InSyncSet, "change", unknown)
     await lost.wait()
     assert await pair.named() == {"n1"}
     pair.flusher("n1").held = True

@@ -11,7 +11,7 @@ from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
 from support.waiting import until
 
-from vq.blocking.producer import _SEND_SYNC_S
+from vq.blocking.producer import SEND_SYNC_S
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.errors import NotMaster
 from vq.remoting import wire_pb2 as wire
@@ -77,7 +77,7 @@ async def test_a_switch_succeeds_and_sends_are_held_for_less_than_their_deadline
     assert caught.value.details["port"] == three.nodes["n2"].address.port
     assert held_s < 0.1 + 4 * round_trip_s(three)  # offer, tell, read, claim, tell, read
     if round_trip_s(three) <= 0.5:
-        assert held_s < _SEND_SYNC_S - 0.5
+        assert held_s < SEND_SYNC_S - 0.5
     for each in (asker, client):
         each.close()
     await three.put(1)

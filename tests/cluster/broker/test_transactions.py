@@ -13,7 +13,7 @@ from support.client import factory_of
 from support.waiting import until
 
 from vq import aio
-from vq.broker.transactions import ledger as ledgers
+from vq.broker.transactions import transactional_ids
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.coordination.topics.topics import change_settings, delete_topic, describe_topic
 from vq.errors import (
@@ -230,7 +230,7 @@ async def test_an_id_that_was_forgotten_fences_its_last_owner(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who comes back after all that time is told, whether it is known now who has the id or not."""
-    monkeypatch.setattr(ledgers, "CLIENT_KEPT_MS", 600_000)
+    monkeypatch.setattr(transactional_ids, "CLIENT_KEPT_MS", 600_000)
     config = ProducerConfig(transactional_id="billing")
     sleeper = await factory.create_producer(config)
 
@@ -398,7 +398,7 @@ async def test_tasks_that_begin_at_once_share_a_transactional_id(
     assert all(each.offset >= 0 for found in results for each in found)
     journals = cluster.nodes["b1"].parts.journals.readers.all.values()
     taken_s = cluster.ensemble.clock.wall_ms() // 1_000
-    assert sum(each.ledger.epoch_of("billing") for each in journals) == taken_s
+    assert sum(each.ledger.ids.epoch_of("billing") for each in journals) == taken_s
 
 
 async def test_a_late_request_of_an_ended_transaction_is_refused(

@@ -162,63 +162,6 @@ async def test_commands_of_operators_need_no_rule(authentication: str) -> None:
             assert bounds is not None
 
 
-async def test_a_running_cluster_gets_rules_without_a_failed_send() -> None:
-    """The steps of the how-to, under load: permissive, rules, enforced; brokers one by one."""
-    async with memory_cluster() as cluster:
-        await add(cluster, "anna", "secret")
-        groups = ("b1", "b2")
-        for group in groups:
-            await cluster.start(group, authentication="optional")
-        await cluster.create_topic("orders", partitions=4)
-        async with factory_of(cluster, user="anna", password="secret") as factory:
-            producer = await factory.create_producer()
-            consumer = await factory.create_consumer(ConsumerConfig(group="g"))
-            consumer.subscribe("orders")
-            sent: list[bytes] = []
-            changing = True
-
-            async def send() -> None:
-                while changing:
-                    content = b"%05d" % len(sent)
-                    await producer.send(Message("orders", content))
-                    sent.append(content)
-                    await asyncio.sleep(0.01)
-
-            async def restart(mode: Authorization) -> None:
-                for group in groups:
-                    await cluster.nodes[group].stop()
-                    await cluster.start(group, authentication="optional", authorization=mode)
-                    await asyncio.sleep(2)
-
-            sending = asyncio.create_task(send())
-            received = await got(consumer, 1)
-            await restart(Authorization.PERMISSIVE)
-            assert not sending.done()
-            assert (await without_right(cluster)).keys() == {"write", "read"}
-            await allow(cluster, "allow user:anna read,write topic:orders")
-            before = await without_right(cluster)
-            await asyncio.sleep(5)
-            assert await without_right(cluster) == before  # nothing more would be refused
-            await restart(Authorization.ENFORCED)
-            assert not sending.done()
-            changing = False
-            await sending
-            received += await got(consumer, len(sent) - len(received))
-            assert sorted(received) == sent
-
-
-async def without_right(cluster: MemoryCluster) -> dict[str, float]:
-    """Return how often which right was missing at all nodes, as the metrics have it."""
-    found: dict[str, float] = {}
-    for node in cluster.nodes.values():
-        for each in await node.families():
-            if each.name == "vq_requests_without_right":
-                for sample in each.samples:
-                    right = sample.labels["right"]
-                    found[right] = found.get(right, 0.0) + sample.value
-    return found
-
-
 async def test_a_group_reads_its_own_dead_letters_and_no_others(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:

@@ -187,7 +187,7 @@ async def test_a_broker_that_leads_again_is_tried_at_once(
     with pytest.raises(Unreachable):
         await client.connection(address)
     monkeypatch.setattr(
-        "vq.client.broker_connections._RECONNECT", Backoff(first_s=1_000.0, most_s=1_000.0)
+        "vq.client.broker_connections.RECONNECT", Backoff(first_s=1_000.0, most_s=1_000.0)
     )
     assert client.live_connection(address) is None
     await until(lambda: address in client.connections._pauses)

@@ -133,6 +133,10 @@ ASKED: list[tuple[str, dict[str, Any] | Callable[[Seen], dict[str, Any]]]] = [
     ("list_access_rules", {}),
     ("decide_access", {"user": "ci", "right": "read", "resource": "topic:t"}),
     ("remove_access_rules", {"rules": ["allow user:ci read,write topic:t"]}),
+    ("set_quotas", {"quotas": ["user:ci requests=10000 time=unlimited"]}),
+    ("list_quotas", {}),
+    ("show_quota", {"user": "ci", "client": "etl"}),
+    ("remove_quotas", {"quotas": ["user:ci"]}),
     ("remove_user", {"user": "ci"}),
     # the archive
     ("start_archive_run", {"dry_run": True}),
@@ -261,7 +265,7 @@ def test_every_operation_has_a_schema_and_no_argument_is_an_address() -> None:
     def nothing(*_: Any) -> Any:
         raise AssertionError("nobody asks")
 
-    described = OperationSchemas(json_api(nothing, nothing, nothing).openapi())
+    described = OperationSchemas(json_api(nothing, nothing, nothing, nothing).openapi())
     assert described.names == set(OPERATIONS) - set(NOT_OVER_HTTP)
     for name in described.names:
         with case(name):

@@ -182,7 +182,7 @@ async def test_a_page_does_not_wait_long_for_a_cluster_that_is_known_to_be_away(
     for name in ("describe_topic", "create_topic"):
         row = dataclasses.replace(OPERATIONS[name], function=hangs)
         monkeypatch.setitem(OPERATIONS, name, row)
-    monkeypatch.setattr(context, "_AWAY_S", 0.1)
+    monkeypatch.setattr(context, "AWAY_S", 0.1)
     answer = await console.browser().get("/c/test/topics/t")
     assert answer.status_code == 503
     assert "no connection to ZooKeeper" in answer.text

@@ -234,7 +234,7 @@ async def test_a_board_that_is_being_measured_says_so_and_one_that_cannot_be_say
 ) -> None:
     """A page waits a moment for a measurement; of a large cluster it takes seconds."""
     browser = console.browser()
-    monkeypatch.setattr(allocation, "_WAIT_S", 0.0)
+    monkeypatch.setattr(allocation, "WAIT_S", 0.0)
     begun = await browser.get("/c/test/allocation")
     assert begun.headers["refresh"] == "2"
     assert "being measured" in begun.text
@@ -247,7 +247,7 @@ async def test_a_board_that_is_being_measured_says_so_and_one_that_cannot_be_say
         raise CoordinationError("ZooKeeper is away")
 
     console.site.allocation = None
-    monkeypatch.setattr(allocation, "_WAIT_S", 20.0)
+    monkeypatch.setattr(allocation, "WAIT_S", 20.0)
     with monkeypatch.context() as patched:
         patched.setattr(allocation, "facts_of", fail)
         failed = await browser.get("/c/test/allocation")

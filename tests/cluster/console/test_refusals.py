@@ -210,7 +210,7 @@ async def test_a_body_that_does_not_end_is_answered_in_time(
     cluster: MemoryCluster, database, monkeypatch
 ) -> None:
     """A form of a stranger, one of somebody who is known, and JSON."""
-    monkeypatch.setattr(app, "_BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(app, "BODY_TIMEOUT_S", 0.05)
     async with running(cluster, database, open=True) as made:
         browser = made.browser()
         await browser.get("/c/test/topics/t")

@@ -3,6 +3,7 @@
 import pytest
 import sqlalchemy
 from support.broker import MemoryCluster
+from support.cases import case
 from support.console import BASE, PASSWORD, RunningConsole, fail_writes, running
 
 from vq import aio
@@ -59,6 +60,41 @@ async def test_a_viewer_changes_nothing(guarded: RunningConsole) -> None:
     assert (await browser.get("/accounts")).status_code == 403
     assert await _acts(guarded) == []
     await aio.MessageFactory.on_cluster(guarded.site.cluster).admin.get_topic("t")
+
+
+#: Rights, and whether an act is allowed, of each role: written down beside the table of the door.
+ROLES: dict[AccountRole, tuple[set[str], bool]] = {
+    AccountRole.VIEWER: ({"describe", "read"}, False),
+    AccountRole.OPERATOR: ({"describe", "read", "write", "manage"}, True),
+    AccountRole.ADMIN: ({"describe", "read", "write", "manage"}, True),
+}
+
+
+async def test_every_operation_by_every_role(guarded: RunningConsole) -> None:
+    """Whoever may not is told so, whatever the arguments are; what is kept back is no address.
+
+    One that is added later is asked for here, too: the rows are those of the table. The argument is
+    wrong for all, so nothing is done.
+    """
+    assert set(ROLES) == set(AccountRole)
+    for role, (rights, acts) in ROLES.items():
+        browser = await guarded.as_role(role)
+        await browser.get("/c/test")
+        for name, row in OPERATIONS.items():
+            answer = await browser.ask(name, **{"no such argument": 1})
+            if name in NOT_OVER_HTTP:
+                wanted = 404
+            elif row.right in rights and (acts or row.effect is not Effect.ACT):
+                wanted = 400
+            else:
+                wanted = 403
+            with case(role, name):
+                assert answer.status_code == wanted, answer.text
+    stranger = guarded.browser()
+    for name in OPERATIONS:
+        with case("nobody", name):
+            assert (await stranger.ask(name)).status_code == 401
+    assert await _acts(guarded) == []
 
 
 async def test_an_operator_acts_and_does_not_manage_accounts(guarded: RunningConsole) -> None:
@@ -120,7 +156,7 @@ async def test_news_end_for_who_may_not_look_any_more(
     guarded: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream ends after a while, and the browser has to ask again."""
-    monkeypatch.setattr(events, "_STREAM_S", 0.0)
+    monkeypatch.setattr(events, "STREAM_S", 0.0)
     browser = await guarded.as_role(AccountRole.OPERATOR)
     assert (await browser.get("/c/test/events")).status_code == 200
     await guarded.database.run(lambda each: change_account(each, "a-operator", disabled=True))

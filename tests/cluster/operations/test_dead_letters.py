@@ -261,14 +261,14 @@ async def test_a_group_whose_letters_cannot_be_read_hides_no_other_one(
 ) -> None:
     (message, *_) = await given_up(cluster, client, 1)
     await MessageCopies(client, "a").give_up(message, FAILURE, timeout=5)
-    counted = dead_letters._counted
+    counted = dead_letters.counted
 
     async def count(cluster: ClusterClient, group: str) -> dead_letters.DeadLetters:
         if group == "a":
             raise NotMaster("no broker has the letters of a")
         return await counted(cluster, group)
 
-    monkeypatch.setattr(dead_letters, "_counted", count)
+    monkeypatch.setattr(dead_letters, "counted", count)
     found, failed = await dead_letters.look_at_dead_letters(client)
     assert [each.group for each in found] == [GROUP]
     assert [error.message for error in failed] == ["no broker has the letters of a"]

@@ -290,14 +290,14 @@ async def test_a_broker_that_dies_in_the_middle_leaves_a_gap_from_there_on(
     """What it found before counts."""
     await send(factory, range(COUNT), pause_s=0)
     monkeypatch.setattr(broker_finding, "ANSWER_S", 0.0)
-    search_some = finding.ClusterSearch._search_some
+    search_some = finding.ClusterSearch.search_some
 
     async def stop_then_search(self: Any, work: Any, end: int) -> None:
         if work.partition.partition == 1 and work.position > 0:
             await cluster.nodes["b2"].stop()
         await search_some(self, work, end)
 
-    monkeypatch.setattr(finding.ClusterSearch, "_search_some", stop_then_search)
+    monkeypatch.setattr(finding.ClusterSearch, "search_some", stop_then_search)
     monkeypatch.setattr("vq.limits.FIND_MESSAGES_MAX", 2)
     found = await factory.admin.find_messages("t", since_ms=0)
     got = numbers(found)
@@ -442,14 +442,14 @@ async def test_messages_that_are_sent_during_a_search_do_not_prolong_it(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await send(factory, range(4), pause_s=0)
-    search_some = finding.ClusterSearch._search_some
+    search_some = finding.ClusterSearch.search_some
     more = iter(range(4, 1_000))
 
     async def send_then_search(self: Any, work: Any, end: int) -> None:
         await send(factory, [next(more), next(more)], pause_s=0)
         await search_some(self, work, end)
 
-    monkeypatch.setattr(finding.ClusterSearch, "_search_some", send_then_search)
+    monkeypatch.setattr(finding.ClusterSearch, "search_some", send_then_search)
     found = await factory.admin.find_messages("t", since_ms=0)
     assert found.complete
     assert set(range(4)) <= set(numbers(found)) < set(range(12))

@@ -1,6 +1,7 @@
 """Topics of vq's own: users neither make them nor send to them, and see them when they ask."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
@@ -13,9 +14,9 @@ from vq.client.config import ProducerConfig
 from vq.coordination.topics.reserved_topics import ensure_reserved
 from vq.coordination.topics.topics import TopicExists
 from vq.errors import BatchFailed, InvalidArgument, UnknownTopic
-from vq.model import Message, TopicSettings
+from vq.model import FlushMode, Message, TopicSettings
 from vq.operations.topics import deletion, topics
-from vq.reserved import Purpose, topic_of
+from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC, Purpose, topic_of
 
 pytestmark = pytest.mark.virtual_time
 
@@ -84,6 +85,28 @@ async def test_a_reserved_topic_is_in_lists_only_when_asked_for(
     await client.coordinator.set(f"topics/{NAME}", b"{")
     assert (await topics.readable_topics(client))[1] == {}
     assert list((await topics.readable_topics(client, reserved=True))[1]) == [NAME]
+
+
+async def test_it_stays_as_safe_as_what_it_keeps(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    """What is acknowledged there may be nowhere else: no setting has it acknowledged earlier."""
+    await client.track_internal(TRANSACTIONS_TOPIC)
+    await client.track_internal(DELAYED_TOPIC)
+    await made(client)
+    less: tuple[dict[str, Any], ...] = ({"flush": "async"}, {"replication": "async"})
+    for topic in (TRANSACTIONS_TOPIC, DELAYED_TOPIC, NAME):
+        before = (await topics.get_topic(client, topic)).settings
+        for change in less:
+            with case(topic, change), pytest.raises(InvalidArgument, match=r"keeps .* not 'async'"):
+                await topics.alter_topic(client, topic, retention_hours=5, **change)
+        assert (await topics.get_topic(client, topic)).settings == before
+    for change in less:
+        await topics.alter_topic(client, "t", **change)
+    await deletion.delete_topic(client, NAME, now=True)
+    await made(client, "t")
+    altered = await topics.alter_topic(client, NAME, flush="async", retention_hours=5)
+    assert altered.settings.flush is FlushMode.ASYNC, "as the topics that it is for"
 
 
 async def test_it_is_made_once_however_many_need_it_first(

@@ -186,11 +186,11 @@ def _commit_unguarded(patch: pytest.MonkeyPatch) -> None:
             return [fence, Create(path, offset.encode())]
         return [fence, Set(path, offset.encode(), -1)]
 
-    patch.setattr(zookeeper_offsets, "_commit_operations", operations)
+    patch.setattr(zookeeper_offsets, "commit_operations", operations)
 
 
 def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claims, "_is_held_by", lambda *_: True)
+    patch.setattr(claims, "is_held_by", lambda *_: True)
 
 
 def _released_before_drained(patch: pytest.MonkeyPatch) -> None:

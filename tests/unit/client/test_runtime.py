@@ -291,8 +291,8 @@ def test_last_work_does_not_wait_for_a_callback_that_never_returns(
     runtime: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The callback may wait for a lock that the caller holds; the caller gets its turn again."""
-    monkeypatch.setattr("vq.client.runtime._LOOK_S", 0.01)
-    monkeypatch.setattr("vq.client.runtime._HANGS_S", 0.01)
+    monkeypatch.setattr("vq.client.runtime.LOOK_S", 0.01)
+    monkeypatch.setattr("vq.client.runtime.HANGS_S", 0.01)
     held = threading.Lock()
     with held:
         runtime.loop.call_soon_threadsafe(held.acquire)
@@ -304,5 +304,5 @@ def test_last_work_may_take_long_while_the_loop_runs(
     runtime: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer waits for the outcomes of its messages."""
-    monkeypatch.setattr("vq.client.runtime._LOOK_S", 0.01)
+    monkeypatch.setattr("vq.client.runtime.LOOK_S", 0.01)
     runtime.finish(lambda: asyncio.sleep(0.1))

@@ -46,6 +46,7 @@ from vq.coordination.tree.values.consumers import (
 )
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
+from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import TopicNode
 from vq.coordination.tree.values.users import StoredUser
@@ -74,6 +75,7 @@ VALUES: dict[str, type[Value]] = {
     "settings": ClusterSettings,
     "security/secret": ClusterSecret,
     "security/acls": AccessList,
+    "security/quotas": QuotaList,
     "security/users/anna": StoredUser,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)

@@ -93,8 +93,8 @@ def test_a_java_that_cannot_be_executed_is_told(tmp_path: Path) -> None:
 def test_java_and_jars_that_are_both_missing_are_named_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vq.devtools.zookeeper._java_candidates", lambda _env: [])
-    monkeypatch.setattr("vq.devtools.zookeeper._jar_places", lambda: [tmp_path])
+    monkeypatch.setattr("vq.devtools.zookeeper.java_candidates", lambda _env: [])
+    monkeypatch.setattr("vq.devtools.zookeeper.jar_places", lambda: [tmp_path])
     monkeypatch.delenv("VQ_ZOOKEEPER_JARS", raising=False)
     for find in (find_parts, lambda: EmbeddedZooKeeper(tmp_path / "made")):
         with pytest.raises(MissingPart, match=r"no Java .* was found.*; and the ZooKeeper server"):

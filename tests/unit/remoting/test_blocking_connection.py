@@ -1,5 +1,6 @@
 """What bounds the time of a thread that waits; tests with real peers are in tests/integration."""
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,11 +11,11 @@ from vq.errors import NotAuthenticated, Unreachable
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.connection import Request, ServerConnection
-from vq.remoting.format import Command
+from vq.remoting.format import FLAG_DELAY, Command
 from vq.remoting.hello import KnownPeer, ServerIdentity, UserCheck
 from vq.remoting.login import Login
 from vq.remoting.membership import Principal
-from vq.remoting.messages import decode_reply
+from vq.remoting.messages import decode_reply, encode_delay
 from vq.remoting.wire_pb2 import HelloRequest, PingRequest, PingResponse
 from vq.security.scram import MECHANISM, ScramUser, ServerFirst, derive
 
@@ -48,10 +49,12 @@ class Broker:
     """A network with a broker behind it that numbers its answers to PING from 1 on.
 
     ``interrupt``: raised once, by a thread that waits for the answer to a PING.
+    ``delay_s``: for how long answers tell that the quota of the user is used up.
     """
 
-    def __init__(self, interrupt: BaseException) -> None:
-        self.interrupt: BaseException | None = interrupt
+    def __init__(self, interrupt: BaseException | None, delay_s: float = 0.0) -> None:
+        self.interrupt = interrupt
+        self.delay_s = delay_s
         self.pings = 0
 
     def open_stream(self, address: Address, deadline: float) -> Any:
@@ -70,8 +73,11 @@ class Stream:
         for event in self._server.receive_data(data):
             if isinstance(event, Request):
                 self._broker.pings += 1
-                answer = PingResponse(wall_ms=self._broker.pings)
-                self._out += b"".join(map(bytes, self._server.reply(event.request_id, answer)))
+                answer, request_id = PingResponse(wall_ms=self._broker.pings), event.request_id
+                if self._broker.delay_s:
+                    answer.MergeFromString(encode_delay(self._broker.delay_s))
+                    request_id = request_id._replace(flags=FLAG_DELAY)
+                self._out += b"".join(map(bytes, self._server.reply(request_id, answer)))
         self._out += b"".join(map(bytes, self._server.data_to_send()))
 
     def receive(self, deadline: float) -> bytes:
@@ -84,6 +90,8 @@ class Stream:
 
     def close(self) -> None:
         pass
+
+    interrupt = close
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), TimeoutError(), MemoryError()])
@@ -99,6 +107,38 @@ def test_an_exchange_that_was_interrupted_leaves_its_answer_to_nobody(
     with pytest.raises(type(interrupt)):
         connection.exchange(Command.PING, ping, b"", 1e3)
     assert decode_reply(connection.exchange(Command.PING, ping, b"", 1e3)).wall_ms == 2
+
+
+def test_a_thread_waits_as_an_answer_tells_and_no_longer_than_its_time() -> None:
+    """The quota of the user is used up."""
+    broker: Any = Broker(None, delay_s=0.05)
+    connection = BlockingConnection(
+        broker, Address("b", 1), client_id="c", cluster="c", timeout=1e3
+    )
+    ping = PingRequest().SerializeToString()
+    connection.exchange(Command.PING, ping, b"", 1e3)
+    begun = time.monotonic()
+    broker.delay_s = 3.0
+    connection.exchange(Command.PING, ping, b"", 1e3)
+    assert time.monotonic() - begun >= 0.05
+    with pytest.raises(Unreachable, match=r"the user's quota is used up for \d"):
+        connection.exchange(Command.PING, ping, b"", 0.1)
+    assert broker.pings == 2
+
+
+def test_a_thread_that_waits_for_a_quota_is_interrupted() -> None:
+    """A producer that closes does not wait for it."""
+    broker: Any = Broker(None, delay_s=4.0)
+    connection = BlockingConnection(
+        broker, Address("b", 1), client_id="c", cluster="c", timeout=1e3
+    )
+    ping = PingRequest().SerializeToString()
+    connection.exchange(Command.PING, ping, b"", 1e3)
+    begun = time.monotonic()
+    threading.Timer(0.02, connection.interrupt).start()
+    with pytest.raises(Unreachable):
+        connection.exchange(Command.PING, ping, b"", 1e3)
+    assert time.monotonic() - begun < 2
 
 
 def test_a_request_that_the_connection_does_not_take_was_not_sent() -> None:

@@ -15,12 +15,13 @@ from vq.errors import (
     OutcomeUnknown,
     ProtocolError,
     Refused,
+    Throttled,
     UnknownCommand,
     VqError,
 )
 from vq.remoting import messages
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import FLAG_HESSIAN, Command
+from vq.remoting.format import COMMANDS, FLAG_DELAY, FLAG_HESSIAN, Command
 from vq.remoting.frames import Frame
 
 BOTH = pytest.mark.parametrize("flags", [0, FLAG_HESSIAN], ids=["protobuf", "Hessian"])
@@ -139,3 +140,21 @@ def test_a_reply_is_its_message_or_raises_its_error() -> None:
     with pytest.raises(OffsetOutOfRange, match="no") as caught:
         messages.decode_reply(Frame(10, status, 1, 0, header, b""))
     assert caught.value.details == {"earliest": 1}
+
+
+def test_a_delay_is_told_beside_any_good_answer_and_by_an_error_of_its_own() -> None:
+    """Nothing else of the answer changes; no wait is longer than the bound."""
+    for row in COMMANDS.values():
+        with case(row):
+            answer = row.response()
+            answer.MergeFromString(messages.encode_delay(1.2345))
+            header = messages.encode_header(row, answer)
+            frame = Frame(row, 0, 1, FLAG_DELAY, header, b"")
+            assert messages.delay_of(frame) == 1.235
+            messages.decode_reply(frame)
+            assert messages.delay_of(frame._replace(flags=0)) == 0
+            assert 500 not in {each.number for each in row.response.DESCRIPTOR.fields}
+    for told, delay_s in ((1_500, 1.5), (-5, 0.0), (10**9, limits.THROTTLE_S_MAX), ("x", 0.0)):
+        status, header = messages.encode_error(Throttled("later", details={"delay_ms": told}))
+        assert messages.delay_of(Frame(10, status, 1, 0, header, b"")) == delay_s
+    assert messages.delay_of(Frame(10, 0, 1, FLAG_DELAY, b"\xff", b"")) == 0

@@ -59,6 +59,8 @@ NAMED_FOR_NO_MODULE = {
     "remoting/test_golden.py",  # the frames of testdata/wire
     "hessian/test_peer.py",  # another package reads what we write
     "test_guarantees_document.py",  # docs/guarantees.md
+    "test_attacks_document.py",  # docs/reference/attacks.md
+    "test_no_code_from_data.py",  # a rule of the house, over all sources
     "remoting/test_protocol_document.py",  # docs/protocol.md
     "test_public_names.py",  # vq/__init__.py
     "test_public_signatures.py",  # every public module

@@ -50,6 +50,10 @@ class ConnectionLimits:
         gathered_bytes_max: Bytes of incomplete frames, and of requests that wait for a turn or for
             room, of all connections; one that keeps most is closed as ``Busy``.
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
+        new_per_s: Connections accepted in a second, behind the first ones; a TLS handshake counts
+            as several. Others wait in the kernel.
+        refused_per_s: Refused requests of one address in a second, behind the first ones; whoever
+            brings more is read more slowly. A refused request counts more if it is large.
         hello_timeout_s, frame_timeout_s, write_timeout_s, idle_timeout_s: See ``vq.limits``.
         sweep_interval_s: How often deadlines are looked at; each may be late by so much.
     """
@@ -67,6 +71,8 @@ class ConnectionLimits:
     fetch_state_bytes_total_max: int = 256 * limits.MIB
     gathered_bytes_max: int = 256 * limits.MIB
     write_buffer_bytes: int = 1 * limits.MIB
+    new_per_s: float = 500.0
+    refused_per_s: float = 200.0
     hello_timeout_s: float = limits.HELLO_TIMEOUT_S
     frame_timeout_s: float = limits.FRAME_TIMEOUT_S
     write_timeout_s: float = limits.WRITE_TIMEOUT_S

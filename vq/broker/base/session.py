@@ -1,9 +1,9 @@
 """A connection as channels see it: requests come from it and are answered through it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from vq.errors import VqError
+from vq.errors import BadChecksum, UnknownPartition, VqError
 from vq.remoting.connection import RequestId
 from vq.remoting.format import Header
 from vq.remoting.frames import Buffer
@@ -54,6 +54,19 @@ class Session(Protocol):
     def refuse(self, request_id: RequestId, error: VqError) -> None:
         """Answer with an error; does nothing when the connection has ended meanwhile."""
         ...
+
+    def owe(self, amount: float) -> None:
+        """Note work for what was refused: whoever owes much is read more slowly."""
+        ...
+
+
+#: Errors that a client may try again, and that are of its own making all the same.
+_OWN_FAULTS: Final = {BadChecksum, UnknownPartition}
+
+
+def is_own_fault(error: VqError) -> bool:
+    """Whether an error comes of what a client asks, not of what the node happens to be."""
+    return not error.retriable or type(error) in _OWN_FAULTS
 
 
 #: Takes a request: session, request id, header, body. It is answered exactly once, now or later.

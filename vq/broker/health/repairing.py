@@ -322,12 +322,12 @@ class Repairer:
                 await self._verifier.look_again(channel, log, damage.start, damage.end)
         for part in (*channel.older, channel):
             if part.log is not None and part.log.state is LogState.QUARANTINED:
-                await self._heal(channel, part, part.log)
+                await self.heal(channel, part, part.log)
             elif part.state is ChannelState.UNREADABLE and part is not channel:
                 await self._start_over(channel)
                 return
 
-    async def _heal(self, channel: Channel, part: Channel, log: Log) -> None:
+    async def heal(self, channel: Channel, part: Channel, log: Log) -> None:
         """Repair what a log in quarantine lacks, and open it again."""
         x = log.end_offset
         found = await self._runner.run(

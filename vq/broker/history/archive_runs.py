@@ -452,7 +452,7 @@ class _Archiving(Visitor):
         """Return the blocks of a partition that are due; in a dry run also one it would end."""
         after_hours, as_of_ms = channel.settings.archived_after_hours, self._run.as_of_ms
         assert after_hours is not None, "it is wanted"
-        found = [each for each in closed_blocks(channel) if not _is_archived(each[1])]
+        found = [each for each in closed_blocks(channel) if not is_archived(each[1])]
         if self._run.dry_run and channel.log is not None:
             block = await self._archiver.to_roll(channel, self._run)
             if block is not None:
@@ -508,5 +508,5 @@ def _same_archive(settings: TopicSettings, before: TopicSettings) -> bool:
     )
 
 
-def _is_archived(block: Block) -> bool:
+def is_archived(block: Block) -> bool:
     return block.is_archived

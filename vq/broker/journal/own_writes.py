@@ -72,3 +72,6 @@ class _OwnWrites:
     def refuse(self, request_id: RequestId, error: VqError) -> None:
         """Keep why nothing was appended."""
         self.error = error
+
+    def owe(self, amount: float) -> None:
+        """See ``Session``; the node owes itself nothing."""

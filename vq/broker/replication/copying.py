@@ -13,7 +13,6 @@ import contextlib
 from typing import Any, Final
 
 from vq import limits
-from vq.broker.base.pace import Pace
 from vq.broker.disks.data_disks import DataDisks
 from vq.broker.logs.channel_logs import ChannelLogs
 from vq.broker.partition.channel import Channel
@@ -29,6 +28,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
+from vq.pace import Pace
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.fetch_state import FetchState
@@ -337,7 +337,7 @@ class CopySession:
             if frame is None:
                 raise ConnectionCut("the connection to the master has ended")
             response: Any = decode_reply(frame)
-            self._take(response, frame.body)
+            self.take_answer(response, frame.body)
         except VqError as error:
             self.end(error)
             return
@@ -347,7 +347,7 @@ class CopySession:
             return
         self.keep_waiting()
 
-    def _take(self, response: Any, body: bytes) -> None:
+    def take_answer(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
 
         Raises:

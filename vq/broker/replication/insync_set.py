@@ -170,20 +170,20 @@ class InSyncSet:
         self._give_up_awaited(copying)  # however this look ends
         if leaves := self._leaves:
             # ZooKeeper may have agreed already: then this is not given up.
-            gives_up = not self._leave_asked and await self._is_well(leaves, copying)
+            gives_up = not self._leave_asked and await self.is_well(leaves, copying)
             if self._epoch != epoch:
                 return
             if not gives_up:
-                await self._leave(epoch, leaves)
+                await self.leave(epoch, leaves)
                 return
             self._leave_is_over()
             self._count()
         for node in sorted(self._role.insync - self._awaited.keys()):
-            is_well = await self._is_well(node, copying)
+            is_well = await self.is_well(node, copying)
             if self._epoch != epoch:
                 return
             if not is_well:
-                await self._leave(epoch, node)
+                await self.leave(epoch, node)
                 return
         # One that does not count yet is awaited first: while ZooKeeper is asked, messages could be
         # acknowledged that it lacks.
@@ -262,7 +262,7 @@ class InSyncSet:
             channel.commit()
 
     # Decisions ----------------------------------------------------------------------------------
-    async def _is_well(self, node: str, copying: Collection[str]) -> bool:
+    async def is_well(self, node: str, copying: Collection[str]) -> bool:
         """Whether a node in sync keeps up, or may still come to it."""
         member = self._members.get(node)
         if member is None:  # the set was changed since the look began
@@ -310,7 +310,7 @@ class InSyncSet:
         return incarnations.pop() if len(incarnations) == 1 else None
 
     # Changes ------------------------------------------------------------------------------------
-    async def _leave(self, epoch: int, node: str) -> None:
+    async def leave(self, epoch: int, node: str) -> None:
         def decide(state: GroupState) -> GroupState:
             self._leave_asked = True
             return left(state, epoch, node)
@@ -331,7 +331,7 @@ class InSyncSet:
                 )
             self._told_unflushed = True
             return
-        state = await self._change(epoch, decide, [])
+        state = await self.change(epoch, decide, [])
         if self._epoch != epoch:
             return
         self._leave_is_over()
@@ -400,7 +400,7 @@ class InSyncSet:
             candidate = Candidate(role.group, node, incarnation, directory)
             return joined(state, epoch, candidate, incarnation_now=incarnation)
 
-        state = await self._change(epoch, decide, [Check(parent, registered.stat.version)])
+        state = await self.change(epoch, decide, [Check(parent, registered.stat.version)])
         if self._epoch != epoch:
             return True
         if state is None:
@@ -412,7 +412,7 @@ class InSyncSet:
         self._agree(state)
         return True
 
-    async def _change(
+    async def change(
         self, epoch: int, decide: Callable[[GroupState], GroupState], checks: list[Operation]
     ) -> GroupState | None:
         """Change the record; return it as it is then, or None: it certainly was not changed.

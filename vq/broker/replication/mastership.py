@@ -136,7 +136,7 @@ class Mastership:
         self._wake.clear()
         newest = self._newest
         try:
-            await self._take(newest)
+            await self.take(newest)
         except (OSError, DiskFull) as error:
             self._cannot_store(newest, error)
 
@@ -147,14 +147,14 @@ class Mastership:
             self._wake.clear()
             newest = self._newest
             try:
-                await self._take(newest)
+                await self.take(newest)
             except Exception as error:  # without this task, nobody would lead the group
                 if not isinstance(error, OSError | VqError):
                     logger.exception("taking an epoch failed, trying again")
                 self._cannot_store(newest, error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _take(self, newest: Standing | None) -> None:
+    async def take(self, newest: Standing | None) -> None:
         """Store the epoch of a claim or a master, then act in it or follow it.
 
         Unless another one has come meanwhile: that one is next.

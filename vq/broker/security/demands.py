@@ -154,10 +154,16 @@ def _fence(header: wire.FenceRequest, _body: bytes) -> Iterator[Need]:
     yield Need(WRITE, TRANSACTIONAL_ID, header.client)
 
 
-def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
-    """FETCH: each partition is decided when it is added, and has its own answer. CANCEL: what the
-    message needs is known once it was read.
+def _cancel(header: wire.CancelRequest, _body: bytes) -> Iterator[Need]:
+    """Of delayed messages: what one needs is known once it was read. No other topic has any, and
+    the answer is not to tell whether it is there.
     """
+    if header.topic != DELAYED_TOPIC:
+        yield Need(WRITE, TOPIC, header.topic)
+
+
+def _each_by_itself(_header: Any, _body: bytes) -> Iterator[Need]:
+    """FETCH: each partition is decided when it is added, and has its own answer."""
     yield from ()
 
 
@@ -174,5 +180,5 @@ _OWN: Final[Mapping[Command, Demand]] = {
     Command.SETTLE: _shared_messages,
     Command.SHARED: _shared,
     Command.FETCH: _each_by_itself,
-    Command.CANCEL: _each_by_itself,
+    Command.CANCEL: _cancel,
 }

@@ -67,7 +67,7 @@ class RequestAccess:
             Command.PUT.value: self._put,
             Command.GET.value: self._get,
             Command.FETCH.value: lambda asker, _header, _body: authority.check_known(asker),
-            Command.CANCEL.value: lambda asker, _header, _body: authority.check_known(asker),
+            Command.CANCEL.value: self._cancel,
             Command.TRANSACT.value: self._transact,
         }
         self._checks = {each: own.get(each) or self._by_demand(each) for each in self._demands}
@@ -119,6 +119,11 @@ class RequestAccess:
         producer_id = header.producer_id
         if producer_id and not self._producers.claim(producer_id, asker.user):
             self._not_own(asker, Need(_WRITE, _TOPIC, topic), "producer id", producer_id)
+
+    def _cancel(self, asker: Principal, header: wire.CancelRequest, body: bytes) -> None:
+        self._authority.check_known(asker)
+        for right, resource, name in self._demands[Command.CANCEL](header, body):
+            self._authority.check(asker, right, resource, name)
 
     def _transact(self, asker: Principal, header: wire.TransactRequest, body: bytes) -> None:
         needs = list(of_transaction(header, body))

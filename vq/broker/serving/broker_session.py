@@ -6,9 +6,10 @@ request: data come in through ``data_received``, answers gather until the end of
 and leave with one ``writelines``, and one sweep checks the deadlines of all connections.
 
 Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
-does not read its answers, or it uses much of what is used up for all (``shares``). TCP then stops
-the peer. So many requests are handled in one turn of the loop; what came beside them waits, unread
-if it can, for the next turns, and connections take turns at that.
+does not read its answers, it owes much for requests that were refused, it uses much of what is
+used up for all (``shares``), or the quota of its user is used up (``metered_connection``). TCP then
+stops the peer. So many requests are handled in one turn of the loop; what came beside them waits,
+unread if it can, for the next turns, and connections take turns at that.
 
 A request for which the node has no room waits, unhandled, until there is some:
 
@@ -27,7 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from vq.broker.base.session import Cancellable
+from vq.broker.base.session import Cancellable, is_own_fault
+from vq.broker.serving.metered_connection import MeteredConnection
 from vq.broker.serving.outgoing import Outgoing
 from vq.broker.serving.shares import (
     CUT_PER_REQUEST,
@@ -39,6 +41,7 @@ from vq.broker.serving.shares import (
 )
 from vq.broker.serving.silence import Silence
 from vq.errors import TimedOut, VqError
+from vq.limits import KIB
 from vq.log_lines import get_logger
 from vq.remoting.connection import (
     Closing,
@@ -46,6 +49,7 @@ from vq.remoting.connection import (
     Opened,
     Request,
     RequestId,
+    ServerConnection,
 )
 from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
@@ -65,6 +69,12 @@ LINGER_S: Final = 2.0
 #: How many such connections are kept at once; further ones are closed at once, and their peers may
 #: see a reset instead of the reason.
 LINGERING_MAX: Final = 64
+
+
+#: So many bytes of a refused request count as one more.
+REFUSED_BYTES: Final = 64 * KIB
+#: What other connections of an address are refused does not slow down one that owes less than this.
+OWED_MIN: Final = 64.0
 
 
 class _Later:
@@ -98,6 +108,7 @@ class BrokerSession(asyncio.Protocol):
         "_gathered",
         "_later",
         "_outgoing",
+        "_owed",
         "_paused",
         "_server",
         "_silence",
@@ -121,10 +132,11 @@ class BrokerSession(asyncio.Protocol):
         self._gathered = 0
         self._later: _Later | None = None
         self._end_handshake: Callable[[], object] | None = None
+        self._owed = 0.0
         self._paused = False
         self.address = ""
         self.client_id = ""
-        self.connection = server.new_connection(self)
+        self.connection: ServerConnection | MeteredConnection = server.new_connection(self)
         self.open = False
         self.put_bytes = 0
         self.in_flight = 0  # requests without an answer, but for
@@ -273,6 +285,14 @@ class BrokerSession(asyncio.Protocol):
             )
         )
 
+    def _owes_much(self) -> bool:
+        """Whether its address owes much for what was refused, of this connection, too."""
+        server = self._server
+        return (
+            self._owed >= OWED_MIN
+            and server.debts.of(self.address, server.now()) >= server.debt_max
+        )
+
     def _count_gathered(self) -> None:
         """Count what is kept of requests that are not whole, or wait for a turn or for room."""
         server = self._server
@@ -417,6 +437,18 @@ class BrokerSession(asyncio.Protocol):
         if self.open:
             self._server.refusals[type(error)] += 1
             self._answered(request_id, self.connection.reply_error(request_id, error))
+            if is_own_fault(error):
+                self.owe(1 + request_id.size / REFUSED_BYTES)
+
+    def owe(self, amount: float) -> None:
+        """See ``session.Session``."""
+        server = self._server
+        if self.connection.principal.proved:
+            return
+        self._owed += amount
+        debt = server.debts.owe(self.address, amount, server.now())
+        if debt >= server.debt_max and self._owed >= OWED_MIN:
+            self._pause()
 
     def defer(self, action: Callable[[], None]) -> None:
         """See ``session.Session``; bounded by the requests that may be in flight."""
@@ -430,6 +462,17 @@ class BrokerSession(asyncio.Protocol):
             self._relieve()
         elif outgoing.encrypted and outgoing.waits:
             asyncio.get_running_loop().call_soon(self._server.turn.add, self)
+
+    # Called by a metered connection -------------------------------------------------------------
+    def hold(self) -> None:
+        """Read no more from the peer, until ``go_on``."""
+        self._pause()
+
+    def go_on(self) -> None:
+        """Take what has waited in the connection, and read again if nothing else stops that."""
+        if self._transport is not None and self._closing_since is None:
+            self.data_received(b"")
+            self.maybe_resume()
 
     # Own ----------------------------------------------------------------------------------------
     def end(self, error: VqError, *, linger: bool = True) -> None:
@@ -568,11 +611,13 @@ class BrokerSession(asyncio.Protocol):
             self._paused
             and self._later is None
             and not self.congested
+            and not self.connection.holds
             and transport is not None
             and not transport.is_closing()
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
             and not self._uses_much()
+            and not self._owes_much()
         ):
             self._paused = False
             self._server.paused.pop(self, None)

@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.base.session import Session
+from vq.broker.base.session import Session, is_own_fault
 from vq.broker.partition.channel import Channel
 from vq.broker.partition.cold_reads import ColdRead
 from vq.broker.partition.context import Context
@@ -316,6 +316,7 @@ class ServedSession:
             fetched = self._fetched(item.handle, wanted, limits.FETCH_STATE_ENTRY_BYTES)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
+            self._session.owe(is_own_fault(error))
             return
         self._join(fetched, item)
 
@@ -339,6 +340,7 @@ class ServedSession:
         fetched.channel = known(directory, partition, item.topic_id)
         if fetched.channel is None:
             look_up(directory, partition, item.topic_id, fetched.found, self._session)
+            self._session.owe(1)  # now: until it is found or not, a thousand more could come
         else:
             fetched.look()
 

@@ -7,14 +7,17 @@ In here: what connections share. Not in here: one connection (``broker_session``
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from vq.broker.base.config import ConnectionLimits
+from vq.broker.base.debts import Debts
 from vq.broker.base.notice import Notice
-from vq.broker.base.session import Door
+from vq.broker.base.session import Door, Session
+from vq.broker.security.accounts import Accounts
 from vq.broker.security.authentication import Authentication
 from vq.broker.serving.admission import Admission
 from vq.broker.serving.broker_session import BrokerSession
+from vq.broker.serving.metered_connection import MeteredConnection, Meters
 from vq.broker.serving.shares import (
     REQUESTS_PER_TURN,
     WAITED_PER_TURN,
@@ -27,6 +30,7 @@ from vq.errors import AuthenticationFailed, Busy, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import (
+    RequestId,
     ServerConnection,
 )
 from vq.remoting.membership import Proving
@@ -35,6 +39,10 @@ from vq.turn import Turn
 
 logger = get_logger(__name__)
 
+#: Requests may be refused at once as many as are paid for in this time ...
+REFUSED_BURST_S: Final = 5.0
+#: ... and whoever brings more is read again after this time at the latest.
+REFUSED_PAUSE_S: Final = 10.0
 #: How many silent connections are ended when the process has run out of file descriptors.
 SILENT_ENDED: Final = 16
 #: A connection that keeps one part in so many of what the largest one keeps is large, too: a batch
@@ -65,12 +73,16 @@ class Server:
         refused: Connections ended because of a bound, or because of what their peer did.
         failed_handshakes: TLS connections that ended before their handshake did.
         refusals: How many requests were answered with which error.
+        debts: What addresses owe for requests that were refused; from ``debt_max`` on, connections
+            of them that were refused much are not read.
         admission: Who may connect.
         authentication: As which user; None: nobody is asked.
+        meters: What they may use; None: that is not limited.
         swept: Told at the end of each sweep.
     """
 
     door: Door
+    _door: Door | None = None  # what was given to ``listen``
 
     def __init__(
         self,
@@ -81,6 +93,7 @@ class Server:
         gate: Gate,
         proving: Proving | None = None,
         authentication: Authentication | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self.limits = limits
         self.turn = turn
@@ -88,6 +101,10 @@ class Server:
         self._listener: Listener | None = None
         self.proving = proving
         self.authentication = authentication
+        self.meters: Meters | None = None
+        if accounts is not None:
+            self.meters = Meters(accounts, clock)
+            accounts.changed.listen(self._quotas_changed)
         self.clock = clock
         self.now = clock.monotonic
         self.sessions: dict[BrokerSession, None] = {}
@@ -108,6 +125,9 @@ class Server:
         self.swept: Final = Notice[[]]()
         self.failed_handshakes = 0
         self.refusals: Counter[type[VqError]] = Counter()
+        per_s = limits.refused_per_s
+        self.debts = Debts(per_s, (REFUSED_BURST_S + REFUSED_PAUSE_S) * per_s)
+        self.debt_max: Final = REFUSED_BURST_S * per_s
         self.admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None
@@ -119,8 +139,14 @@ class Server:
         Raises:
             AddressUnavailable: The address is taken, or is none of this machine.
         """
-        self.door = door
-        self._listener = await network.listen(address, self.new_session, on_full=self.end_silent)
+        self._door = door
+        self._choose_door()
+        self._listener = await network.listen(
+            address,
+            self.new_session,
+            on_full=self.end_silent,
+            new_per_s=self.limits.new_per_s,
+        )
 
     @property
     def address(self) -> Address:
@@ -152,8 +178,14 @@ class Server:
         """Return the protocol of a new connection; what a listener is given."""
         return BrokerSession(self)
 
-    def new_connection(self, session: BrokerSession) -> ServerConnection:
+    def new_connection(self, session: BrokerSession) -> ServerConnection | MeteredConnection:
         """Return the state of a new connection."""
+        made = self._connection_of(session)
+        if self.meters is None or not self.meters.accounts.enabled:
+            return made
+        return MeteredConnection(made, session, self.meters)
+
+    def _connection_of(self, session: BrokerSession) -> ServerConnection:
         authentication = self.authentication
         if authentication is None:
             return ServerConnection(
@@ -168,6 +200,38 @@ class Server:
             proving=self.proving,
             requests_max=self.limits.requests_in_flight_max,
         )
+
+    # Quotas -------------------------------------------------------------------------------------
+    def _quotas_changed(self) -> None:
+        """Meter all connections if somebody has a quota, and none otherwise."""
+        meters = self.meters
+        assert meters is not None
+        enabled = meters.accounts.enabled
+        for session in self.sessions:
+            connection = session.connection
+            if isinstance(connection, MeteredConnection):
+                if not connection.is_needed:
+                    connection.release()
+                    session.connection = connection.inner
+            elif enabled:
+                session.connection = MeteredConnection(connection, session, meters)
+        self._choose_door()
+
+    def _choose_door(self) -> None:
+        """Measure the time of requests only while somebody has a limit of it."""
+        if self._door is not None:
+            timed = self.meters is not None and self.meters.accounts.limits_time
+            self.door = self._take_timed if timed else self._door
+
+    def _take_timed(
+        self, session: Session, request_id: RequestId, header: Any, body: bytes
+    ) -> None:
+        assert self._door is not None
+        begun = self.now()
+        self._door(session, request_id, header, body)
+        connection = cast("BrokerSession", session).connection
+        if isinstance(connection, MeteredConnection):
+            connection.spent(self.now() - begun)
 
     def admit(self, session: BrokerSession) -> None:
         """Count a new connection; end the connections that exceed a bound, perhaps itself."""

@@ -26,14 +26,9 @@ from vq.broker.journal.reader import LOOK_S, DeliveringReader
 from vq.broker.partition.channel import Channel
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.check_desk import CheckDesk, WaitingProducer
-from vq.broker.transactions.ledger import (
-    Answer,
-    Ask,
-    JournaledPart,
-    JournaledTransaction,
-    TransactionLedger,
-    carried,
-)
+from vq.broker.transactions.journaled import JournaledPart, JournaledTransaction, carried
+from vq.broker.transactions.judging import Answer, Ask
+from vq.broker.transactions.ledger import TransactionLedger
 from vq.broker.transactions.notes import (
     TIME_OUT,
     UNDECIDED,
@@ -271,7 +266,7 @@ class Journal(DeliveringReader):
         check_client(client)
         await self._until_read(client)
         now_ms = self._clock.wall_ms()
-        epoch = self.ledger.next_epoch(client, now_ms)
+        epoch = self.ledger.ids.next_epoch(client, now_ms)
         await self._note(client, [Client(client, epoch, now_ms)])
         return epoch
 
@@ -664,7 +659,7 @@ class Journal(DeliveringReader):
         due: list[Note] = [
             TransactionStep(each.number, each.requests, state, TIME_OUT, now_ms) for each in overdue
         ]
-        old = self.ledger.clients_before(self.position - CARRY_BYTES)
+        old = self.ledger.ids.before(self.position - CARRY_BYTES)
         due += [each for each in itertools.islice(old, DUE_MAX) if each.id not in self._noted]
         due = due[:DUE_MAX]
         room = CARRIED_BYTES

@@ -14,7 +14,7 @@ from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.journal import Journal, JournalCounts
-from vq.broker.transactions.ledger import JournaledTransaction
+from vq.broker.transactions.journaled import JournaledTransaction
 from vq.clock import Clock
 from vq.coordination.tree.coordinator import Coordinator
 from vq.model import TransactionState

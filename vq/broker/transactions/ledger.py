@@ -16,27 +16,42 @@ prepared, or if it commits one that decides for other resources, too (``keep``).
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
-from vq import limits
-from vq.broker.journal.notes import UNKNOWN
+from vq.broker.transactions.journaled import (
+    JournaledPart,
+    JournaledTransaction,
+    add_piece,
+    carried,
+    uncarried,
+)
+from vq.broker.transactions.judging import (
+    Answer,
+    Ask,
+    Ended,
+    after_end,
+    answer_in,
+    answer_of,
+    check_decider,
+    check_parts,
+    judge_open,
+    judge_prepared,
+)
 from vq.broker.transactions.notes import (
     FENCED,
     RECOVERED,
     Carried,
     Checked,
-    CheckPlan,
     Client,
     PartPiece,
     TransactionStep,
 )
-from vq.errors import BatchTooLarge, Busy, InvalidRequest, ProducerFenced, TransactionRefused
-from vq.model import TopicPartition, TransactionState, time_ms_of
+from vq.broker.transactions.transactional_ids import TransactionalIds
+from vq.errors import Busy, InvalidRequest, TransactionRefused
+from vq.model import TransactionState, time_ms_of
 from vq.shown import shown
 
-__all__ = ["Answer", "Ask", "JournaledPart", "JournaledTransaction", "TransactionLedger"]
-__all__ += ["carried"]
+__all__ = ["TransactionLedger"]
 
 OPEN: Final = TransactionState.OPEN
 PREPARED: Final = TransactionState.PREPARED
@@ -55,11 +70,6 @@ TOLD_MAX: Final = 1_000
 #: Parts of all that has ended, and is remembered; and of that of which all is kept.
 ENDED_PARTS_MAX: Final = 1_000_000
 TOLD_PARTS_MAX: Final = 50_000
-#: A transactional id that nobody has used for so long is forgotten.
-CLIENT_KEPT_MS: Final = 7 * 86_400_000
-CLIENTS_MAX: Final = 20_000
-#: The epoch of one is at most so high when it is taken first: it has 32 bits on the wire.
-FIRST_EPOCH_MAX: Final = 2**31
 #: Transactions of one journal that have not ended.
 UNDECIDED_MAX: Final = 10_000
 #: A producer mostly tells what a node in ZooKeeper has decided, within so long.
@@ -69,136 +79,6 @@ PIECES_MAX: Final = 200_000
 #: Decisions that are kept until they are forgotten, and the parts of these.
 KEPT_MAX: Final = 10_000
 KEPT_PARTS_MAX: Final = 100_000
-_STORED: Final = attrgetter("stored")
-
-
-@dataclass(slots=True)
-class JournaledPart:
-    """What a transaction has for one partition.
-
-    Attributes:
-        to, topic_id: The partition.
-        messages, size: How much it is.
-        pieces: Where in the journal: offsets and lengths of notes.
-        stored: It is in its partition, or that is gone.
-        offset: Where it is there, or ``UNKNOWN``.
-    """
-
-    to: TopicPartition
-    topic_id: str
-    messages: int = 0
-    size: int = 0
-    pieces: list[tuple[int, int]] = field(default_factory=list)
-    stored: bool = False
-    offset: int = UNKNOWN
-
-
-@dataclass(slots=True)
-class JournaledTransaction:
-    """One transaction.
-
-    Attributes:
-        number: An id as messages have.
-        offset: Of its first note.
-        state: What it is.
-        requests: How many of its producer's were carried out.
-        parts: What it has, for each partition.
-        by: Who decided, if not its producer.
-        torn: The journal does not have its first notes any more: it has ended.
-        client, client_epoch, xid, keep, checks: See ``TransactionStep``.
-        begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
-        decision, decision_version: See ``TransactionStep``.
-        prepared_ms: Since when only that node decides; 0: it does not.
-        committed_at: The offset of the note that it is; or ``UNKNOWN``.
-    """
-
-    number: int
-    offset: int
-    state: TransactionState = OPEN
-    requests: int = 0
-    parts: list[JournaledPart] = field(default_factory=list)
-    by: str = ""
-    torn: bool = False
-    client: str = ""
-    client_epoch: int = 0
-    xid: str = ""
-    keep: bool = False
-    begun_ms: int = 0
-    ends_ms: int = 0
-    decided_ms: int = 0
-    checks: CheckPlan | None = None
-
-    def is_check_due(self, now_ms: int) -> bool:
-        """Whether it is time to ask a producer, or to park it."""
-        plan = self.checks
-        return plan is not None and self.state is PREPARED and plan.next_ms <= now_ms
-
-    def is_parked(self, now_ms: int) -> bool:
-        """Whether all checks were sent, and the last one had its time."""
-        plan = self.checks
-        return plan is not None and plan.sent >= plan.most and self.is_check_due(now_ms)
-
-    decision: str = ""
-    decision_version: int = 0
-    prepared_ms: int = 0
-    committed_at: int = UNKNOWN
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether a node in ZooKeeper decides it, and the journal does not know how."""
-        return self.state is PREPARED and bool(self.decision)
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether all its parts are."""
-        return all(map(_STORED, self.parts))
-
-
-class Ask(NamedTuple):
-    """What a request wants of a transaction.
-
-    Attributes:
-        number: Of the transaction.
-        request: Of the request in it, from 0 on.
-        state: What the transaction is to be.
-        has_parts: The request has messages.
-        client, client_epoch: Who asks.
-        by: Whose decision it is, if not its producer's.
-        xid, keep: See ``TransactionStep``.
-        group: It is the answer to a check that this producer group got; or "".
-    """
-
-    number: int
-    request: int
-    state: TransactionState
-    has_parts: bool
-    client: str = ""
-    client_epoch: int = 0
-    by: str = ""
-    xid: str = ""
-    keep: bool = False
-    group: str = ""
-
-
-class Answer(NamedTuple):
-    """What became of a transaction, if nothing is to be noted for a request.
-
-    Attributes:
-        state: What it is.
-        by: Who decided, if not its producer.
-        offsets: Of its parts.
-        stored: It is committed, and all of it is stored, or has no topic any more.
-    """
-
-    state: TransactionState
-    by: str = ""
-    offsets: Sequence[int] = ()
-    stored: bool = False
-
-
-#: What became of a transaction, by whom, the offsets of its parts, and when. The state is a number,
-#: so that all of it is plain: the garbage collector looks at none of what is remembered.
-_Ended: TypeAlias = tuple[int, str, tuple[int, ...], int]
 
 
 @dataclass(slots=True)
@@ -210,19 +90,13 @@ class _CopiedTransaction:
     parts: list[JournaledPart] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _KnownClient:
-    epoch: int
-    offset: int
-    used_ms: int
-
-
 class TransactionLedger:
     """See the module. Not safe for several threads.
 
     Attributes:
         active: Transactions that are not decided, or not stored; in the order of their notes.
         kept: Those whose decision is kept; in the order of the notes that have it.
+        ids: The transactional ids of its producers.
         size: Bytes of the notes with messages of all that is active.
     """
 
@@ -231,11 +105,11 @@ class TransactionLedger:
         self.kept: OrderedDict[int, JournaledTransaction] = OrderedDict()
         self.size = self._kept_parts = 0
         self._copies: dict[int, _CopiedTransaction] = {}
-        self._ended: OrderedDict[int, _Ended] = OrderedDict()
+        self._ended: OrderedDict[int, Ended] = OrderedDict()
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
         self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
         self._checked: dict[int, JournaledTransaction] = {}  # half messages that have not ended
-        self._clients: OrderedDict[str, _KnownClient] = OrderedDict()
+        self.ids = TransactionalIds()
         self._pieces = self._ended_parts = self._told_parts = 0
 
     # Notes ----------------------------------------------------------------------------------------
@@ -254,7 +128,7 @@ class TransactionLedger:
             self._tear(found)
         if found.torn:
             return
-        _add(found.parts, piece, offset, length)
+        add_piece(found.parts, piece, offset, length)
         self._pieces += 1
         self.size += length
 
@@ -265,7 +139,7 @@ class TransactionLedger:
         if copy is None or piece.copy != copy.pieces + 1 or piece.part > len(copy.parts):
             self._copies.pop(piece.transaction, None)  # its first pieces are gone, or never came
             return
-        _add(copy.parts, piece, offset, length)
+        add_piece(copy.parts, piece, offset, length)
         copy.pieces += 1
 
     def _tear(self, found: JournaledTransaction) -> None:
@@ -299,7 +173,7 @@ class TransactionLedger:
             return
         if found is not None:
             self._uncount(found)
-        found = self.active[number] = _carried(note, copy.offset)
+        found = self.active[number] = uncarried(note, copy.offset)
         found.parts = copy.parts
         if found.checks is not None:
             self._checked[number] = found
@@ -311,7 +185,7 @@ class TransactionLedger:
     def _keep(self, note: Carried, offset: int) -> None:
         kept = self.kept.pop(note.transaction, None)
         if kept is None:
-            kept = _carried(note, offset)
+            kept = uncarried(note, offset)
             self._kept_parts += len(kept.parts)
         kept.offset = offset
         self.kept[note.transaction] = kept
@@ -339,9 +213,7 @@ class TransactionLedger:
             found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
             found.client, found.client_epoch = step.client, step.client_epoch
             found.xid, found.keep = step.xid, step.keep
-        client = self._clients.get(step.client)
-        if client is not None:
-            client.used_ms = max(client.used_ms, step.at_ms)
+        self.ids.used(step.client, step.at_ms)
         if found.state in _DECIDED or (found.state is not OPEN and step.is_automatic):
             return None  # the first decision counts
         found.requests, found.state = step.request, step.state
@@ -371,8 +243,7 @@ class TransactionLedger:
 
     def take_client(self, note: Client, offset: int) -> int:
         """Take who has a transactional id; return how many transactions that has rolled back."""
-        self._clients[note.id] = _KnownClient(note.epoch, offset, note.at_ms)
-        self._clients.move_to_end(note.id)
+        self.ids.take(note, offset)
         before = [
             each
             for each in self.active.values()
@@ -422,10 +293,7 @@ class TransactionLedger:
                 break
             del ended[number]
             self._ended_parts -= len(offsets)
-        if self._clients:
-            first_id = next(iter(self._clients))
-            if self._clients[first_id].used_ms + CLIENT_KEPT_MS <= now_ms:
-                del self._clients[first_id]
+        self.ids.forget(now_ms)
 
     # Requests -------------------------------------------------------------------------------------
     def judge(self, ask: Ask, now_ms: int) -> Answer | None:
@@ -439,27 +307,27 @@ class TransactionLedger:
             return self._judge_forget(ask, found)
         ended = self._ended.get(ask.number)
         if ended is not None:
-            return _after_end(ask, _answer_in(ended))
+            return after_end(ask, answer_in(ended))
         if found is None and ask.number in self.kept:
-            return _after_end(ask, self.answer(ask.number))
+            return after_end(ask, self.answer(ask.number))
         if found is not None and found.state is COMMITTED:
-            return _after_end(ask, _answer_of(found))
+            return after_end(ask, answer_of(found))
         if not ask.by:
-            self._check_client(ask, found, now_ms)
+            self.ids.check(ask, found, lambda: self._is_late(ask.number, now_ms))
         if found is None:
             return self._judge_unknown(ask, now_ms)
         if ask.group:
-            _check_group(ask, found)
+            check_decider(ask, found)
         if ask.state in {found.state, TransactionState.UNKNOWN} and (
             ask.request < found.requests or ask.state is not OPEN
         ):
             return Answer(found.state)
         if found.state is PREPARED:
-            _judge_prepared(ask)
+            judge_prepared(ask)
             if self.is_kept(ask, found) and not found.keep:  # that has its place from the begin on
                 self._check_kept(len(found.parts))
         else:
-            _judge_open(ask, found)
+            judge_open(ask, found)
         return None
 
     def _judge_forget(self, ask: Ask, found: JournaledTransaction | None) -> Answer | None:
@@ -525,7 +393,7 @@ class TransactionLedger:
             InvalidRequest: They do not follow those that it has, or it would have too much.
             Busy: All together would have too much.
         """
-        _check_parts(self.active.get(number), pieces)
+        check_parts(self.active.get(number), pieces)
         if pieces and self._pieces + len(pieces) > PIECES_MAX:
             raise Busy(
                 f"the transactions of this journal that have not ended have {self._pieces} parts; "
@@ -535,9 +403,9 @@ class TransactionLedger:
     def answer(self, number: int) -> Answer:
         """Return what became of a transaction."""
         if number in self._ended:
-            return _answer_in(self._ended[number])
+            return answer_in(self._ended[number])
         found = self.active.get(number) or self.kept.get(number)
-        return Answer(TransactionState.UNKNOWN) if found is None else _answer_of(found)
+        return Answer(TransactionState.UNKNOWN) if found is None else answer_of(found)
 
     def answer_to(self, ask: Ask) -> Answer:
         """Return what became of a transaction for which a request was carried out.
@@ -545,37 +413,7 @@ class TransactionLedger:
         Raises:
             TransactionRefused: It became something else.
         """
-        return _after_end(ask, self.answer(ask.number))
-
-    def _check_client(self, ask: Ask, found: JournaledTransaction | None, now_ms: int) -> None:
-        if found is not None and ask.state is TransactionState.UNKNOWN:
-            return
-        if found is not None and found.client != ask.client:
-            raise TransactionRefused(
-                f"transaction {ask.number} was begun by {_named(found.client)}, and "
-                f"{_named(ask.client)} asks for it"
-            )
-        if not ask.client:
-            return
-        known = self._clients.get(ask.client)
-        if known is None:
-            raise TransactionRefused(
-                f"transactional id {ask.client!r} is not known here; nobody has used it for "
-                f"{CLIENT_KEPT_MS // 86_400_000} days",
-                hint="make a new producer with that id",
-            )
-        if ask.client_epoch != known.epoch:  # a higher one was known here, and forgotten
-            if found is not None:
-                state = found.state  # it is prepared: others decide it
-            else:
-                is_late = self._is_late(ask.number, now_ms)
-                state = TransactionState.UNKNOWN if is_late else ROLLED_BACK
-            raise ProducerFenced(
-                f"another producer has taken the transactional id {ask.client!r}: epoch "
-                f"{ask.client_epoch} is over, {known.epoch} holds; transaction {ask.number} is "
-                f"{state.word}",
-                details={"state": int(state)},
-            )
+        return after_end(ask, self.answer(ask.number))
 
     def _is_late(self, number: int, now_ms: int) -> bool:
         """Whether a transaction that is not known may have ended, and been forgotten."""
@@ -660,46 +498,13 @@ class TransactionLedger:
         """Return the names of the nodes in ZooKeeper that decide a transaction."""
         return {each.decision for each in self.active.values() if each.is_undecided}
 
-    def epoch_of(self, client: str) -> int:
-        """Return the epoch of a transactional id; 0: it is not known.
-
-        Raises:
-            Busy: It would be one too many.
-        """
-        known = self._clients.get(client)
-        if known is None and len(self._clients) >= CLIENTS_MAX:
-            raise Busy(
-                f"{len(self._clients)} transactional ids are known to this journal; at most "
-                f"{CLIENTS_MAX} may be, and each is for {CLIENT_KEPT_MS // 86_400_000} days after "
-                "its last use"
-            )
-        return 0 if known is None else known.epoch
-
-    def next_epoch(self, client: str, now_ms: int) -> int:
-        """Return the epoch for who takes a transactional id now.
-
-        That of one which is not known is the time, in seconds: it may have been known before, and
-        whoever had it then must not have the same one. Between was a week.
-
-        Raises:
-            Busy: See ``epoch_of``.
-        """
-        known = self.epoch_of(client)
-        return known + 1 if known else min(max(1, now_ms // 1_000), FIRST_EPOCH_MAX)
-
-    def clients_before(self, offset: int) -> Iterator[Client]:
-        """Yield the clients whose notes are before an offset, the oldest ones first."""
-        for id, known in self._clients.items():
-            if known.offset >= offset:
-                break
-            yield Client(id, known.epoch, known.used_ms)
-
     def needs(self) -> list[int]:
         """Return the offsets from which on the journal is needed."""
         first = next(iter(self.active.values()), None)
-        client = next(iter(self._clients.values()), None)
         kept = next(iter(self.kept.values()), None)
-        return [each.offset for each in (first, client, kept) if each is not None]
+        offsets = [each.offset for each in (first, kept) if each is not None]
+        client = self.ids.first_offset()
+        return offsets if client is None else [*offsets, client]
 
     def prepared_before(self, offset: int) -> Iterator[JournaledTransaction]:
         """Yield what only a decision ends and was noted before an offset, the oldest first."""
@@ -743,145 +548,3 @@ class TransactionLedger:
         for each in self.active.values():
             counts[each.state] += 1
         return counts
-
-
-def carried(found: JournaledTransaction, pieces: int = 0) -> Carried:
-    """Return the note of a transaction that was noted before.
-
-    Args:
-        found: It is prepared, and so many ``pieces`` of it stand before; or it is decided.
-    """
-    parts = () if pieces else tuple((each.to, each.messages, each.size) for each in found.parts)
-    return Carried(
-        found.number,
-        found.requests,
-        found.state,
-        found.by,
-        found.client,
-        found.client_epoch,
-        found.xid,
-        found.keep,
-        found.begun_ms,
-        found.decided_ms,
-        pieces,
-        parts,
-        found.checks,
-    )
-
-
-def _carried(note: Carried, offset: int) -> JournaledTransaction:
-    """Return the transaction that a note has: all but its pieces."""
-    is_stored = note.state is COMMITTED  # as long as it is not, what is active tells it
-    return JournaledTransaction(
-        note.transaction,
-        offset,
-        note.state,
-        note.request,
-        [JournaledPart(to, "", count, size, [], is_stored) for to, count, size in note.parts],
-        note.by,
-        False,
-        note.client,
-        note.client_epoch,
-        note.xid,
-        note.keep,
-        note.begun_ms,
-        0,
-        note.decided_ms,
-        note.checks,
-    )
-
-
-def _add(parts: list[JournaledPart], piece: PartPiece, offset: int, length: int) -> None:
-    if piece.part == len(parts):
-        parts.append(JournaledPart(piece.to, piece.topic_id))
-    part = parts[piece.part]
-    part.messages += piece.messages
-    part.size += len(piece.data)
-    part.pieces.append((offset, length))
-
-
-def _answer_of(found: JournaledTransaction) -> Answer:
-    stored = found.state is COMMITTED and found.is_stored
-    return Answer(found.state, found.by, [each.offset for each in found.parts], stored)
-
-
-def _answer_in(ended: _Ended) -> Answer:
-    state, by, offsets, _ = ended
-    return Answer(TransactionState(state), by, offsets, state == COMMITTED)
-
-
-def _after_end(ask: Ask, answer: Answer) -> Answer:
-    if ask.state in {answer.state, TransactionState.UNKNOWN, FORGOTTEN}:
-        return answer
-    if answer.by == FENCED and ask.client:
-        raise ProducerFenced(
-            f"another producer has taken the transactional id {ask.client!r}; transaction "
-            f"{ask.number} is rolled back"
-        )
-    by = f" by {answer.by}" if answer.by else ""
-    raise TransactionRefused(
-        f"transaction {ask.number} is {answer.state.word}{by}; it cannot be {ask.state.word}",
-        details={"state": int(answer.state)},
-    )
-
-
-def _judge_prepared(ask: Ask) -> None:
-    if ask.has_parts or ask.state is OPEN:
-        raise TransactionRefused(f"transaction {ask.number} is prepared; it takes no messages")
-
-
-def _judge_open(ask: Ask, found: JournaledTransaction) -> None:
-    if ask.state is ROLLED_BACK:
-        return
-    if ask.by:
-        raise TransactionRefused(
-            f"transaction {ask.number} is open: its producer may still send messages of it. It can "
-            "only be rolled back"
-        )
-    if ask.request != found.requests:
-        raise TransactionRefused(
-            f"transaction {ask.number}: request {ask.request} is not the next one, "
-            f"{found.requests} is"
-        )
-
-
-def _check_group(ask: Ask, found: JournaledTransaction) -> None:
-    group = "" if found.checks is None else found.checks.group
-    if group != ask.group:
-        of = f"of producer group {group!r}" if group else "no half message"
-        raise TransactionRefused(
-            f"transaction {ask.number} is {of}; a producer of group {ask.group!r} decides for it"
-        )
-
-
-def _named(client: str) -> str:
-    return f"transactional id {client!r}" if client else "a producer without a transactional id"
-
-
-def _check_parts(found: JournaledTransaction | None, pieces: Sequence[PartPiece]) -> None:
-    parts = [] if found is None else [(e.to, e.topic_id, e.messages, e.size) for e in found.parts]
-    taken = {to for to, *_ in parts}
-    for piece in pieces:
-        if piece.part == len(parts) and piece.to not in taken:
-            parts.append((piece.to, piece.topic_id, 0, 0))
-            taken.add(piece.to)
-        if not piece.part < len(parts) or parts[piece.part][:2] != (piece.to, piece.topic_id):
-            raise InvalidRequest(
-                f"part {piece.part} is for {piece.to}; the transaction has {len(parts)} parts, and "
-                "each goes to another partition"
-            )
-        to, topic_id, messages, size = parts[piece.part]
-        messages, size = messages + piece.messages, size + len(piece.data)
-        if messages > limits.BATCH_RECORDS_MAX or size > limits.BATCH_BYTES_MAX:
-            raise BatchTooLarge(
-                f"a transaction has {messages} messages of {size} bytes for {to}; what it has for "
-                f"one partition is stored as one batch, of at most {limits.BATCH_RECORDS_MAX} "
-                f"messages and {limits.BATCH_BYTES_MAX} bytes"
-            )
-        parts[piece.part] = to, topic_id, messages, size
-    total = sum(size for *_, size in parts)
-    if len(parts) > limits.TRANSACTION_PARTS_MAX or total > limits.TRANSACTION_BYTES_MAX:
-        raise InvalidRequest(
-            f"a transaction of {len(parts)} parts and {total} bytes; at most "
-            f"{limits.TRANSACTION_PARTS_MAX} and {limits.TRANSACTION_BYTES_MAX} are allowed"
-        )

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from vq import limits
 from vq.broker.journal.notes import NOTE_TAG
 from vq.broker.partition.batch_check import check_batch
-from vq.broker.transactions.ledger import Answer, JournaledPart, JournaledTransaction
+from vq.broker.transactions.journaled import JournaledPart, JournaledTransaction
+from vq.broker.transactions.judging import Answer
 from vq.broker.transactions.notes import (
     FENCED,
     PIECE_BYTES,

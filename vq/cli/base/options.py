@@ -21,10 +21,11 @@ from vq import limits
 from vq.cli.base.errors import name_nearest_group, name_nearest_topic, name_topic
 from vq.cli.base.logs import FORMATS, LEVELS, LogOptions
 from vq.cli.base.output import Output
-from vq.cli.base.passwords import ask_password, read_password
+from vq.cli.base.passwords import ask_password
 from vq.cli.base.settings import Sources, build, choice, is_given, read_sources, strangers
 from vq.errors import UnknownTopic, VqError
 from vq.model import Compression
+from vq.security.secret_files import read_secret
 from vq.security.tls import ClientCertificates
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
             zookeeper=zookeeper,
             cluster=cluster,
             user=user,
-            password=None if password_file is None else read_password(password_file),
+            password=None if password_file is None else read_secret(password_file),
             log_level=log_level,
             log_format=log_format,
             tls_ca=tls_ca,

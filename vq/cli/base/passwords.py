@@ -4,40 +4,13 @@ Arguments of a process are seen by everybody on the machine, and stay in the she
 """
 
 import sys
-from pathlib import Path
 
 import click
 
 from vq.cli.base.settings import Sources, is_given
-from vq.errors import InvalidArgument
+from vq.security.secret_files import read_secret
 
-__all__ = ["ask_password", "new_password", "read_password"]
-
-#: Bytes that are read of a file: more is no password.
-_FILE_BYTES_MAX = 4_096
-
-
-def read_password(path: str) -> str:
-    """Return the first line of a file.
-
-    Raises:
-        InvalidArgument: The file cannot be read, is too large, or its first line is empty. The
-            error shows nothing of its contents.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(_FILE_BYTES_MAX + 1)
-        line = data.decode().split("\n", 1)[0].rstrip("\r")
-    except OSError as error:
-        raise InvalidArgument(f"cannot read the password file {path!r}: {error}") from error
-    except UnicodeDecodeError:
-        raise InvalidArgument(f"the password file {path!r} is not UTF-8") from None
-    if not line or len(data) > _FILE_BYTES_MAX:
-        raise InvalidArgument(
-            f"the password file {path!r} has no password: it is the first line, of a file of at "
-            f"most {_FILE_BYTES_MAX} bytes"
-        )
-    return line
+__all__ = ["ask_password", "new_password"]
 
 
 def ask_password(sources: Sources) -> str:
@@ -65,7 +38,7 @@ def new_password(name: str, path: str | None, variable: str) -> str:
         click.UsageError: There is none of the three.
     """
     if path is not None:
-        return read_password(path)
+        return read_secret(path)
     if variable:
         return variable
     if not sys.stdin.isatty():

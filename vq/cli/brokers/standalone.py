@@ -287,7 +287,7 @@ def standalone(
         raise InvalidArgument("standalone starts its own ZooKeeper: give --zookeeper-port instead")
     cluster_name = invocation.client_config().cluster
     names = [(f"b{b + 1}", _node(n + 1)) for n in range(replicas) for b in range(brokers)]
-    _check_host(host)
+    check_told_host(host)
     if not is_loopback(host) and not plaintext:
         raise InvalidArgument(
             f"--host {host} is reached by other machines, and standalone has neither TLS nor "
@@ -516,7 +516,7 @@ def _lock(lock: IO[str], data: Path) -> None:
         ) from None
 
 
-def _check_host(host: str) -> None:
+def check_told_host(host: str) -> None:
     """Return if clients can be told this address.
 
     Raises:

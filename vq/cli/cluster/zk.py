@@ -215,7 +215,7 @@ def secure(
         run = secure_tree if yes else plan_secure_tree
         return await run(cluster, identities), identities is not None
 
-    found, secured = invocation.run(_anywhere(invocation, work))
+    found, secured = invocation.run(anywhere(invocation, work))
     rows = [
         {"path": each.path or "/", "found": _acl_text(each.found), "wanted": _acl_text(each.wanted)}
         for each in found.wrong
@@ -338,11 +338,11 @@ def import_(
             await import_tree(cluster, planned)
         return planned
 
-    planned = invocation.run(_anywhere(invocation, work))
+    planned = invocation.run(anywhere(invocation, work))
     _show_import(invocation, planned, yes=yes)
 
 
-async def _anywhere(
+async def anywhere(
     invocation: Invocation,
     work: Callable[[ClusterClient], Coroutine[Any, Any, T]],
 ) -> T:

@@ -137,7 +137,7 @@ def _is_text(content: bytes) -> bool:
     return True
 
 
-def _hide_enough(record: logging.LogRecord) -> bool:
+def hide_enough(record: logging.LogRecord) -> bool:
     values = record.msg.fields.values() if isinstance(record.msg, Line) else ()
     return not any(
         isinstance(value, BaseException) and isinstance(value.__cause__, Enough) for value in values
@@ -350,7 +350,7 @@ def _consume_as_member(
     timeout: float | None,
 ) -> None:
     for handler in logging.getLogger().handlers:
-        handler.addFilter(_hide_enough)
+        handler.addFilter(hide_enough)
     with (
         MessageFactory(invocation.client_config()) as factory,
         factory.create_consumer(config) as consumer,

@@ -419,7 +419,7 @@ def produce(
             metrics = producer.metrics()  # shown before closing, which may be interrupted, too
             files.flush()
             _report(output, topic, tally, metrics, time.monotonic() - started)
-            _list_failures(output, tally, unacknowledged, errors)
+            list_failures(output, tally, unacknowledged, errors)
     threshold_alone = config.compression is None and compression_threshold is not None
     if threshold_alone and tally.count and not metrics.total.messages_compressed:
         output.remark(
@@ -561,7 +561,7 @@ def _report(
     output.record(values, shown=[name for name in values if not hidden.get(name)])
 
 
-def _list_failures(
+def list_failures(
     output: Output, tally: Tally, unacknowledged: str | None, errors: str | None
 ) -> None:
     """Say which lines failed, how many more there are, and how to get all of them."""

@@ -377,7 +377,6 @@ def connect_of(invocation: Invocation) -> "Connect":
         UnknownCluster: No broker has ever registered; the error names the clusters there are.
         CoordinationError: ZooKeeper does not answer.
     """
-    from vq.client.environment import export_tls
     from vq.operations.base.connect import cluster_client
 
     config = invocation.client_config()
@@ -391,8 +390,7 @@ def connect_of(invocation: Invocation) -> "Connect":
         from pyspark_vq.options import Connect
     except ImportError as error:
         raise missing(error) from error
-    export_tls(config.tls, config.zookeeper_tls)  # for Spark's processes on this machine
-    return Connect(zookeeper=config.zookeeper, cluster=config.cluster)
+    return Connect(config)
 
 
 def _write_lag(made: "LagReport", files: ReportFiles) -> None:

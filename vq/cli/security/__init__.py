@@ -1,4 +1,4 @@
-"""Commands about who may do what.
+"""Commands about who may do what, and how much.
 
-In here: users, rules of access. Not in here: accounts of the web console (``console``).
+In here: users, rules of access, quotas. Not in here: accounts of the web console (``console``).
 """

@@ -113,7 +113,7 @@ def undelete(invocation: Invocation, name: str) -> None:
             return await deletion.bring_back(cluster, name)
         except UnknownTopic as error:
             deleted, _ = await deletion.readable_deleted_topics(cluster)
-            raise _not_deleted(name, [each.name for each in deleted]) from error
+            raise not_deleted(name, [each.name for each in deleted]) from error
 
     found, changed = invocation.call(work)
     if invocation.output.as_json:
@@ -130,7 +130,7 @@ def undelete(invocation: Invocation, name: str) -> None:
         invocation.output.remark(f"{name} {said}")
 
 
-def _not_deleted(name: str, deleted: Sequence[str]) -> UnknownTopic:
+def not_deleted(name: str, deleted: Sequence[str]) -> UnknownTopic:
     """Return the refusal to bring back what is not deleted, or gone for good."""
     near = "".join(f"did you mean {each!r}? " for each in get_close_matches(name, deleted, n=1))
     return UnknownTopic(

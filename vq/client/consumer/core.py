@@ -65,7 +65,7 @@ from vq.topic_pattern import is_pattern
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
-_CLOSE_S = 30.0
+CLOSE_S = 30.0
 #: Pauses before a commit that messages wait for is tried again.
 _COMMIT_AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 _NOTHING: Final = Called(None, None)
@@ -235,7 +235,7 @@ class ConsumerCore:
             )
             await membership.start()
             if self._closing is not None:
-                await membership.close(_CLOSE_S)
+                await membership.close(CLOSE_S)
                 raise InvalidState("this consumer was closed while it started")
         except BaseException:
             self._membership = None  # ``start`` may be tried again
@@ -707,7 +707,7 @@ class ConsumerCore:
         readings = self.holds.readings()
         try:
             if self._membership is not None:
-                await self._membership.close(_CLOSE_S)
+                await self._membership.close(CLOSE_S)
         finally:
             for reading in readings:
                 reading.fetcher.stop()

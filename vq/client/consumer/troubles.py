@@ -15,7 +15,7 @@ from vq.model import PartitionTrouble, TopicPartition
 
 logger = get_logger(__name__)
 #: What is published changes no more often than this,
-_PUBLISH_S: Final = 1.0
+PUBLISH_S: Final = 1.0
 #: and the tries of a message that is held no more often than this.
 _RENEW_S: Final = 5.0
 
@@ -206,7 +206,7 @@ class Troubles:
                     due[partition] = trouble
             if due:
                 await self._report(report, due)
-            await asyncio.sleep(_PUBLISH_S)
+            await asyncio.sleep(PUBLISH_S)
 
     def _to_publish(self, partition: TopicPartition) -> PartitionTrouble | None:
         trouble = self._present.get(partition)

@@ -34,7 +34,7 @@ N = TypeVar("N", int, float)
 _FRESH_S: Final = 300.0
 _FIRST_WINDOW_S: Final = 0.5
 #: A page waits so long for the first measurement; then it says that it is under way.
-_WAIT_S: Final = 0.7
+WAIT_S: Final = 0.7
 _WINDOW_S: Final = 10.0
 _TOPICS_SHOWN: Final = 20
 _GROUPS_SHOWN: Final = 12
@@ -71,7 +71,7 @@ async def _facts_at_hand(context: PageContext) -> AllocationFacts | None:
     if found is not None:
         return found[1]
     task = site.measuring
-    done, _ = await asyncio.wait({task}, timeout=_WAIT_S)
+    done, _ = await asyncio.wait({task}, timeout=WAIT_S)
     if not done:
         return None
     site.measuring = None

@@ -20,7 +20,7 @@ _ALL_STREAMS_MAX: Final = 500
 _SERIES_MAX: Final = 12
 _HOURS_MAX: Final = 24 * 400
 #: A stream ends after so long, and the page asks again: perhaps who asks may not any more.
-_STREAM_S: Final = 300.0
+STREAM_S: Final = 300.0
 #: A line comes at least so often: proxies close what is silent.
 _PING_S: Final = 15.0
 _streams: Counter[str] = Counter()
@@ -38,7 +38,7 @@ async def EVENTS(context: PageContext) -> Response:
         _streams[who] += 1
         try:
             yield "retry: 3000\n\n"
-            ends_s = time.monotonic() + _STREAM_S
+            ends_s = time.monotonic() + STREAM_S
             while time.monotonic() < ends_s:
                 try:
                     async with asyncio.timeout(_PING_S):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vq.console.web.flashes import Flashes
 
 #: A page waits so long for a cluster of which the last look says that it is away.
-_AWAY_S: Final = 3.0
+AWAY_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,14 @@ class PageContext:
         acts = OPERATIONS[name].effect is Effect.ACT
         known = "" if acts else self.site.problem
         try:
-            async with asyncio.timeout(_AWAY_S if known else None) as bound:
+            async with asyncio.timeout(AWAY_S if known else None) as bound:
                 found = await self.console.door.run(
                     self.visitor.person, self.site, name, *arguments, before=before, **named
                 )
         except TimeoutError:
             if not bound.expired():
                 raise
-            raise CoordinationError(f"no answer within {_AWAY_S:g} s: {known}") from None
+            raise CoordinationError(f"no answer within {AWAY_S:g} s: {known}") from None
         if acts:
             await self.site.look_again()
         return found

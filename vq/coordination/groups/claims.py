@@ -272,7 +272,7 @@ async def _claim(
         operations: list[Operation] = []
         for partition in partitions:
             owner, owner_path = owners.get(partition), Owner.path(group, *partition)
-            if owner is not None and not _is_held_by(owner, owner_path, member, session_id):
+            if owner is not None and not is_held_by(owner, owner_path, member, session_id):
                 other = Owner.decode(owner_path, owner.data).member
                 owned[partition] = StillOwned(
                     f"{partition} of group {group!r} is still owned by {other!r}"
@@ -433,7 +433,7 @@ async def is_younger(
     return first is not None and made is not None and made.czxid > first.czxid
 
 
-def _is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:
+def is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:
     """Return whether an owner node is of this member and session (members may share a session)."""
     return (
         owner.stat.ephemeral_owner == session_id and Owner.decode(path, owner.data).member == member
@@ -458,7 +458,7 @@ async def those_still_ours(
         for each, path, owner, assignment in zip(claimed, paths, owners, assignments, strict=True)
         if owner is not None
         and assignment is not None
-        and _is_held_by(owner, path, each.member, coordinator.session_id)
+        and is_held_by(owner, path, each.member, coordinator.session_id)
         and assignment.stat.version == each.generation
     }
 
@@ -481,7 +481,7 @@ async def report_stopped(
             node = await coordinator.get(path)
         except NoNode:
             return None
-        if not _is_held_by(node, path, claimed.member, coordinator.session_id):
+        if not is_held_by(node, path, claimed.member, coordinator.session_id):
             return None
         before = Owner.decode(path, node.data)
         value = Owner(member=before.member, generation=before.generation, **told)
@@ -505,7 +505,7 @@ async def release(coordinator: Coordinator, claimed: Claim) -> None:
     path = Owner.path(claimed.group, topic, number)
 
     def give_up(node: Node | None) -> Sequence[Operation]:
-        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
+        if node is None or not is_held_by(node, path, claimed.member, coordinator.session_id):
             return ()
         return [Delete(path, node.stat.version)]
 

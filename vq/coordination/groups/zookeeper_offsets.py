@@ -190,7 +190,7 @@ class ZooKeeperOffsets:
             ConnectionLost: It may have been written.
             NotConnected, SessionExpired: Nothing was written.
         """
-        operations = [decision, *(one for each in commits for one in _commit_operations(*each))]
+        operations = [decision, *(one for each in commits for one in commit_operations(*each))]
         _check_size(operations, len(commits))
         try:
             await self._coordinator.multi(operations)
@@ -343,7 +343,7 @@ async def _commit_step(
     while step:
         if coordinator.session_id != session_id:  # the claims have ended with it
             raise SessionExpired(f"the session ended while {len(step)} commits were written")
-        operations = [operation for each in step for operation in _commit_operations(*each)]
+        operations = [operation for each in step for operation in commit_operations(*each)]
         try:
             await coordinator.multi(operations)
         except NotConnected:
@@ -395,7 +395,7 @@ async def _rest(
     return rest
 
 
-def _commit_operations(claimed: Claim, offset: CommittedOffset) -> list[Operation]:
+def commit_operations(claimed: Claim, offset: CommittedOffset) -> list[Operation]:
     topic, number = claimed.partition
     path = CommittedOffset.path(claimed.group, topic, number)
     fence = Check(Assignment.path(claimed.group, topic, number), claimed.generation)

@@ -191,8 +191,9 @@ async def begin(coordinator: Coordinator, write: str) -> None:
             await _forget_ended(coordinator, write)  # somebody ended it in part
             known = None
         if known is None:
-            with contextlib.suppress(NodeExists):
-                await coordinator.create(WRITES, parents=True)
+            if await coordinator.exists(WRITES) is None:  # clients may not make it, nor try to
+                with contextlib.suppress(NodeExists):
+                    await coordinator.create(WRITES, parents=True)
             return Plan([Create(each) for each in (root, *below)], None)
         missing = [each for each in below if await coordinator.exists(each) is None]
         if not missing:

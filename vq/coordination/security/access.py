@@ -17,12 +17,10 @@ class KnownAccess(NamedTuple):
     Attributes:
         rules: All of them.
         version: How often they were changed since the first ones; -1: there never were any.
-        made: The transaction of ZooKeeper that made their node.
     """
 
     rules: AccessRules
     version: int = -1
-    made: int = -1
 
 
 async def read_access(coordinator: Coordinator) -> KnownAccess:
@@ -37,7 +35,7 @@ async def read_access(coordinator: Coordinator) -> KnownAccess:
         node = await coordinator.get(path)
     except NoNode:
         return KnownAccess(AccessRules())
-    return KnownAccess(AccessList.decode(path, node.data).rules, node.stat.version, node.stat.czxid)
+    return KnownAccess(AccessList.decode(path, node.data).rules, node.stat.version)
 
 
 async def change_access(

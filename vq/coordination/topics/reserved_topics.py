@@ -10,10 +10,10 @@ from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.coordinator import ConnectionLost, Coordinator
 from vq.coordination.tree.reading import TopicView, gather_all, read_summary
 from vq.coordination.tree.values.topics import READY
-from vq.errors import CoordinationError
+from vq.errors import CoordinationError, InvalidArgument
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import FlushMode, Replication, RetentionPolicy, TopicOrigin, TopicSettings
-from vq.reserved import Purpose, answered_topic, group_of
+from vq.reserved import Purpose, answered_topic, group_of, is_probe, is_reserved
 
 #: For so long a retry topic keeps what its group has read.
 RETRY_HOURS: Final = 72
@@ -95,6 +95,23 @@ def reply_settings(settings: TopicSettings) -> TopicSettings:
         archive_after_hours=None,
         archive_to=None,
     )
+
+
+def check_as_safe(topic: str, before: TopicSettings, after: TopicSettings) -> None:
+    """Refuse to make a topic of vq's own less safe: it may have the only copy of a message.
+
+    Raises:
+        InvalidArgument: It would be flushed or copied later than it is acknowledged.
+    """
+    if not is_reserved(topic) or is_probe(topic):
+        return
+    for setting, sync in (("flush", FlushMode.SYNC), ("replication", Replication.SYNC)):
+        if getattr(before, setting) is sync is not getattr(after, setting):
+            raise InvalidArgument(
+                f"topic {topic!r} keeps {setting} = {sync.value!r}, not "
+                f"{getattr(after, setting).value!r}: it has acknowledged messages that are nowhere "
+                "else, and they are to be as safe as those of the topics that they belong to"
+            )
 
 
 async def ensure_reserved(

@@ -157,7 +157,7 @@ async def create_topic(
     )
     places = await _create_first(coordinator, name, topic, rng, only_if, group)
     if not whole:
-        await _create_rest(coordinator, name, topic, places)
+        await create_rest(coordinator, name, topic, places)
     return await read_topic(coordinator, name)
 
 
@@ -510,7 +510,7 @@ async def _create_first(
     return await apply_plan(coordinator, plan, what=f"topic {name!r}")
 
 
-async def _create_rest(
+async def create_rest(
     coordinator: Coordinator, name: str, topic: TopicNode, places: Sequence[str]
 ) -> None:
     """Create the other partitions, then make the topic ready and count its partitions."""

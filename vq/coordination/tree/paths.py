@@ -7,6 +7,7 @@ of repeatable writes in ``writes``.
     security/secret                       ClusterSecret   by which brokers know each other
     security/identities                   Identities      who holds rights in ZooKeeper
     security/acls                         AccessList      who may do what at the brokers
+    security/quotas                       QuotaList       how much users may use of the brokers
     security/users/<user>                 StoredUser      who may connect to brokers
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations

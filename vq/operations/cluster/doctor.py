@@ -111,7 +111,7 @@ def _disk(path: Path, config: BrokerConfig) -> list[Finding]:
 def _look(path: Path, config: BrokerConfig) -> list[Finding]:
     place = _existing(path.absolute())
     try:
-        seconds = _sync_times(place)
+        seconds = sync_times(place)
     except OSError as error:
         return [checks.data_directory(str(place), error.strerror or str(error))]
     free, total = RealDisk().free_space(place)
@@ -135,7 +135,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _sync_times(place: Path) -> list[float]:
+def sync_times(place: Path) -> list[float]:
     """Return how long fdatasync took after each of some small writes."""
     times = []
     with tempfile.TemporaryFile(dir=place, buffering=0) as file:

@@ -38,7 +38,7 @@ from vq.store.records.copies import encode_copy
 _BATCH_MESSAGES: Final = 100
 _BATCH_BYTES: Final = limits.MIB
 #: How long the brokers of one batch are waited for, in seconds.
-_WAIT_S: Final = 30.0
+WAIT_S: Final = 30.0
 
 
 class RunTo(StrEnum):
@@ -144,7 +144,7 @@ async def run_failed(
         OutcomeUnknown, VqError: A broker did not answer, or refuses a batch. Repeat the call.
     """
     name = cluster.config.cluster
-    run = _Rerun(SingleBatches(cluster, _WAIT_S), group, to)
+    run = _Rerun(SingleBatches(cluster, WAIT_S), group, to)
     if files_of(name, check_name("group", group)):
         with commands_lock(name, group):
             for file, _, twins in _contents(files_of(name, group)):

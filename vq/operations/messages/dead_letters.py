@@ -142,7 +142,7 @@ async def look_at_dead_letters(cluster: ClusterClient) -> tuple[list[DeadLetters
         group = group_of(name, Purpose.DEAD_LETTERS)
         if group is not None:
             try:
-                found.append(await _counted(cluster, group))
+                found.append(await counted(cluster, group))
             except UnknownTopic:
                 continue  # deleted, or being made
             except VqError as error:
@@ -150,7 +150,7 @@ async def look_at_dead_letters(cluster: ClusterClient) -> tuple[list[DeadLetters
     return found, failed
 
 
-async def _counted(cluster: ClusterClient, group: str) -> DeadLetters:
+async def counted(cluster: ClusterClient, group: str) -> DeadLetters:
     counts = dict.fromkeys(LetterState, 0)
     oldest: int | None = None
     async for letter in _letters(cluster, group, WantedLetters()):

@@ -356,7 +356,7 @@ class ClusterSearch:
                 return False
             position = work.position
             try:
-                await self._search_some(work, end)
+                await self.search_some(work, end)
             except PartitionQuarantined as error:
                 _go_behind(work, end, error)
             if work.position > position:
@@ -416,7 +416,7 @@ class ClusterSearch:
         assert isinstance(answer, OffsetsResponse)
         return answer
 
-    async def _search_some(self, work: Work, end: int) -> None:
+    async def search_some(self, work: Work, end: int) -> None:
         """Have the broker of a range search on from the position."""
         budget, request = self._budget, FindRequest()
         request.CopyFrom(self._question)

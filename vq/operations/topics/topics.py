@@ -12,6 +12,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.topics import summaries, topics
 from vq.coordination.topics.cluster_settings import read_settings
+from vq.coordination.topics.reserved_topics import check_as_safe
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import (
@@ -134,13 +135,20 @@ async def alter_settings(
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: The number of partitions differs, ``change`` raised it, or a group that
-            takes messages of the topic has fewer nodes than the new ``min_insync``.
+        InvalidArgument: The number of partitions differs, ``change`` raised it, a topic of vq's
+            own would be less safe, or a group that takes messages of the topic has fewer nodes
+            than the new ``min_insync``.
         ChangeUnknown: ZooKeeper went away; they are changed or not.
     """
-    await _check_nodes(cluster, topic, change)
+
+    def checked(now: TopicSettings) -> TopicSettings:
+        after = change(now)
+        check_as_safe(topic, now, after)
+        return after
+
+    await _check_nodes(cluster, topic, checked)
     with unknown_when_cut(f"changing {topic}"):
-        return topic_of(await topics.alter_settings(cluster.coordinator, topic, change))
+        return topic_of(await topics.alter_settings(cluster.coordinator, topic, checked))
 
 
 async def _check_nodes(

@@ -34,6 +34,7 @@ from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
+from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.runs import RunCounter, RunOrder, RunResult
 from vq.coordination.tree.values.slots import Slot, SlotCounter, SlotMark
 from vq.coordination.tree.values.topics import (
@@ -81,6 +82,7 @@ KINDS: Final = (
     NodeKind("security/secret", ClusterSecret, is_secret=True),
     NodeKind("security/identities", Identities),
     NodeKind("security/acls", AccessList),
+    NodeKind("security/quotas", QuotaList),
     NodeKind("security/users"),
     NodeKind("security/users/<user>", StoredUser, is_secret=True),
     NodeKind("brokers"),

@@ -236,7 +236,7 @@ class _ElsewhereWriter:
             self._file.close()
             if _is_local(system):
                 for each in (Path(path), Path(path).parent, *self._changed):
-                    _fsync(each)
+                    fsync(each)
             system.invalidate_cache(_parent(path))
 
     def reader(self) -> ZipReader:
@@ -344,7 +344,7 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -169,7 +169,7 @@ class FileSystems:
             if os.fstat(fd).st_dev != device:  # the file is a link to another file system
                 os.close(fd)
                 return None
-            kind = _kind_of(fd)
+            kind = kind_of(fd)
             found = None
             if kind in SYNCFS_FLUSHES:
                 found = RealFileSystem(fd, directory, kind)
@@ -217,7 +217,7 @@ def _kernel_version() -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _kind_of(fd: int) -> str:
+def kind_of(fd: int) -> str:
     """Return the kind of file system an open directory is on; "" if that cannot be told.
 
     Not ``statfs``: ext2, ext3 and ext4 share one number there.

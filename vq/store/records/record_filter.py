@@ -59,7 +59,7 @@ def _is_true(expression: Expression, tag: bytes | None, properties: bytes | None
     return expression.test(Subject(text, key, headers)) is True
 
 
-def _is_true_at(expression: Expression, data: bytes, start: int, end: int, flag: int) -> bool:
+def is_true_at(expression: Expression, data: bytes, start: int, end: int, flag: int) -> bool:
     """Whether an expression is true of the record whose header ``[start, end)`` is behind."""
     tag = properties = None
     if flag & FLAG_TAG:
@@ -141,7 +141,7 @@ def filter_records(
                 if needles:
                     position = end
                     continue
-            is_taken = _is_true_at(expression, data, start, end, flag)
+            is_taken = is_true_at(expression, data, start, end, flag)
         if is_taken:
             offsets.append(base_offset + position)
             if position != run_end:

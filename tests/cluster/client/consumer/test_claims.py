@@ -30,7 +30,7 @@ async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its broker is down, say. It is tried again; what was claimed meanwhile was released."""
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     broken = True
 
     async def begin(claim: claims.Claim) -> None:
@@ -48,7 +48,7 @@ async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
 async def test_a_bug_in_the_consumer_leaves_no_partition_owned_and_idle(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     tries = 0
 
     async def begin(claim: claims.Claim) -> None:
@@ -129,7 +129,7 @@ async def test_a_claim_that_failed_is_tried_again_at_once(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other member owns the partition, so there is nobody to wait for."""
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     claim, failures = claims.claim_together, 1
 
     async def fail(*arguments: Any, **options: Any) -> Any:

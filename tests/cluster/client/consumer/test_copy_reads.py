@@ -191,7 +191,7 @@ async def test_a_copy_that_the_consumer_cannot_reach_is_left(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in sync, and alive for all others; nothing it sends arrives."""
-    monkeypatch.setattr(fetch_sessions, "_GRACE_S", 0.1)
+    monkeypatch.setattr(fetch_sessions, "GRACE_S", 0.1)
     await group.consume(read_from="nearest", rack="blue")
     await group.receive()
     group.cluster.network.cut_one_way("b1-n2", HOST)
@@ -214,7 +214,7 @@ def unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0.1)
 
     monkeypatch.setattr(Repairer, "_try", leave_it)
-    monkeypatch.setattr(fetcher, "_AGAIN", replace(fetcher._AGAIN, first_s=0.01))
+    monkeypatch.setattr(fetcher, "AGAIN", replace(fetcher.AGAIN, first_s=0.01))
 
 
 @pytest.mark.usefixtures("unrepaired")

@@ -227,7 +227,7 @@ async def test_one_bad_read_ends_nothing(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, tag: str | None
 ) -> None:
     """The loop goes on by itself, in order, with each message once; what happened is told."""
-    monkeypatch.setattr(fetchers, "_AGAIN", Backoff(first_s=0.01, most_s=30.0))
+    monkeypatch.setattr(fetchers, "AGAIN", Backoff(first_s=0.01, most_s=30.0))
     results = await send(factory, *(Message("t", b"%d" % n, "a") for n in range(6)))
     offset = 6 if tag else results[3].offset + 20
     left = damage_on_the_way(monkeypatch, fetchers, offset, 3)
@@ -260,7 +260,7 @@ async def test_damage_is_told_while_it_lasts_and_reading_goes_on_once_it_is_put_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By the consumer, by its owner node, once in the log."""
-    monkeypatch.setattr(fetchers, "_AGAIN", Backoff(first_s=0.001, most_s=0.01))
+    monkeypatch.setattr(fetchers, "AGAIN", Backoff(first_s=0.001, most_s=0.01))
     results = await send(factory, *texts(1, 2))
     left = damage_on_the_way(monkeypatch, fetchers, results[1].offset + 20, 1_000_000)
     where = TopicPartition("t", 0)

@@ -241,7 +241,7 @@ async def test_a_lost_answer_anywhere_while_giving_up_leaves_nothing_behind(
 async def test_a_release_that_did_not_get_through_is_made_up_for(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     release = claims.release_together
@@ -264,7 +264,7 @@ async def test_a_partition_whose_last_commit_fails_is_kept_as_long_as_the_sessio
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next owner would begin before what was handled; with the session the fence is over."""
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     session, tries = first.coordinator.session_id, 0

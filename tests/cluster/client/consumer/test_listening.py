@@ -190,7 +190,7 @@ async def test_close_finishes_the_message_in_hand(factory: aio.MessageFactory) -
 async def test_close_cancels_a_listener_that_does_not_end_and_its_message_comes_again(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores, "_CLOSE_S", 1.0)
+    monkeypatch.setattr(cores, "CLOSE_S", 1.0)
     await send(factory, *texts(0))
     began, cancelled = asyncio.Event(), []
 

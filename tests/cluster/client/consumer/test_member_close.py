@@ -97,7 +97,7 @@ async def test_a_member_that_left_keeps_no_timer(group: Group) -> None:
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     await consumer.member.close(1.0)
-    permit = consumer.member._permit
+    permit = consumer.member.permit
     assert permit._timer is not None
     assert permit._timer.cancelled()
     assert consumer.member._suspend_timer is None

@@ -119,7 +119,7 @@ async def test_a_start_waits_for_the_session_of_a_killed_member_of_its_name(
     await until(lambda: first.held == ALL)
     group.cluster.ensemble.crash(first.coordinator)
     second = await group.member("a")
-    second.member._nonce = "of another process"
+    second.member.nonce = "of another process"
     async with asyncio.timeout(WAIT_S):
         await second.member.start()
     assert caplog.text.count("member name is in use") == 1
@@ -131,12 +131,12 @@ async def test_a_start_does_not_wait_for_ever_for_a_name(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A live member of that name keeps it."""
-    monkeypatch.setattr(memberships, "_NAME_S", 0.05)
-    monkeypatch.setattr(memberships, "_NAME_SESSIONS", 0.1)
+    monkeypatch.setattr(memberships, "NAME_S", 0.05)
+    monkeypatch.setattr(memberships, "NAME_SESSIONS", 0.1)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     second = await group.member("a")
-    second.member._nonce = "of another process"
+    second.member.nonce = "of another process"
     begin = asyncio.get_running_loop().time()
     with pytest.raises(NodeExists, match="give each member a name of its own"):
         await second.member.start()

@@ -147,7 +147,7 @@ async def test_a_result_of_an_earlier_claim_counts_for_nothing(
 
     consumer = await member(factory, for_each(listener), listener_timeout_s=5.0, **settings)
     await until(lambda: len(calls) == 1)
-    coordinator: Any = factory._opened().coordinator
+    coordinator: Any = factory.admin.cluster.coordinator
     session = coordinator.session_id
     cluster.ensemble.expire(coordinator)
     await until(lambda: coordinator.session_id not in {0, session})
@@ -230,9 +230,9 @@ async def test_the_group_stops_at_a_message_until_it_is_reset(
     await send(factory, Message("wide", b"9"))
     got: list[bytes] = []
 
-    async def listener(message: Message) -> Retry | None:
+    async def listener(message: Message) -> object:
         if message.content == b"1":
-            return RETRY
+            return Retry  # the class, without parentheses, asks for another try as ``RETRY`` does
         got.append(message.content)
         return None
 
@@ -432,10 +432,10 @@ class Ahead:
         self.fails = True
         self.handled: list[bytes] = []
 
-    async def __call__(self, given: Message | list[Message]) -> Retry | None:
+    async def __call__(self, given: Message | list[Message]) -> object:
         messages = given if isinstance(given, list) else [given]
         if self.fails and any(each.key == "b" for each in messages):
-            return Retry()
+            return Retry  # the class, as above
         self.handled += [each.content for each in messages]
         return None
 

@@ -66,7 +66,7 @@ async def test_a_partition_younger_than_the_group_is_read_from_its_start(
     await consumer.close()
     async with cluster.admin() as coordinator:
         await topics.add_partitions(coordinator, "t", 3)
-    await until(lambda: len(factory._opened().routes.partitions("t")) == 4)
+    await until(lambda: len(factory.admin.cluster.routes.partitions("t")) == 4)
     await send(factory, *(Message("t", b"%d" % n, key=str(n)) for n in range(1, 41)))
     consumer = await consumer_of(factory, start_position=StartPosition.LATEST)
     assert sorted(map(int, await take(consumer, 40))) == list(range(1, 41))

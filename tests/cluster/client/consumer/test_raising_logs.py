@@ -54,7 +54,7 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its tasks meets errors that it logs: members, commits, places, what is published."""
-    monkeypatch.setattr(troubles, "_PUBLISH_S", 0.01)
+    monkeypatch.setattr(troubles, "PUBLISH_S", 0.01)
 
     async def send(text: bytes) -> None:
         async with await factory.create_producer(ProducerConfig(batch_records=1)) as producer:

@@ -33,7 +33,7 @@ async def claims_of(group: Group, member: str) -> int:
 async def again(group: Group, name: str, **settings: float) -> Consumer:
     """Another process of that name starts."""
     consumer = await group.member(name, **settings)
-    consumer.member._nonce = "of another process"
+    consumer.member.nonce = "of another process"
     async with asyncio.timeout(WAIT_S):
         await consumer.member.start()
     return consumer
@@ -71,11 +71,11 @@ async def test_one_that_gives_up_waiting_for_its_name_keeps_no_place(
     """Whether the name is taken for good, or its start is cancelled."""
     first, second = await two(group)
     late = await group.member("a")
-    late.member._nonce = "of another process"
+    late.member.nonce = "of another process"
     with pytest.raises(NodeExists, match="give each member a name of its own"):
         await late.member.start()
     starting = await group.member("a")
-    starting.member._nonce = "of a third process"
+    starting.member.nonce = "of a third process"
     task = asyncio.create_task(starting.member.start())
     await asyncio.sleep(0.1)
     task.cancel()

@@ -118,14 +118,14 @@ async def test_a_process_that_stood_still_asks_before_it_delivers(group: Group) 
     asked = consumer.coordinator.last_reply_monotonic
     clock.jumped_s = 29.0
     assert consumer.permit.holds
-    consumer.member._permit._extend(clock.monotonic())
+    consumer.member.permit._extend(clock.monotonic())
     clock.jumped_s += 31.0
     assert not consumer.permit.holds, "at once, for whichever thread looks first"
     async with group.cluster.admin() as coordinator:
         where = TopicPartition("t", 2)
         await coordinator.delete(Owner.path("g", "t", 2))
         await claims.claim(coordinator, "g", "b", where)
-        consumer.member._permit.start()  # its timer is due
+        consumer.member.permit.start()  # its timer is due
         await until(lambda: "resume" in consumer.events)
         assert consumer.events[0] == "suspend"
         assert consumer.events.index(f"drop {where}") < consumer.events.index("resume")
@@ -149,11 +149,11 @@ async def test_a_proof_holds_from_when_it_was_asked_for(group: Group) -> None:
 
     coordinator.sync = late  # type: ignore[method-assign]
     clock.jumped_s = 61.0
-    consumer.member._permit.start()  # its timer is due
+    consumer.member.permit.start()  # its timer is due
     await until(lambda: "resume" in consumer.events)
     assert not consumer.permit.holds
     coordinator.sync = sync  # type: ignore[method-assign]
-    consumer.member._permit.start()
+    consumer.member.permit.start()
     await until(lambda: consumer.permit.holds)
     assert consumer.events == ["suspend", "resume"] * 2
 
@@ -278,7 +278,7 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next try, long before the next audit."""
-    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    monkeypatch.setattr(memberships, "AGAIN", SOON)
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     those_still_ours = claims.those_still_ours

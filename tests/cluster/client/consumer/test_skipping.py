@@ -201,7 +201,7 @@ async def test_a_member_that_is_killed_while_it_skips_loses_nothing(
     """
     dead, handler = Handler(), Handler()
     with monkeypatch.context() as dying:
-        whole = failed_file._write_all
+        whole = failed_file.write_all
         if step == "before":
 
             def torn(file: IO[bytes], data: bytes) -> None:
@@ -209,7 +209,7 @@ async def test_a_member_that_is_killed_while_it_skips_loses_nothing(
                 file.truncate = lambda _: None  # type: ignore[method-assign, assignment]
                 raise OSError(errno.EIO, "killed")
 
-            dying.setattr(failed_file, "_write_all", torn)
+            dying.setattr(failed_file, "write_all", torn)
         async with factory_of(cluster, host="dies", seed=31, session_timeout_s=2.0) as factory:
             often = 0.5 if step == "committed" else 600.0
             await member(factory, dead, max_attempts=1, commit_interval_s=often)
@@ -219,7 +219,7 @@ async def test_a_member_that_is_killed_while_it_skips_loses_nothing(
             assert isinstance(coordinator, MemoryCoordinator)
             cluster.ensemble.disconnect(coordinator)
             cluster.network.cut("dies", "b1")
-            dying.setattr(failed_file, "_write_all", whole)
+            dying.setattr(failed_file, "write_all", whole)
             async with (
                 factory_of(cluster, host="other", seed=32) as other,
                 await member(other, handler, heir, max_attempts=1) as consumer,
@@ -248,7 +248,7 @@ async def test_on_a_full_disk_the_message_is_held_and_told(
 
     async with factory_of(cluster, host="member", seed=31) as factory:
         with monkeypatch.context() as filled:
-            filled.setattr(failed_file, "_write_all", full)
+            filled.setattr(failed_file, "write_all", full)
             consumer = await member(factory, handler, max_attempts=2, **settings)
             await asyncio.sleep(60.0)
             [trouble, *_] = consumer.troubles().values()
@@ -285,7 +285,7 @@ async def test_a_run_that_was_cut_off_is_finished_and_sends_nothing_twice(
             return found
 
         client.request = request  # type: ignore[method-assign]
-        monkeypatch.setattr(failed, "_WAIT_S", 1.0)
+        monkeypatch.setattr(failed, "WAIT_S", 1.0)
         handler.bad = set()
         with pytest.raises(OutcomeUnknown):
             await run_failed(client, "g", to=to)

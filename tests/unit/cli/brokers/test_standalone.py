@@ -178,7 +178,7 @@ def test_a_second_one_in_a_directory_is_told_so_and_not_that_its_port_is_taken(
 ) -> None:
     monkeypatch.setattr(standalone, "find_parts", lambda: (Path("java"), ()))
     monkeypatch.setattr(standalone, "port_error", lambda address: address.port and "in use")
-    monkeypatch.setattr(standalone, "_check_host", lambda _host: None)
+    monkeypatch.setattr(standalone, "check_told_host", lambda _host: None)
     arguments = ["--data", str(tmp_path / "data")]
     with standalone.exclusive(tmp_path / "data"), pytest.raises(DirectoryRefused, match="another"):
         standalone.standalone.main(arguments, standalone_mode=False)

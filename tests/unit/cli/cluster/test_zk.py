@@ -44,7 +44,7 @@ def ensemble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryEnsemble:
         return asyncio.run(run(operation, *arguments))
 
     monkeypatch.setattr(Invocation, "call", call)
-    monkeypatch.setattr(module, "_anywhere", anywhere)
+    monkeypatch.setattr(module, "anywhere", anywhere)
     return made
 
 

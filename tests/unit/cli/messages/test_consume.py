@@ -11,7 +11,7 @@ from support.delivery import Told, endless
 from support.waiting import WAIT_S, block_until
 
 from vq.cli import main
-from vq.cli.messages.consume import Enough, Printer, _hide_enough, consume, form_of
+from vq.cli.messages.consume import Enough, Printer, consume, form_of, hide_enough
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.deliver.failures import Failures
 from vq.client.consumer.deliver.in_turn import InTurn
@@ -140,7 +140,7 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     troubles.failed(where, 0, told.errors[0])
     troubles.over(where)
     assert caplog.records
-    assert [_hide_enough(record) for record in caplog.records] == [not hidden] * len(caplog.records)
+    assert [hide_enough(record) for record in caplog.records] == [not hidden] * len(caplog.records)
 
 
 def test_json_shows_every_field_already() -> None:

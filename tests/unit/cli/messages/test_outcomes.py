@@ -12,7 +12,7 @@ from vq.cli.base import errors
 from vq.cli.base.output import Output
 from vq.cli.messages.lines import LongLine
 from vq.cli.messages.outcomes import FailureFiles, Tally, failure_files
-from vq.cli.messages.produce import _list_failures
+from vq.cli.messages.produce import list_failures
 from vq.errors import DiskFull, InvalidArgument, TimedOut
 from vq.model import DivertedResult, SendResult
 
@@ -53,7 +53,7 @@ def test_lines_without_an_outcome_are_told_also_when_no_line_was_refused() -> No
     tally, stderr = Tally(), io.StringIO()
     tally.begun = 2
     tally.give_up()
-    _list_failures(Output(stderr=stderr), tally, None, None)
+    list_failures(Output(stderr=stderr), tally, None, None)
     assert stderr.getvalue().startswith("2 line(s) without an outcome; with --unacknowledged FILE")
 
 

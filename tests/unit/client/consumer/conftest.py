@@ -16,12 +16,12 @@ QUICK: Final = Backoff(first_s=0.002, most_s=0.004, jitter=0.5)
 
 @pytest.fixture
 def quick_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "_BACKOFF", QUICK)
+    monkeypatch.setattr(fetch_sessions, "BACKOFF", QUICK)
 
 
 @pytest.fixture
 def quick_fetcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetchers, "_BACKOFF", QUICK)
+    monkeypatch.setattr(fetchers, "BACKOFF", QUICK)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_what_passes_is_said_once_for_all_partitions(caplog: pytest.LogCaptureFi
 async def test_what_passes_is_not_published_and_ends_what_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_PUBLISH_S", 0.005)
+    monkeypatch.setattr(module, "PUBLISH_S", 0.005)
     told: list[tuple[TopicPartition, PartitionTrouble | None]] = []
 
     async def tell(found: Mapping[TopicPartition, PartitionTrouble | None]) -> None:
@@ -108,7 +108,7 @@ def test_what_is_noted_at_the_end_stays(caplog: pytest.LogCaptureFixture) -> Non
 async def test_what_changes_is_published_and_what_was_over_in_time_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_PUBLISH_S", 0.005)
+    monkeypatch.setattr(module, "PUBLISH_S", 0.005)
     told: list[tuple[TopicPartition, PartitionTrouble | None]] = []
     fail = [ConnectionCut("away"), RuntimeError("a bug")]
 

@@ -117,7 +117,7 @@ async def test_a_large_topic_is_counted_when_it_is_ready(client) -> None:
         async def die(*_: object) -> None:
             raise ConnectionLost("the maker died")
 
-        patch.setattr(topics, "_create_rest", die)
+        patch.setattr(topics, "create_rest", die)
         with pytest.raises(ConnectionLost):
             await topics.create_topic(client, "t", TopicSettings(partitions=1_201))
     assert await counts(client) == dict.fromkeys(GROUPS, 0)
@@ -290,7 +290,7 @@ async def test_topics_that_are_being_made_or_deleted_are_not_listed(client) -> N
         async def die(*_: object) -> None:
             raise CoordinationError("the maker died")
 
-        patch.setattr(topics, "_create_rest", die)
+        patch.setattr(topics, "create_rest", die)
         with pytest.raises(CoordinationError):
             await topics.create_topic(client, "u", TopicSettings(partitions=501))
     assert [each.name for each in await summaries.summarize_topics(client)] == ["t"]

@@ -43,6 +43,7 @@ from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
+from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.runs import (
     ArchiveTopicRun,
     RunCounter,
@@ -57,6 +58,7 @@ from vq.coordination.tree.values.value import Value
 from vq.errors import CoordinationError, InvalidState
 from vq.message_filter import ALL, Filter
 from vq.model import FlushMode, PartitionState, Span, TopicSettings
+from vq.security.quotas import Quota, Quotas
 from vq.security.rules import AccessRule, AccessRules
 from vq.security.scram import ScramSecret
 
@@ -117,6 +119,10 @@ GOLDEN: list[tuple[Value, str]] = [
     (
         AccessList(rules=AccessRules([AccessRule.parse("deny * read,write topic:a*")])),
         '{"v": 1, "rules": ["deny * read,write topic:a*"]}',
+    ),
+    (
+        QuotaList(quotas=Quotas([Quota.parse("user:* bytes-in=10M time=2.5% requests=unlimited")])),
+        '{"v": 1, "quotas": ["user:* bytes-in=10M requests=unlimited time=2.5%"]}',
     ),
     (
         StoredUser(
@@ -399,6 +405,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
     assert [
         ClusterSecret.path(),
         AccessList.path(),
+        QuotaList.path(),
         BrokerGroup.path("b1"),
         GroupState.path("b1"),
         Registration.path("b1", "n1"),
@@ -416,6 +423,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
     ] == [
         "security/secret",
         "security/acls",
+        "security/quotas",
         "brokers/b1",
         "brokers/b1/state",
         "brokers/b1/nodes/n1",

@@ -104,7 +104,7 @@ def test_a_data_directory_that_hangs_is_told_and_not_waited_for(
     """As a mount whose server is away."""
     answers = threading.Event()
     monkeypatch.setattr(doctor, "ANSWER_S", 0.01)
-    monkeypatch.setattr(doctor, "_sync_times", lambda place: answers.wait(30) and [0.001] * 7)
+    monkeypatch.setattr(doctor, "sync_times", lambda place: answers.wait(30) and [0.001] * 7)
     config = BrokerConfig(data=tmp_path, group="g", node="n")
     finding = doctor.check_machine(config)[-1]
     answers.set()
@@ -118,7 +118,7 @@ def test_an_error_of_a_data_directory_is_that_of_the_doctor(
     def refuse(place: Path) -> list[float]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(doctor, "_sync_times", refuse)
+    monkeypatch.setattr(doctor, "sync_times", refuse)
     finding = doctor.check_machine(BrokerConfig(data=tmp_path, group="g", node="n"))[-1]
     assert (finding.check, finding.level) == ("data directory", Level.FAIL)
 

@@ -283,7 +283,7 @@ def test_a_zip_in_a_new_directory_is_durable_with_all_names_on_the_way(
 ) -> None:
     """And nobody but the broker's user and group may read it."""
     synced: list[Path] = []
-    monkeypatch.setattr(archive_place, "_fsync", synced.append)
+    monkeypatch.setattr(archive_place, "fsync", synced.append)
     disk = memory_disk()
     log = three_blocks(disk)
     archive_at(disk, log, f"file://{tmp_path}/mnt", 1)

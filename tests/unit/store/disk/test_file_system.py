@@ -32,7 +32,7 @@ def test_a_file_system_that_asks_a_server_is_told(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A write there may hang, and the broker with it."""
-    monkeypatch.setattr(file_system, "_kind_of", lambda fd: kind)
+    monkeypatch.setattr(file_system, "kind_of", lambda fd: kind)
     RealDisk().open(tmp_path / "f", create=True).close()
     assert is_remote(kind)
     assert "file system asks a server for writes" in caplog.text

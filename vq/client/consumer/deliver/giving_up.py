@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from vq.client.consumer.deliver.hands import is_finished
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.redelivered import NoListener
-from vq.client.consumer.deliver.tries import NotCopied, Retry
+from vq.client.consumer.deliver.tries import NotCopied, Retry, retry_of
 from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
 from vq.errors import ContentUnreadable
 from vq.log_lines import get_logger
@@ -204,11 +204,12 @@ class _Try:
 
     def is_answer(self, result: Any) -> bool:
         """Whether what the listener returned is the answer; if not, there is something to copy."""
-        if not isinstance(result, Retry):
+        retry = retry_of(result)
+        if retry is None:
             self._failing.over(self._messages)
             return True
-        self._done = result.done
-        self.spent = self._failing.failed(self._messages[self._done :], result)
+        self._done = retry.done
+        self.spent = self._failing.failed(self._messages[self._done :], retry)
         return not self.spent
 
     def copied(self, copied: Copied) -> Retry | None:
@@ -253,7 +254,7 @@ def calling(
                 if this.is_raised(error):
                     raise
             else:
-                if this is None and not isinstance(result, Retry):
+                if this is None and (result is None or retry_of(result) is None):
                     return result
                 this = this or _Try(failing, given)
                 if this.is_answer(result):
@@ -285,7 +286,7 @@ def awaiting(
                 if this.is_raised(error):
                     raise
             else:
-                if this is None and not isinstance(result, Retry):
+                if this is None and (result is None or retry_of(result) is None):
                     return result
                 this = this or _Try(failing, given)
                 if this.is_answer(result):

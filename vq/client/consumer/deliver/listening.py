@@ -20,7 +20,7 @@ from vq.client.consumer.deliver.hands import Hand, hand_of
 from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import RECHECK_S
 from vq.client.consumer.deliver.sliding import Sliding
-from vq.client.consumer.deliver.tries import Retry
+from vq.client.consumer.deliver.tries import Retry, retry_of
 from vq.client.consumer.deliver.workers import SLICE_S, AnyDelivery
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
@@ -217,8 +217,8 @@ class Listening(Executor):
                 if hand.taken is not None:
                     self._put_down(delivery, hand, [message])
                     continue
-                if result is not None and isinstance(result, Retry):
-                    self._try_later(delivery, [message], result)
+                if result is not None and (retry := retry_of(result)) is not None:
+                    self._try_later(delivery, [message], retry)
                     continue
                 done.append(message)
                 if waiting and message.key in waiting and delivery.settle():
@@ -249,8 +249,8 @@ class Listening(Executor):
             if hand.taken is not None:
                 self._put_down(delivery, hand, messages)
                 continue
-            if isinstance(result, Retry):
-                self._try_later(delivery, messages, result)
+            if (retry := retry_of(result)) is not None:
+                self._try_later(delivery, messages, retry)
             else:
                 delivery.done.extend(messages)
         return None
@@ -313,8 +313,8 @@ async def _call_listener(delivery: InTurn, hand: Hand) -> Failed | None:
                 if refused is not None:
                     return failed_try(message, refused)
                 continue
-            if result is not None and isinstance(result, Retry):
-                return failed_try(message, result)
+            if result is not None and (retry := retry_of(result)) is not None:
+                return failed_try(message, retry)
         all_done = True
     finally:
         window.end_turn(is_finished=all_done)

@@ -7,7 +7,7 @@ on, and ``origin`` and ``failure`` tell of the earlier deliveries. Pure.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from vq.client.consumer.deliver.tries import Retry, TriedMessage
+from vq.client.consumer.deliver.tries import TriedMessage, retry_of
 from vq.errors import InvalidState
 from vq.model import Message
 from vq.reserved import DeliveryFailure, MessageOrigin, own_headers
@@ -66,7 +66,8 @@ def _given(message: Message, *, in_lists: bool) -> Any:
 
 def _told(result: Any) -> Any:
     """Return what the listener answered; one that is done with a list of one asks for no retry."""
-    return None if isinstance(result, Retry) and result.done else result
+    retry = retry_of(result)
+    return None if retry is not None and retry.done else result
 
 
 def redelivering(

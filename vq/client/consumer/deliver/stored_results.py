@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from vq.client.consumer.deliver.tries import Retry
+from vq.client.consumer.deliver.tries import retry_of
 from vq.errors import AlreadyHandled
 from vq.model import Message
 
@@ -23,7 +23,8 @@ def _left(given: Any, error: AlreadyHandled) -> tuple[int, list[Message]]:
 
 def _of_all(done: int, result: Any) -> Any:
     """Return an answer about the others of a list as one about the whole list."""
-    return replace(result, done=done + result.done) if isinstance(result, Retry) else result
+    retry = retry_of(result)
+    return result if retry is None else replace(retry, done=done + retry.done)
 
 
 def passing(listener: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -30,7 +30,8 @@ def tried_again(message: Message, attempts: int) -> Message:
 class Retry:
     """What a listener returns to have its message again; ``vq.RETRY`` is one without arguments.
 
-    It counts as a failed try, as if the listener had raised.
+    It counts as a failed try, as if the listener had raised. The class itself, without
+    parentheses, is taken for ``vq.RETRY``.
 
     Attributes:
         after_s: The pause before the next try; None: as ``retry_backoff`` says.
@@ -59,3 +60,13 @@ class Retry:
 
 #: A listener returns it to have its message again, after a pause by ``retry_backoff``.
 RETRY: Final = Retry()
+
+
+def retry_of(answer: object) -> Retry | None:
+    """Return the try that a listener asks for by what it returned; None: its message is handled.
+
+    The class itself, without parentheses, is such an answer, too: what else could be meant?
+    """
+    if answer is Retry:
+        return RETRY
+    return answer if isinstance(answer, Retry) else None

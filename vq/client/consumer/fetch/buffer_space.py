@@ -26,10 +26,10 @@ class BufferSpace:
         self._pool = buffer_bytes // 2
         self._shared = buffer_bytes - self._pool
         self._extra: dict[Asker, int] = {}  # of each partition: what it has beyond its share
-        self._extra_sum = 0
+        self.extra_sum = 0
         self._expected = 0  # how many partitions there will be soon
-        self._queue: dict[Asker, None] = {}  # partitions that wait for space, first come first
-        self._grower: Asker | None = None  # has the permit to go beyond the bound,
+        self.queue: dict[Asker, None] = {}  # partitions that wait for space, first come first
+        self.grower: Asker | None = None  # has the permit to go beyond the bound,
         self._grew_from = 0  # and had so many bytes when it got it
         self._serve_due = False
 
@@ -56,10 +56,10 @@ class BufferSpace:
 
     def leave(self, asker: Asker) -> None:
         """Free the space of a partition; another one may go on."""
-        self._queue.pop(asker, None)
-        if self._grower is asker:
-            self._grower = None
-        self._extra_sum -= self._extra.pop(asker)
+        self.queue.pop(asker, None)
+        if self.grower is asker:
+            self.grower = None
+        self.extra_sum -= self._extra.pop(asker)
         self._space_changed()
 
     def expect(self, count: int) -> bool:
@@ -71,12 +71,12 @@ class BufferSpace:
     def allowance(self, asker: Asker) -> int:
         """Return how many bytes a partition may ask for now."""
         free = max(0, self.share_bytes - asker.buffered)
-        return free + max(0, self._pool - self._extra_sum) if asker.behind else free
+        return free + max(0, self._pool - self.extra_sum) if asker.behind else free
 
     def count(self, asker: Asker) -> None:
         """Note that ``asked`` or ``buffered`` of a partition changed."""
         extra = max(0, asker.asked + asker.buffered - self.share_bytes)
-        self._extra_sum += extra - self._extra[asker]
+        self.extra_sum += extra - self._extra[asker]
         self._extra[asker] = extra
         self._space_changed()
 
@@ -86,36 +86,36 @@ class BufferSpace:
         False: another one has it, or waits before it; ``go_on`` is called when there is space, or
         when the permit is free.
         """
-        self._queue.setdefault(asker)
-        if self._grower is None and next(iter(self._queue)) is asker:
-            self._grower, self._grew_from = asker, asker.buffered
-        if self._grower is asker:
-            del self._queue[asker]
-        return self._grower is asker
+        self.queue.setdefault(asker)
+        if self.grower is None and next(iter(self.queue)) is asker:
+            self.grower, self._grew_from = asker, asker.buffered
+        if self.grower is asker:
+            del self.queue[asker]
+        return self.grower is asker
 
     def has_permit(self, asker: Asker) -> bool:
         """Whether a partition may go beyond the bound."""
-        return asker is self._grower
+        return asker is self.grower
 
     def _space_changed(self) -> None:
         """Take back a permit that is not needed any more; let the next partition go on."""
-        grower = self._grower
+        grower = self.grower
         if grower is not None and not grower.asked:
             is_back = grower.buffered <= self._grew_from  # nothing came, or it is consumed
-            if is_back or self._extra_sum <= self._pool:
-                self._grower = None
-        if self._queue and not self._serve_due:
-            first = next(iter(self._queue))
-            if self._grower is None or self.allowance(first) >= first.missing:
+            if is_back or self.extra_sum <= self._pool:
+                self.grower = None
+        if self.queue and not self._serve_due:
+            first = next(iter(self.queue))
+            if self.grower is None or self.allowance(first) >= first.missing:
                 self._serve_due = True
                 self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
         """Let waiting partitions go on while there is space; the first may get the permit."""
         self._serve_due = False
-        while self._queue:
-            first = next(iter(self._queue))
-            if self._grower is not None and self.allowance(first) < first.missing:
+        while self.queue:
+            first = next(iter(self.queue))
+            if self.grower is not None and self.allowance(first) < first.missing:
                 return
             first.go_on()
-            self._queue.pop(first, None)
+            self.queue.pop(first, None)

@@ -39,8 +39,8 @@ from vq.shown import shown_raised
 
 logger = get_logger(__name__)
 #: A broker that has not answered this long after the hold ended is asked again elsewhere.
-_GRACE_S = 10.0
-_BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
+GRACE_S = 10.0
+BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: One request waits, one changes what is waited for.
 _REQUESTS_MAX = 2
 #: Partitions of one request: the broker checks each of them in one iteration of its loop.
@@ -218,7 +218,7 @@ class Fetches:
     def _retry_later(self) -> None:
         if self._timer is None and self._waiting:
             self._failures += 1
-            pause = _BACKOFF.pause_s(self._failures, self.cluster.rng)
+            pause = BACKOFF.pause_s(self._failures, self.cluster.rng)
             self._timer = self._loop.call_later(pause, self._retry)
 
     def _retry(self) -> None:
@@ -361,7 +361,7 @@ class FetchSession:
             self._fetches.ended(self, None)
 
     def _request(self, request: FetchRequest) -> None:
-        timer = self._loop.call_later(self._fetches.max_wait_s + _GRACE_S, self._no_answer)
+        timer = self._loop.call_later(self._fetches.max_wait_s + GRACE_S, self._no_answer)
 
         def on_reply(frame: Frame | None) -> None:
             timer.cancel()

@@ -32,13 +32,13 @@ from vq.store.records.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 from vq.tasks import begin_task
 
 logger = get_logger(__name__)
-_BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
+BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: Pauses before bytes that failed a check are read again: long enough that damage on disk, which
 #: stays, costs next to nothing.
-_AGAIN = Backoff(first_s=0.1, most_s=30.0, jitter=0.25)
+AGAIN = Backoff(first_s=0.1, most_s=30.0, jitter=0.25)
 #: From this try on a record is read as a whole: what comes in many pieces may never come unhurt.
 _WHOLE_TRIES = 3
-_RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
+RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class PartitionFetcher:
         self._silence = _Silence()
         self._timer: asyncio.TimerHandle | None = None
         self._again = _Again()
-        self._damaged = Damaged(self._cluster, partition, fetches.nodes, pauses=_AGAIN)
+        self._damaged = Damaged(self._cluster, partition, fetches.nodes, pauses=AGAIN)
 
     @property
     def missing(self) -> int:
@@ -238,7 +238,7 @@ class PartitionFetcher:
     @property
     def _again_bytes(self) -> int:
         share = min(self._length, self._space.share_bytes)
-        return share if self._damaged.reads < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
+        return share if self._damaged.reads < _WHOLE_TRIES else max(share, RECORD_BYTES_MAX)
 
     async def _fetch_again(self) -> None:
         await asyncio.sleep(self._damaged.pause_s)
@@ -431,7 +431,7 @@ class PartitionFetcher:
         if self._timer is None:
             failures = self._silence.failures = self._silence.failures + 1
             rng = self._cluster.rng
-            pause = _BACKOFF.longest_s(rng) if stays else _BACKOFF.pause_s(failures, rng)
+            pause = BACKOFF.longest_s(rng) if stays else BACKOFF.pause_s(failures, rng)
             self._timer = self._loop.call_later(pause, self._retry)
         if stays:
             self._report_error(error)

@@ -22,7 +22,7 @@ from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Pauses before hand-overs that failed are tried again.
-_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
+AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
 class HandOvers:
@@ -119,7 +119,7 @@ class HandOvers:
         if self._timer is None:
             self._failures += 1
             loop = asyncio.get_running_loop()
-            pause_s = _AGAIN.pause_s(self._failures, self._rng)
+            pause_s = AGAIN.pause_s(self._failures, self._rng)
             self._timer = loop.call_later(pause_s, self._pause_is_over)
 
     def _pause_is_over(self) -> None:

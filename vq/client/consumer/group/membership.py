@@ -56,7 +56,7 @@ from vq.tasks import begin_task
 
 logger = get_logger(__name__)
 #: Pauses before a round, or a hand-over at the end, that failed is tried again.
-_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
+AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 #: What comes at the same time causes one round instead of several.
 _DEBOUNCE_S = 0.02
 #: At the end: how long it is waited for that ZooKeeper deletes what is left.
@@ -67,8 +67,8 @@ _PART_S = 30.0
 _LEAVE_TRIES = 3
 #: How long a start waits for the session of an earlier member of its name, in session time-outs and
 #: seconds: a server ends sessions up to one of its ticks late.
-_NAME_SESSIONS = 2.0
-_NAME_S = 5.0
+NAME_SESSIONS = 2.0
+NAME_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Membership:
             config, filters, strategy=self._targets.strategy, offset_store=offsets.identity
         )
         self._consumer = consumer
-        self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
+        self.permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._holds = holds
         self.share = Share(
             cluster,
@@ -153,7 +153,7 @@ class Membership:
             self._coordinator, self._group, on_change=self._changed, on_moves=self._moved
         )
         self._audit_at = -math.inf
-        self._nonce = f"{cluster.rng.getrandbits(64):016x}"
+        self.nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
         self._has_place = False  # there may be a node that keeps it
         self._places: dict[tuple[str, str], float] = {}  # kept for others, and since when
@@ -187,9 +187,9 @@ class Membership:
         ]
         self._on_session(self._coordinator.state)
         if self._has_all:
-            self._permit.grant_for_good()
+            self.permit.grant_for_good()
         else:
-            self._permit.start()
+            self.permit.start()
         self._task = begin_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
@@ -202,7 +202,7 @@ class Membership:
             remove()
         self._removers = []
         self._cancel_timer()
-        self._permit.stop()
+        self.permit.stop()
         if self._task is not None:
             await end_task(self._task)
         try:
@@ -225,7 +225,7 @@ class Membership:
                 is_over = isinstance(error, NotConnected | SessionExpired)
                 if is_over or number == _LEAVE_TRIES:
                     raise
-            await asyncio.sleep(_AGAIN.pause_s(number, self._cluster.rng))
+            await asyncio.sleep(AGAIN.pause_s(number, self._cluster.rng))
 
     async def _leave(self, *, keep_place: bool = False) -> None:
         """Delete what is this member's in the tree, now or when ZooKeeper is back."""
@@ -261,7 +261,7 @@ class Membership:
             Departure(
                 self._group,
                 self._member,
-                self._nonce,
+                self.nonce,
                 session_id,
                 tuple(claims),
                 has_place=self._has_place,
@@ -303,7 +303,7 @@ class Membership:
             if state is SessionState.SUSPENDED:
                 self._suspend_when_due()
             elif state is not SessionState.CONNECTED:
-                self._permit.revoke()
+                self.permit.revoke()
         if state is SessionState.CLOSED:
             why = self._coordinator.why_closed
             self._consumer.ended(
@@ -329,7 +329,7 @@ class Membership:
             member=self._member,
             reason=why,
         )
-        self._permit.revoke()
+        self.permit.revoke()
         self._pauses += 1
         self.is_paused = True
         self._consumer.suspend()
@@ -391,7 +391,7 @@ class Membership:
             topics=tuple(sorted(self._wanted.topics)),
             patterns=tuple(sorted(self._wanted.patterns)),
             since_ms=self._cluster.clock.wall_ms(),
-            nonce=self._nonce,
+            nonce=self.nonce,
             rack=self._config.rack,
         )
 
@@ -409,7 +409,7 @@ class Membership:
             if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
                 self._pause("its member node was gone")
             else:
-                self._permit.grant(now)
+                self.permit.grant(now)
 
     async def _join_when_free(self) -> None:
         """Join once the session of an earlier member of this name has ended, if it does in time.
@@ -417,7 +417,7 @@ class Membership:
         An earlier one of this factory first deletes what it has. Later, that would delete owner
         nodes of this one: a release knows a claim of unknown outcome by name and session only.
         """
-        bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
+        bound_s = NAME_SESSIONS * self._coordinator.session_timeout_s + NAME_S
         if not await self._cluster.departures.wait(self._group, self._member, bound_s):
             raise NodeExists(
                 Member.path(self._group, self._member),
@@ -454,7 +454,7 @@ class Membership:
             self._coordinator,
             self._group,
             self._member,
-            self._nonce,
+            self.nonce,
             self._coordinator.session_id,
         )
         self._has_place = False
@@ -511,14 +511,14 @@ class Membership:
                     error=error,
                 )
                 failures, cause = failures + 1, str(error)
-                pause_s = _AGAIN.pause_s(failures, self._cluster.rng)
+                pause_s = AGAIN.pause_s(failures, self._cluster.rng)
                 if isinstance(error, NotAuthenticated):
                     await asyncio.sleep(pause_s)  # no change of the group mends that
             except Exception:
                 logger.exception(
                     "rebalance failed, trying again", group=self._group, member=self._member
                 )
-                pause_s = _AGAIN.longest_s(self._cluster.rng)
+                pause_s = AGAIN.longest_s(self._cluster.rng)
 
     async def _part(self, error: MemberDiffers) -> None:
         """Leave a group that has other terms now, after what is held is given up in order."""
@@ -533,7 +533,7 @@ class Membership:
                 await self._give_up_for_good()
         except (TimeoutError, VqError) as failed:
             self._holds.log_left(failed)
-        self._permit.stop()
+        self.permit.stop()
         await self.share.hand_overs.cancel()
         await self._leave()
         self._consumer.ended(error)
@@ -633,7 +633,7 @@ class Membership:
         ):
             return False
         self.is_paused = False
-        self._permit.grant(proof.since)
+        self.permit.grant(proof.since)
         self._consumer.resume()
         return True
 

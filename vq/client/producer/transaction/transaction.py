@@ -1,4 +1,4 @@
-"""One transaction of a producer, and the producer's transactional id.
+"""The transactions of a producer, and what each of them is.
 
     open ──▶ ending ──┬──▶ committed
      │         ▲      ├──▶ rolled back
@@ -24,14 +24,15 @@ from enum import Enum
 from typing import Final
 
 from vq import limits
-from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.intake.accumulator import Accumulator
-from vq.client.producer.spread.partitioner import key_partition
 from vq.client.producer.transaction.collected import Collected
+from vq.client.producer.transaction.in_journal import JournalRequests
+from vq.client.producer.transaction.journal_choice import choose_journal
 from vq.client.producer.transaction.single_part import Lines, SinglePart
+from vq.client.producer.transaction.transactional_id import TransactionalId
 from vq.client.producer.transaction.with_offsets import DecisionNodes, MovedOffsets, Moving
 from vq.coordination.groups.decisions import DecisionNode, take_away
 from vq.coordination.groups.zookeeper_offsets import DecisionOvertaken
@@ -48,22 +49,13 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.model import Message, SendResult, TopicPartition, TransactionState, Xid
-from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import (
-    FenceRequest,
-    TransactionChecks,
-    TransactRequest,
-    TransactResponse,
-)
-from vq.reserved import TRANSACTIONS_TOPIC
+from vq.remoting.wire_pb2 import TransactionChecks, TransactRequest, TransactResponse
 from vq.tasks import begin_task
 
 __all__ = ["TransactionCore", "Transactions"]
 
 logger = get_logger(__name__)
 
-#: Of the time for a try, a broker may wait so much until all is stored.
-_WAIT_SHARE: Final = 0.8
 #: What a refusal may say of a transaction that still may be committed.
 _MAY_COMMIT: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
 #: The journal is told for so long that it need not wait for the time-out of a transaction.
@@ -99,7 +91,7 @@ class Transactions:
         lines: For transactions with messages for one partition alone.
         nodes: For transactions with offsets of a consumer.
         telling: Tells the journal of the last one that ZooKeeper has decided.
-        epoch: Of the transactional id; 0: it was not taken yet.
+        id: The transactional id, if there is one.
     """
 
     def __init__(
@@ -115,9 +107,7 @@ class Transactions:
         self.lines = Lines(cluster)
         self.nodes = DecisionNodes(cluster)
         self.telling: asyncio.Task[None] | None = None
-        self._fenced: ProducerFenced | None = None
-        self._taking = asyncio.Lock()
-        self.epoch = 0
+        self.id = TransactionalId(cluster, config)
 
     def current(self) -> "TransactionCore | None":
         """Return the transaction to which this thread, or this task, sends."""
@@ -158,8 +148,7 @@ class Transactions:
         self, xid: Xid | None = None, number: int = 0, *, keep: bool = False
     ) -> "TransactionCore":
         """Begin one that gets its messages by ``add`` alone; otherwise as ``begin``."""
-        if self._fenced is not None:
-            raise self._fenced
+        self.id.check()
         if self.accumulator.closed:
             raise InvalidState(self.accumulator.closed)
         if self.config.identity is not None:
@@ -243,71 +232,20 @@ class Transactions:
         await self.until_told(self.cluster.clock.monotonic() + self.config.send_timeout_s)
         await self.nodes.close()
 
-    def take_id_needed(self) -> bool:
-        """Whether the transactional id is to be taken before the first transaction."""
-        return self.config.transactional_id is not None and not self.epoch
-
-    async def take_id(self) -> None:
-        """Take the transactional id; whoever had it loses it.
-
-        Raises:
-            VqError: That cannot be done now.
-        """
-        async with self._taking:  # one task takes it for all that begin their first ones
-            if self.take_id_needed():
-                await self._take_id()
-
-    async def _take_id(self) -> None:
-        client = self.config.transactional_id
-        assert client is not None
-        await self.cluster.lease_slot()
-        partition = await self.journal_of(None)
-        request = FenceRequest(topic=partition.topic, partition=partition.partition, client=client)
-        answer = await ask_master(
-            self.cluster,
-            partition,
-            Command.FENCE,
-            request,
-            deadline=self.cluster.clock.monotonic() + self.config.send_timeout_s,
-            what="whether the transactional id was taken",
-        )
-        self.epoch = answer.client_epoch
-
-    def fenced(self, error: ProducerFenced) -> None:
-        """Refuse all further transactions."""
-        self._fenced = error
-
     async def journal_of(
         self, first: TopicPartition | None, xid: Xid | None = None, *, has_offsets: bool = False
     ) -> TopicPartition:
         """Return the partition of the journal in which a transaction is decided.
 
-        A transactional id has one for ever, and so have names with the same gtrid: whoever knows
-        it finds the transaction. Other transactions have one in the broker group of
-        their first message, if there is one: its decision and its messages need no other group.
         With offsets it is rather one for which there is a decision node already.
 
         Raises:
-            VqError: The topic cannot be read, or made.
+            VqError: See ``choose_journal``.
         """
-        cluster = self.cluster
-        routes = await cluster.track_internal(TRANSACTIONS_TOPIC)
-        count = len(routes.topic(TRANSACTIONS_TOPIC).partitions)
-        if xid is not None:
-            return TopicPartition(TRANSACTIONS_TOPIC, key_partition(xid.gtrid, count))
-        if self.config.transactional_id is not None:
-            number = key_partition(self.config.transactional_id, count)
-            return TopicPartition(TRANSACTIONS_TOPIC, number)
-        numbers = [TopicPartition(TRANSACTIONS_TOPIC, each) for each in range(count)]
-        led = [e for e in numbers if _group_of(cluster, e) is not None] or numbers
-        near = []
-        if first is not None and first.topic in routes.topics:
-            group = _group_of(cluster, first)
-            near = [e for e in led if group is not None and _group_of(cluster, e) == group]
-        among = near or led
-        if has_offsets:
-            among = [each for each in among if self.nodes.has_one_of(each.partition)] or among
-        return among[cluster.rng.randrange(len(among))]
+        decides = self.nodes.has_one_of if has_offsets else None
+        return await choose_journal(
+            self.cluster, first, xid, self.config.transactional_id, decides=decides
+        )
 
 
 class TransactionCore:
@@ -339,12 +277,8 @@ class TransactionCore:
         timeout_s = producer.config.transaction_timeout_s
         self.ends_at: Final = producer.cluster.clock.monotonic() + timeout_s
         self._single: SinglePart | None = None  # or it needs a journal:
-        self._journal: TopicPartition | None = None
-        self._requests: list[TransactRequest] = []
-        self._bodies: list[bytes] = []
-        self._sent = 0  # requests that were answered
+        self._requests: Final = JournalRequests(producer.id, xid, keep=keep)
         self._prepares = False  # the last one prepares, and another one decides
-        self._checks: TransactionChecks | None = None
         self._may_be_decided = False  # one that decides was sent, and has no answer
         self._results: list[SendResult] = []
         self._moving: Moving | None = None  # offsets of a consumer
@@ -513,15 +447,13 @@ class TransactionCore:
         with self._ending(_Stage.OPEN, _Stage.IN_DOUBT):
             deadline = self._until(timeout_s)
             if not self._requests:
-                self._prepares, self._checks = True, checks
-                await self._make_requests()
+                self._prepares = True
+                await self._make_requests(checks)
             if not self._prepares:
                 raise InvalidState("the transaction is being committed; it cannot be prepared")
             await self._send_all(deadline)
             self._stage = _Stage.PREPARED
-            self._bodies = [b""] * len(self._requests)  # the journal has the messages
-            for each in self._requests:
-                each.ClearField("parts")
+            self._requests.drop_messages()
 
     def _until(self, timeout_s: float) -> float:
         return self.producer.cluster.clock.monotonic() + timeout_s
@@ -543,9 +475,9 @@ class TransactionCore:
             if self._has_offsets_alone:
                 await self._take_away()
             if self._requests:
-                request = self._request(TransactionState.ROLLED_BACK, self._sent)
+                request = self._requests.make(TransactionState.ROLLED_BACK)
                 deadline = self._until(timeout_s)
-                if self._prepares and self._sent == len(self._requests):
+                if self._prepares and self._requests.are_answered:
                     await self._decide_prepared(request, deadline)
                 else:
                     await self._decide(request, b"", deadline)
@@ -591,8 +523,8 @@ class TransactionCore:
             return await self.outcome(timeout_s)
         if not self._requests:
             return TransactionState.OPEN
-        request = self._request(TransactionState.UNKNOWN, self._sent)
-        answer = await self._ask(request, b"", self._until(timeout_s))
+        request = self._requests.make(TransactionState.UNKNOWN)
+        answer = await self._requests.ask(request, b"", self._until(timeout_s))
         return TransactionState(answer.state)
 
     @contextlib.contextmanager
@@ -639,12 +571,12 @@ class TransactionCore:
             return await self._store(self._single, deadline)
         answer = await self._send_all(deadline)
         if self._prepares:
-            request = self._request(TransactionState.COMMITTED, self._sent)
+            request = self._requests.make(TransactionState.COMMITTED)
             answer = await self._decide_prepared(request, deadline)
         while not answer.stored and clock.monotonic() + 1 < deadline:
             try:
-                request = self._request(TransactionState.COMMITTED, self._sent)
-                answer = await self._ask(request, b"", deadline)
+                request = self._requests.make(TransactionState.COMMITTED)
+                answer = await self._requests.ask(request, b"", deadline)
             except VqError:
                 break  # it is committed: where its messages are is not known
         return self._committed(list(answer.offsets))
@@ -674,9 +606,9 @@ class TransactionCore:
         except VqError as error:
             self._may_be_decided = False
             if self._requests:
-                request = self._request(TransactionState.ROLLED_BACK, self._sent)
+                request = self._requests.make(TransactionState.ROLLED_BACK)
                 with contextlib.suppress(VqError):  # otherwise the journal finds out by itself
-                    await self._ask(request, b"", min(deadline, self._until(_TOLD_S)))
+                    await self._requests.ask(request, b"", min(deadline, self._until(_TOLD_S)))
             else:
                 await self.producer.nodes.refused(node, was_tried=moving.offsets.was_tried)
             self._roll_back(error)
@@ -701,8 +633,8 @@ class TransactionCore:
         is_told = False
         with contextlib.suppress(VqError):  # the journal finds out by itself
             while True:
-                request = self._request(TransactionState.COMMITTED, self._sent)
-                answer = await self._ask(request, b"", deadline)
+                request = self._requests.make(TransactionState.COMMITTED)
+                answer = await self._requests.ask(request, b"", deadline)
                 if not is_told:
                     self.producer.nodes.give_back(node.used)
                 is_told = True
@@ -720,9 +652,9 @@ class TransactionCore:
             TransactionRefused: It is rolled back.
         """
         if self._requests:
-            request = self._request(TransactionState.ROLLED_BACK, self._sent)
+            request = self._requests.make(TransactionState.ROLLED_BACK)
             try:
-                answer = await self._ask(request, b"", deadline)
+                answer = await self._requests.ask(request, b"", deadline)
             except VqError as refused:
                 if refused.details.get("state") == TransactionState.COMMITTED:
                     return
@@ -750,9 +682,7 @@ class TransactionCore:
             VqError: It was not; the transaction is rolled back.
         """
         try:
-            while self._sent < len(self._requests) - 1:
-                await self._ask(self._requests[self._sent], self._bodies[self._sent], deadline)
-                self._sent += 1
+            await self._requests.send_first_ones(deadline)
         except VqError as error:  # nothing was decided, and nobody will decide but the time-out
             refused = error
             if isinstance(error, OutcomeUnknown):
@@ -760,14 +690,14 @@ class TransactionCore:
                 refused.__cause__ = error
             self._roll_back(refused)
             raise refused from None
-        if self._prepares and self._sent == len(self._requests):
+        if self._prepares and self._requests.are_answered:
             return TransactResponse()
-        answer = await self._decide(self._requests[-1], self._bodies[-1], deadline)
+        answer = await self._decide(*self._requests.last, deadline)
         if self._prepares:
-            self._sent += 1
+            self._requests.sent += 1
         return answer
 
-    async def _make_requests(self) -> None:
+    async def _make_requests(self, checks: TransactionChecks | None = None) -> None:
         """Give it a number, and a journal and requests, or what needs none.
 
         Raises:
@@ -778,13 +708,12 @@ class TransactionCore:
                 raise TransactionRefused(self._late())
             if not self.number:
                 (self.number,) = self.producer.cluster.take_ids(1)
-            if self._checks is not None:
+            if checks is not None:
                 self._check_half()
+            journal, node = None, None
             if self._moving is not None:
-                self._journal = await self.producer.journal_of(
-                    self._collected.first, has_offsets=True
-                )
-                self._moving.node = await self.producer.nodes.take(self._journal.partition)
+                journal = await self.producer.journal_of(self._collected.first, has_offsets=True)
+                node = self._moving.node = await self.producer.nodes.take(journal.partition)
                 if not self._collected.messages:
                     return
             needs_journal = self._prepares or self.xid is not None
@@ -792,21 +721,14 @@ class TransactionCore:
             if only is not None and self.producer.config.transactional_id is None:
                 self._single = SinglePart(self.producer.lines, self.number, *only)
                 return
-            if self._journal is None:
-                self._journal = await self.producer.journal_of(self._collected.first, self.xid)
+            if journal is None:
+                journal = await self.producer.journal_of(self._collected.first, self.xid)
         except VqError as error:
             self._roll_back(error)
             raise
         last = TransactionState.PREPARED if self._prepares else TransactionState.COMMITTED
-        requests = self._collected.requests() or [([], b"")]
-        for number, (parts, body) in enumerate(requests):
-            is_last = number == len(requests) - 1
-            request = self._request(last if is_last else TransactionState.OPEN, number)
-            request.parts.extend(parts)
-            if is_last and self._moving is not None and self._moving.node is not None:
-                _, request.decision, request.decision_version = self._moving.node
-            self._requests.append(request)
-            self._bodies.append(body)
+        given = self._collected.requests() or [([], b"")]
+        self._requests.begin(journal, self.number, given, last, checks=checks, node=node)
 
     def _check_half(self) -> None:
         size = self._collected.size
@@ -816,43 +738,6 @@ class TransactionCore:
                 f"together, so {limits.TRANSACT_BYTES_MAX} are allowed",
                 hint="send fewer messages together, or use a transaction",
             )
-
-    def _request(self, state: TransactionState, number: int) -> TransactRequest:
-        producer, journal = self.producer, self._journal
-        assert journal is not None
-        config = producer.config
-        return TransactRequest(
-            topic=journal.topic,
-            partition=journal.partition,
-            transaction=self.number,
-            number=number,
-            state=int(state),
-            client=config.transactional_id or "",
-            client_epoch=producer.epoch,
-            timeout_ms=int(config.transaction_timeout_s * 1_000),
-            xid="" if self.xid is None else self.xid.text,
-            keep=self._keep,
-            checks=self._checks if state is TransactionState.PREPARED else None,
-        )
-
-    async def _ask(
-        self, request: TransactRequest, body: bytes, deadline: float
-    ) -> TransactResponse:
-        assert self._journal is not None
-        cluster = self.producer.cluster
-        left_s = max(0.0, deadline - cluster.clock.monotonic())
-        wait_s = _WAIT_SHARE * min(left_s / 2, cluster.config.request_timeout_s)
-        request.max_wait_ms = int(wait_s * 1_000)  # and there is time for another try
-        answer: TransactResponse = await ask_master(
-            cluster,
-            self._journal,
-            Command.TRANSACT,
-            request,
-            body,
-            deadline=deadline,
-            what=f"what became of transaction {self.number}",
-        )
-        return answer
 
     async def _decide(
         self, request: TransactRequest, body: bytes, deadline: float
@@ -865,7 +750,7 @@ class TransactionCore:
         """
         before, self._may_be_decided = self._may_be_decided, True
         try:
-            answer = await self._ask(request, body, deadline)
+            answer = await self._requests.ask(request, body, deadline)
         except OutcomeUnknown as error:
             raise self._in_doubt(error) from error
         except VqError as error:
@@ -873,7 +758,7 @@ class TransactionCore:
                 raise self._in_doubt(error) from error
             self._may_be_decided = False
             if isinstance(error, ProducerFenced):
-                self.producer.fenced(error)
+                self.producer.id.fence(error)
             if error.details.get("state") == TransactionState.COMMITTED:
                 self._end(_Stage.COMMITTED)
                 raise
@@ -892,13 +777,13 @@ class TransactionCore:
         """
         before, self._may_be_decided = self._may_be_decided, True
         try:
-            answer = await self._ask(request, b"", deadline)
+            answer = await self._requests.ask(request, b"", deadline)
         except OutcomeUnknown as error:
             raise self._in_doubt(error) from error
         except VqError as error:
             state = error.details.get("state")
             if isinstance(error, ProducerFenced):
-                self.producer.fenced(error)
+                self.producer.id.fence(error)
             if isinstance(error, TransactionRefused) and state == TransactionState.COMMITTED:
                 self._end(_Stage.COMMITTED)
             elif isinstance(error, TransactionRefused) and state == TransactionState.ROLLED_BACK:
@@ -936,7 +821,7 @@ class TransactionCore:
 
     def _in_doubt(self, error: VqError) -> TransactionInDoubt:
         self._stage = _Stage.IN_DOUBT
-        is_decided = not self._prepares or self._sent == len(self._requests)
+        is_decided = not self._prepares or self._requests.are_answered
         what = "committed" if is_decided else "prepared"
         details: dict[str, int | str] = {"transaction": self.number}
         named = ""
@@ -956,7 +841,6 @@ class TransactionCore:
         if self._moving is not None:
             self._moving.offsets.ended(committed=stage is _Stage.COMMITTED)
         self._requests.clear()  # whoever keeps it keeps no second copy of its messages
-        self._bodies.clear()
 
     def give_up(self, why: str, *, ending: bool) -> int:
         """See ``Transactions.give_up``; return how many messages are rolled back."""
@@ -992,7 +876,6 @@ class TransactionCore:
         )
         self._collected.fail(doubt)
         self._requests.clear()
-        self._bodies.clear()
 
     def give_up_open(self, why: str) -> None:
         """Roll it back if it is open: its thread, or task, sends nothing to it. Any thread."""
@@ -1013,12 +896,6 @@ def _tells_the_end(error: VqError) -> bool:
     """Whether a refusal says what became of a request that was sent before and got no answer."""
     ended = isinstance(error, TransactionRefused | ProducerFenced)
     return ended and error.details.get("state") not in _MAY_COMMIT
-
-
-def _group_of(cluster: ClusterClient, partition: TopicPartition) -> str | None:
-    """Return the group that takes appends of a partition now, if it has a master."""
-    group = cluster.routes.placement(partition).writer_group
-    return group if group is not None and cluster.routes.master(group) is not None else None
 
 
 _CURRENT: ContextVar[tuple[TransactionCore, ...]] = ContextVar("vq_transactions", default=())

@@ -86,12 +86,13 @@ def test_the_last_failed_try_ends_with_a_copy(made: Callable[..., Case]) -> None
         (ValueError("no id"), "ValueError('no id')"),
         (KeyboardInterrupt(), "KeyboardInterrupt()"),
         (RETRY, "vq.Retry"),
+        (Retry, "vq.Retry"),  # the class: the parentheses forgotten
     ):
         with case(result):
             listener = made(result)
             for attempts in (1, 2):
-                if result is RETRY:
-                    assert listener(message(7, attempts)) is RETRY
+                if result in (RETRY, Retry):
+                    assert listener(message(7, attempts)) is result
                 else:
                     with pytest.raises(type(result)):
                         listener(message(7, attempts))

@@ -184,16 +184,16 @@ def test_a_held_message_is_told_until_it_is_handled(
 def test_a_listener_may_ask_for_its_message_again(workers: Workers, mode: str) -> None:
     tried: list[tuple[int, int]] = []
 
-    def listener(message: Message) -> Retry | None:
+    asked = {1: RETRY, 2: Retry(after_s=0.001), 3: Retry}  # the class: the parentheses forgotten
+
+    def listener(message: Message) -> object:
         tried.append((int(message.content), message.attempts))
-        if message.content == b"1" and message.attempts < 3:
-            return RETRY if message.attempts == 1 else Retry(after_s=0.001)
-        return None
+        return asked.get(message.attempts) if message.content == b"1" else None
 
     partition = Partition(workers, listener, mode=mode)
     partition.add(3, keys=["a"])
     block_until(lambda: partition.delivery.delivered == 3)
-    in_order = [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
+    in_order = [(0, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 1)]
     assert sorted(tried) == in_order
     assert mode == "concurrent" or tried == in_order
 

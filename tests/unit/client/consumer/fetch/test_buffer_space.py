@@ -60,7 +60,7 @@ async def test_all_partitions_together_keep_to_the_bound(seed: int) -> None:
         assert sum(each.asked + each.buffered for each in partitions) <= bound
     for each in partitions:
         each.leave()
-    assert world.fetches.space._extra_sum == 0
+    assert world.fetches.space.extra_sum == 0
 
 
 async def test_shares_are_of_all_partitions_that_will_be_there() -> None:
@@ -76,7 +76,7 @@ async def test_shares_are_of_all_partitions_that_will_be_there() -> None:
     await turn()
     assert world.fetches.space.share_bytes == 4 * MIB // 16
     assert (one.asked, two.asked) == (4 * MIB // 16, 2 * MIB)
-    assert world.fetches.space._extra_sum == 2 * MIB - 4 * MIB // 16
+    assert world.fetches.space.extra_sum == 2 * MIB - 4 * MIB // 16
     request = world.here.last
     assert list(request.removed) == [1]
     assert [item.max_bytes for item in request.partitions] == [4 * MIB // 16]
@@ -112,7 +112,7 @@ async def test_one_partition_at_a_time_goes_beyond_the_bound_in_the_order_of_the
     first.count()
     await turn()
     assert [each.asked for each in partitions] == [0, 600 * KIB, 0]
-    assert world.fetches.space._grower is second
+    assert world.fetches.space.grower is second
 
 
 async def test_who_stands_in_line_goes_on_as_soon_as_there_is_room() -> None:
@@ -126,7 +126,7 @@ async def test_who_stands_in_line_goes_on_as_soon_as_there_is_room() -> None:
     world.fetches.space.count(second)
     await turn()
     assert (first.asked, second.asked) == (600 * KIB, 50 * KIB)
-    assert (world.fetches.space._grower, world.fetches.space._queue) == (first, {})
+    assert (world.fetches.space.grower, world.fetches.space.queue) == (first, {})
 
 
 async def test_the_permit_comes_back_however_its_holder_ends() -> None:
@@ -139,12 +139,12 @@ async def test_the_permit_comes_back_however_its_holder_ends() -> None:
     world.here.answer(refusal(1, OffsetOutOfRange("no")))
     await turn()
     assert [type(each) for each in first.errors] == [OffsetOutOfRange]
-    assert world.fetches.space._grower is second
+    assert world.fetches.space.grower is second
     world.cluster.connections[HERE], before = None, world.here
     before.close()
     assert [type(each) for each in second.errors] == [ConnectionCut]
     await turn()
-    assert world.fetches.space._grower is None, "without a connection nobody keeps it"
+    assert world.fetches.space.grower is None, "without a connection nobody keeps it"
     assert [type(each) for each in fifth.errors] == [ConnectionCut]
     world.cluster.connections[HERE] = Connection()
     third.go_on()
@@ -153,7 +153,7 @@ async def test_the_permit_comes_back_however_its_holder_ends() -> None:
     fourth.leave()
     third.leave()
     await turn()
-    assert (world.fetches.space._grower, world.fetches.space._queue) == (fifth, {})
+    assert (world.fetches.space.grower, world.fetches.space.queue) == (fifth, {})
 
 
 def test_the_default_leaves_four_thousand_partitions_something() -> None:

@@ -187,7 +187,7 @@ async def test_a_connection_that_takes_no_more_is_tried_again() -> None:
 
 
 async def test_a_broker_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "_GRACE_S", 0.01)
+    monkeypatch.setattr(fetch_sessions, "GRACE_S", 0.01)
     world = World()
     world.fetches.max_wait_s = 0.01
     (one,) = world.partitions(1)

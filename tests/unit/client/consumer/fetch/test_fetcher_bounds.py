@@ -166,7 +166,7 @@ async def test_without_room_for_the_rest_of_a_record_it_waits_in_line() -> None:
 async def test_bytes_are_read_again_only_when_there_is_room_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetchers, "_AGAIN", replace(fetchers._AGAIN, first_s=0.001))
+    monkeypatch.setattr(fetchers, "AGAIN", replace(fetchers.AGAIN, first_s=0.001))
     reader = Reader()
     reader.answer(b"x" * 100)
     reader.fetches.allowed = 10

@@ -137,7 +137,7 @@ async def test_bytes_that_failed_a_check_are_read_again_on_a_connection_of_their
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What was under way is dropped, and what follows comes over the common connection again."""
-    monkeypatch.setattr(fetchers, "_AGAIN", replace(fetchers._AGAIN, first_s=0.001))
+    monkeypatch.setattr(fetchers, "AGAIN", replace(fetchers.AGAIN, first_s=0.001))
     reader = Reader()
     reader.answer(bytes(300))
     assert reader.asked == [100, 400]
@@ -166,7 +166,7 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
 
     noting = SimpleNamespace(**{**vars(asyncio), "sleep": note})
     monkeypatch.setattr(fetchers, "asyncio", noting)
-    monkeypatch.setattr(fetchers, "_BACKOFF", Backoff(first_s=0.001, most_s=0.004, jitter=0.5))
+    monkeypatch.setattr(fetchers, "BACKOFF", Backoff(first_s=0.001, most_s=0.004, jitter=0.5))
     reader = Reader()
     for _ in range(12):
         reader.fetcher.fetch_again(100)
@@ -196,7 +196,7 @@ async def test_damage_that_comes_again_is_reported_to_the_broker(
     monkeypatch: pytest.MonkeyPatch, answer: VqError | None
 ) -> None:
     """Not at once: one bad read may be the way's. What becomes of the report changes nothing."""
-    monkeypatch.setattr(fetchers, "_AGAIN", replace(fetchers._AGAIN, first_s=0.001))
+    monkeypatch.setattr(fetchers, "AGAIN", replace(fetchers.AGAIN, first_s=0.001))
     reader = Reader()
     reader.cluster.report_answer = answer
     for tries in range(1, 4):
@@ -207,7 +207,7 @@ async def test_damage_that_comes_again_is_reported_to_the_broker(
 
 async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with the first answer, also where there is nothing new. A bug of the broker is told."""
-    monkeypatch.setattr(fetchers, "_BACKOFF", Backoff(first_s=0.001, most_s=0.001, jitter=0.5))
+    monkeypatch.setattr(fetchers, "BACKOFF", Backoff(first_s=0.001, most_s=0.001, jitter=0.5))
     reader = Reader()
     reader.answer()
     assert reader.errors == []

@@ -84,7 +84,7 @@ async def test_what_failed_is_begun_again_together_after_a_pause(
     assert led.calls == [*holds, *holds[:2]]
     assert led.times[3] == led.times[4]
     pause_s = led.times[3] - led.times[0]
-    assert module._AGAIN.first_s / 2 <= pause_s < 1.0
+    assert module.AGAIN.first_s / 2 <= pause_s < 1.0
     assert caplog.text.count("partitions=t-0,t-1") == 1
     assert caplog.text.count("a bug") == (3 if isinstance(error, RuntimeError) else 0)
 

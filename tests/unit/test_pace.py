@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.broker.base.pace import Pace
+from vq.pace import Pace
 
 
 def test_work_waits_as_long_as_the_work_before_it_may_take() -> None:

@@ -1,0 +1,157 @@
+"""What is left for healthy clients while somebody attacks their broker.
+
+Goal: they fail nothing and lose nothing, and the broker's memory stays within its bounds. Turns
+without and with the attack follow one another in the same run, and the medians of their ratios
+count; the long form has all attacks, more connections, and bounds of rate and latency.
+
+    VQ_LONG=1 pytest tests/faults/test_attacks.py -s    # prints the figures of the page
+"""
+
+import os
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trustme
+from support.attacks import ATTACKS, TOPIC, Tally, attacking
+from support.certificates import write_tls
+from support.cluster import ForkedBroker, ProcessCluster
+from support.healthy import HealthyClients, Measured
+from support.waiting import block_until
+
+from vq.devtools.processes import BrokerChild
+
+LONG: Final = os.environ.get("VQ_LONG") == "1"
+TURNS: Final = int(os.environ.get("VQ_TURNS") or (5 if LONG else 1))
+TURN_S: Final = float(os.environ.get("VQ_TURN_S") or (6.0 if LONG else 1.5))
+#: Of a turn without the attack. A machine with few cores shares them among all three.
+RATE_MIN: Final = 0.8
+P99_MAX: Final = 3.0
+#: Tried in the short form: before HELLO, behind it, and what is large.
+SHORT: Final = ("silent connections", "lengths of 4 GiB", "bombs in headers")
+
+
+def status_of(broker: BrokerChild, name: str) -> int:
+    """Return what the kernel counts of a process, in MiB."""
+    text = Path(f"/proc/{broker.pid}/status").read_text()
+    (found,) = re.findall(rf"{name}:\s+(\d+) kB", text)
+    return int(found) // 1024
+
+
+class Contest:
+    """A broker, its healthy clients, and whoever attacks it."""
+
+    def __init__(
+        self, cluster: ProcessCluster, broker: BrokerChild, config: dict[str, Any]
+    ) -> None:
+        self.broker = broker
+        self._directory = cluster.directory
+        self.clients = HealthyClients(
+            {"zookeeper": cluster.zookeeper, "cluster": cluster.name, **config}
+        )
+        self.clients.turn(TURN_S)  # what is slow the first time is no part of it
+
+    def under(self, name: str) -> tuple[list[Measured], list[Measured], int, Tally]:
+        """Return turns without and with an attack, the broker's peak in MiB, and what was done."""
+        attack = ATTACKS[name]
+        without, during, did = [], [], Tally()
+        Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")  # the peak begins anew
+        before = status_of(self.broker, "VmRSS")
+        for _ in range(TURNS):
+            without.append(self.clients.turn(TURN_S))
+            count = attack.many if LONG else attack.count
+            with attacking(name, self.broker.spec.address, self._directory, count) as going:
+                during.append(self.clients.turn(TURN_S))
+                did = going.did
+        return without, during, status_of(self.broker, "VmHWM") - before, did
+
+
+def median_of(name: str, without: list[Measured], during: list[Measured]) -> float:
+    """Return the median of the ratios of a figure, turn by turn."""
+    pairs = zip(without, during, strict=True)
+    return statistics.median(getattr(b, name) / getattr(a, name) for a, b in pairs)
+
+
+def settings_of(directory: Path) -> str:
+    """Return a file of settings with which users are asked for their passwords."""
+    file = directory / "vq.toml"
+    file.write_text('[broker]\nauthentication = "optional"\n')
+    return str(file)
+
+
+@pytest.fixture
+def plain(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
+    broker = processes.add("b1", "--config", settings_of(tmp_path))
+    assert processes.vq("topic", "create", TOPIC, "--partitions", "4").returncode == 0
+    contest = Contest(processes, broker, {})
+    try:
+        yield contest
+    finally:
+        contest.clients.close()
+
+
+@pytest.fixture
+def secure(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
+    tls = write_tls(tmp_path, trustme.CA())
+    spec = processes.spec("b1")
+    broker = processes.run(ForkedBroker(replace(spec, tls=tls)))
+    assert processes.vq("topic", "create", TOPIC, "--partitions", "4").returncode == 0
+    contest = Contest(processes, broker, {"tls": str(tls.ca)})
+    try:
+        yield contest
+    finally:
+        contest.clients.close()
+
+
+def check(contest: Contest, name: str) -> str:
+    """Have an attack go on; return its row of the table."""
+    without, during, grown, did = contest.under(name)
+    log = contest.broker.log_tail()
+    assert [each.failures for each in (*without, *during) if each.failures] == [], log
+    assert all(each.received for each in during), "the consumer got nothing"
+    assert did.requests or did.connections > len(during), "the attack did nothing"
+    assert grown < ATTACKS[name].memory_mib
+    block_until(lambda: contest.broker.running)
+    rate, p99 = (median_of(each, without, during) for each in ("rate", "p99_ms"))
+    fresh = statistics.median(each.fresh_ms for each in during)
+    figures = (
+        f"{did.connections / TURN_S:,.0f}",
+        f"{did.mib / TURN_S:,.1f}",
+        f"{statistics.median(each.rate for each in during):,.0f}",
+        f"{rate:.2f}",
+        f"{statistics.median(each.p99_ms for each in during):.1f}",
+        f"{p99:.1f}",
+        f"{fresh:.0f}",
+        f"{grown}",
+    )
+    row = " | ".join(("", name, *figures, "")).strip()
+    print(row, flush=True)
+    if LONG:
+        assert rate >= RATE_MIN, row
+        assert p99 <= P99_MAX, row
+    return row
+
+
+@pytest.mark.slow
+def test_healthy_clients_go_on_under_attacks(plain: Contest) -> None:
+    """A few attacks for a moment each, one after the other, on the same broker."""
+    for name in SHORT:
+        check(plain, name)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name, each in ATTACKS.items() if not each.over_tls])
+def test_healthy_clients_keep_their_rate_under_an_attack(plain: Contest, name: str) -> None:
+    check(plain, name)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name, each in ATTACKS.items() if each.over_tls])
+def test_healthy_clients_of_tls_keep_their_rate_under_an_attack(secure: Contest, name: str) -> None:
+    check(secure, name)

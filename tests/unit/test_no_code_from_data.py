@@ -1,0 +1,156 @@
+"""Nothing that is received chooses code: what would let it is not in the sources, or stands here.
+
+RocketMQ ran commands that a request had put into its settings (CVE-2023-33246, CVE-2023-37582), and
+Kafka Connect loaded classes that one named (CVE-2023-25194).
+"""
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+#: Modules that make objects of bytes, or run what bytes say.
+LOADERS: Final = frozenset(
+    {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "jsonpickle", "code"}
+)
+CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
+#: Who may import by a computed name, start a process or read pickles, and why that is no data.
+ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
+    "import": {
+        "vq/__init__.py": "names of vq itself, from a table",
+        "vq/admin.py": "names of vq itself, from a table",
+        "vq/cli/main.py": "commands, from a table",
+    },
+    "process": {
+        "vq/cli/bench/worker.py": "vq itself, with a fixed list",
+        "vq/devtools/zookeeper.py": "the Java of the machine, with a fixed list",
+        "vq/devtools/processes.py": "vq itself, with a fixed list",
+        "vq/console/acts/reports.py": "the report of the console, with a fixed list",
+        "pyspark_vq/session.py": "the Java of the machine, with a fixed list",
+    },
+    "loader": {
+        "pyspark_vq/reports/audit.py": "what Spark carries from its own workers to its driver",
+    },
+}
+
+
+def sources() -> list[Path]:
+    return [
+        each
+        for package in ("vq", "pyspark_vq")
+        for each in sorted((ROOT / package).rglob("*.py"))
+        if not each.name.endswith("_pb2.py")
+    ]
+
+
+def found_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield what is there that data could steer: its kind, and the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [each.name for each in node.names]
+            roots = {each.partition(".")[0] for each in names}
+            if isinstance(node, ast.ImportFrom):
+                roots = {(node.module or "").partition(".")[0]} if not node.level else set()
+            if roots & LOADERS:
+                yield "loader", node.lineno
+            if "subprocess" in roots:
+                yield "process", node.lineno
+        elif isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            plain = isinstance(called, ast.Name)
+            if plain and name in CALLS:
+                yield "code", node.lineno
+            elif name == "import_module" and not isinstance(node.args[0], ast.Constant):
+                yield "import", node.lineno
+            elif name in {"system", "popen", "create_subprocess_exec", "create_subprocess_shell"}:
+                yield "process", node.lineno
+            elif any(
+                each.arg == "shell" and getattr(each.value, "value", True) for each in node.keywords
+            ):
+                yield "shell", node.lineno
+
+
+def test_nothing_that_is_received_can_choose_code() -> None:
+    """No eval, no shell; imports by name, processes and pickles only where the table says why."""
+    seen: set[tuple[str, str]] = set()
+    wrong = []
+    for path in sources():
+        name = path.relative_to(ROOT).as_posix()
+        for kind, line in found_in(ast.parse(path.read_text())):
+            if name in ALLOWED.get(kind, {}):
+                seen.add((kind, name))
+            else:
+                wrong.append(f"{name}:{line}: {kind}")
+    assert not wrong
+    assert seen == {(kind, name) for kind, names in ALLOWED.items() for name in names}
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("import pickle", "loader"),
+        ("from yaml import load", "loader"),
+        ("eval(text)", "code"),
+        ("importlib.import_module(name)", "import"),
+        ("os.system(text)", "process"),
+        ("run(text, shell=True)", "shell"),
+    ],
+)
+def test_what_would_let_data_choose_code_is_seen(source: str, kind: str) -> None:
+    assert [each for each, _ in found_in(ast.parse(source))] == [kind]
+
+
+# Secrets are compared in constant time (CVE-2021-38153) -------------------------------------------
+#: Ends of names of values that only who may know them can say.
+SECRET_ENDS: Final = ("signature", "proof", "token", "csrf", "mac", "digest", "secret", "password")
+
+
+def compared_plainly(tree: ast.AST) -> Iterator[str]:
+    """Yield the comparisons of such a value with another one with == or !=."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        operands = [node.left, *node.comparators]
+        for operator, sides in zip(node.ops, itertools.pairwise(operands), strict=True):
+            if not isinstance(operator, ast.Eq | ast.NotEq):
+                continue
+            if any(isinstance(each, ast.Constant) for each in sides):
+                continue  # "" is no secret
+            names = [getattr(each, "attr", getattr(each, "id", "")) for each in sides]
+            if any(each.lower().endswith(SECRET_ENDS) for each in names):
+                yield ast.unparse(node)
+
+
+#: Comparisons that tell a peer nothing, each with the reason.
+PLAIN: Final[Mapping[str, str]] = {
+    "vq/broker/replication/secret.py: secret != self._secret": "both are what ZooKeeper has",
+    "vq/broker/security/authentication.py: each.keys == known.secret": (
+        "what the broker verified, and what ZooKeeper has now"
+    ),
+    "vq/operations/security/users.py: each.keys == keys.secret": "of an operator, who reads both",
+    "vq/console/accounts/tokens.py: tokens.c.digest == digest_of(token).hex()": (
+        "an index of the database finds the hash of a random token"
+    ),
+    "vq/console/accounts/tokens.py: tokens.c.digest == row.digest": "both are the database's",
+}
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """Otherwise the time of a refusal tells how much of a guess is right."""
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}: {text}"
+        for path in sources()
+        for text in compared_plainly(ast.parse(path.read_text()))
+    }
+    assert found == set(PLAIN), "use hmac.compare_digest"
+
+
+def test_a_plain_comparison_of_a_secret_is_seen() -> None:
+    text = "given == self.expected_proof"
+    assert list(compared_plainly(ast.parse(text))) == [text]
+    assert not list(compared_plainly(ast.parse("if token == '': pass")))

@@ -1,0 +1,210 @@
+"""What users, and clients of users, have used of their quotas at this node.
+
+An account is made for each user, and each client id of a user, that has a limit. One that owes
+something stays when its last connection ends, so nobody pays by connecting again. One that owes
+nothing is the same as none, and is forgotten.
+
+While the quotas cannot be read, the last ones hold. Who has many client ids shares one account
+for those beyond ``CLIENTS_PER_USER_MAX``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from typing import Any, Final
+
+from vq.broker.base.facts import Facts, counter, gauge
+from vq.broker.base.notice import Notice
+from vq.broker.base.problems import Problems
+from vq.broker.base.runner import Runner
+from vq.broker.security.known_value import KnownValue, ValueSource
+from vq.clock import Clock
+from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.values.quotas import QuotaList
+from vq.errors import Throttled
+from vq.log_lines import get_logger
+from vq.security.quotas import QuotaLimit, Quotas, UsageAccount
+from vq.security.rules import ANONYMOUS
+
+__all__ = ["CLIENTS_PER_USER_MAX", "OTHERS", "USERS_TOLD_MAX", "Accounts", "known_quotas"]
+
+logger = get_logger(__name__)
+
+#: Client ids of one user that have an account of their own.
+CLIENTS_PER_USER_MAX: Final = 1_000
+#: The client id of the account that the others share: no client id has this text.
+OTHERS: Final = "(others)"
+#: Users that metrics name; the others are one, called ``OTHERS``.
+USERS_TOLD_MAX: Final = 100
+#: Accounts from which on those that owe nothing are forgotten.
+_FORGET_AT: Final = 256
+
+KnownQuotas = KnownValue[Quotas]
+
+
+def known_quotas(
+    coordinator: Coordinator, clock: Clock, runner: Runner, rng: Random
+) -> KnownQuotas:
+    """Return the quotas as a node knows them; it does not follow them yet."""
+    path = QuotaList.path()
+    source = ValueSource(
+        path,
+        lambda data: QuotaList.decode(path, data).quotas,
+        Quotas(),
+        "quotas",
+        Problems(logger, "quotas cannot be read, the last ones hold"),
+    )
+    return KnownValue(source, coordinator, clock, runner, rng)
+
+
+class Accounts:
+    """See the module's text. Loop-bound.
+
+    Args:
+        known: The quotas.
+        clock: For durations.
+
+    Attributes:
+        changed: Told when other quotas hold.
+        generation: Rises when other quotas hold: then each connection looks for its accounts again.
+    """
+
+    def __init__(self, known: KnownQuotas, clock: Clock) -> None:
+        self._known = known
+        self._now = clock.monotonic
+        self._accounts: dict[tuple[str, str | None], UsageAccount] = {}
+        self._clients: Counter[str] = Counter()  # accounts of clients, by user
+        self._forget_at = _FORGET_AT
+        self.generation = 0
+        self.changed: Final = Notice[[]]()
+        self._waited_s: dict[str, float] = {}
+        self._delayed: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        known.changed.listen(self._change)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody has a quota."""
+        return bool(self._known.current)
+
+    @property
+    def limits_time(self) -> bool:
+        """Whether anybody has a limit of the loop's time."""
+        return any(QuotaLimit.TIME in each.limits for each in self._known.current or ())
+
+    def of(self, user: str, client_id: str) -> tuple[UsageAccount, ...]:
+        """Return the accounts of a connection: of its user, of its client, those that there are.
+
+        Args:
+            user: "" of somebody who has proved no name.
+            client_id: As the client says.
+        """
+        quotas = self._known.current
+        if not quotas:
+            return ()
+        found = []
+        if quotas.of_user(user):
+            found.append(self._account(user, None))
+        if quotas.of_client(client_id):
+            found.append(self._account(user, client_id))
+        return tuple(found)
+
+    def _account(self, user: str, client_id: str | None) -> UsageAccount:
+        known = self._accounts.get((user, client_id))
+        if known is not None:
+            return known
+        if len(self._accounts) >= self._forget_at:
+            self._forget()
+        if client_id is not None and self._clients[user] >= CLIENTS_PER_USER_MAX:
+            self._forget()
+            if self._clients[user] >= CLIENTS_PER_USER_MAX and client_id != OTHERS:
+                return self._account(user, OTHERS)
+        made = UsageAccount(user, client_id, self._limits(user, client_id), self._now())
+        self._accounts[user, client_id] = made
+        self._clients[user] += client_id is not None
+        return made
+
+    def _limits(self, user: str, client_id: str | None) -> Any:
+        quotas = self._known.current or Quotas()
+        return quotas.of_user(user) if client_id is None else quotas.of_client(client_id)
+
+    def _forget(self) -> None:
+        """Forget accounts that owe nothing and have no connection."""
+        now = self._now()
+        self._accounts = {
+            key: each for key, each in self._accounts.items() if each.connections or each.owes(now)
+        }
+        self._clients = Counter(user for user, client_id in self._accounts if client_id is not None)
+        self._forget_at = max(_FORGET_AT, 2 * len(self._accounts))
+
+    def _change(self) -> None:
+        now = self._now()
+        self.generation += 1
+        for (user, client_id), each in self._accounts.items():
+            each.change(self._limits(user, client_id), now)
+        self.changed.tell()
+
+    # What is told -------------------------------------------------------------------------------
+    def note_wait(self, user: str, seconds: float) -> None:
+        """Note that a request of a user has waited for its quota."""
+        name = self._told(user)
+        self._delayed[name] += 1
+        self._waited_s[name] = self._waited_s.get(name, 0.0) + seconds
+
+    def refusal(self, account: UsageAccount, wait_s: float, bound_s: float) -> Throttled:
+        """Return the error for a request that would have to wait longer than it may, and count it.
+
+        Args:
+            account: Whose quota it is.
+            wait_s: How long the request would have to wait, as far as that is known.
+            bound_s: How long it may.
+        """
+        name = account.user or ANONYMOUS
+        self._refused[self._told(account.user)] += 1
+        limit = account.worst(self._now())
+        bucket = account.buckets.get(limit)
+        rate = "" if bucket is None else f" = {bucket.rate:g}"
+        whose = f"user {name}" + ("" if account.client_id is None else ", one client")
+        return Throttled(
+            f"the quota {limit}{rate} of {whose} is used up: a request would wait "
+            f"{max(wait_s, bound_s):.1f} s, at most {bound_s:g} s is allowed; nothing was done",
+            details={"user": name, "limit": str(limit), "delay_ms": int(wait_s * 1000) + 1},
+        )
+
+    def _told(self, user: str) -> str:
+        name = user or ANONYMOUS
+        seen = self._delayed.keys() | self._refused.keys()
+        return name if name in seen or len(seen) < USERS_TOLD_MAX else OTHERS
+
+    def facts(self) -> Iterator[Facts[Any]]:
+        """Return what it tells."""
+        yield Facts[Accounts].of(
+            self,
+            gauge(
+                "vq_quotas",
+                "Users and clients, or defaults of these, that have a quota.",
+                lambda each: len(each._known.current or ()),
+            ),
+        )
+        yield Facts[str](
+            labels=("user",),
+            things=lambda: {(each,): each for each in self._delayed.keys() | self._refused.keys()},
+            facts=(
+                counter(
+                    "vq_quota_waited_seconds",
+                    "For how long requests of a user waited at the broker for its quota.",
+                    lambda user: self._waited_s.get(user, 0.0),
+                ),
+                counter(
+                    "vq_quota_delayed_requests",
+                    "Requests of a user that waited at the broker for its quota.",
+                    lambda user: self._delayed[user],
+                ),
+                counter(
+                    "vq_quota_refused_requests",
+                    "Requests of a user that were refused as Throttled: they would have waited "
+                    "too long.",
+                    lambda user: self._refused[user],
+                ),
+            ),
+        )
