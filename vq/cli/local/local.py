@@ -54,7 +54,7 @@ _ID: Final = click.option(
 
 @click.group(cls=Commands)
 def local() -> None:
-    """Look at a queue of one process (vq.local.LocalQueue), and serve it to others.
+    """Look at a queue inside one process, and serve it to others.
 
     A command opens the queue in DIR itself, or asks the process that serves it. One that a process
     has open without serving it is refused, and its pid named.

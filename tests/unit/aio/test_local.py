@@ -1,4 +1,4 @@
-"""The coroutines of a local queue; what is shared with threads is in ``test_queue``."""
+"""The coroutines of a local queue; what is shared with threads: tests/unit/local."""
 
 import asyncio
 from collections.abc import AsyncIterator
