@@ -50,6 +50,7 @@ class MessageFactory:
         self._lock = threading.Lock()
         self._opening = threading.Lock()  # one ``open`` or ``shutdown`` at a time
         self._local: LocalFactory | None = None  # instead of a cluster
+        self._owns_runtime = True
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
 
@@ -77,7 +78,7 @@ class MessageFactory:
             except BaseException:
                 runtime.stop()
                 raise
-            self._runtime = runtime
+            self._runtime, self._owns_runtime = runtime, True
         return self
 
     def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
@@ -184,10 +185,11 @@ class MessageFactory:
             InvalidState: A listener or a callback called it, which would wait for itself.
             TimedOut: A callback kept the factory's thread for 30 s and does not return.
         """
-        with self._opening:
-            local, self._local = self._local, None
-        if local is not None:
-            local.shutdown()
+        if self._local is not None:
+            with self._opening:
+                local, self._local = self._local, None
+            if local is not None:
+                local.shutdown()
         runtime, cluster = self._runtime, self._cluster
         if runtime is None or cluster is None:
             return
@@ -202,7 +204,8 @@ class MessageFactory:
                 return  # another thread has just done it
             with contextlib.ExitStack() as last_first:
                 last_first.callback(setattr, self, "_runtime", None)
-                last_first.callback(runtime.stop)
+                if self._owns_runtime:
+                    last_first.callback(runtime.stop)
                 last_first.callback(runtime.finish, cluster.close, _STOP_S)
                 for producer in self._producers:
                     last_first.callback(producer.close)
@@ -223,3 +226,10 @@ class MessageFactory:
             for consumer in self._consumers:
                 consumer._put_down()
         self.shutdown()
+
+
+def factory_on(cluster: ClusterClient, runtime: LoopThread) -> MessageFactory:
+    """Return a factory over a started client, on a loop that others use, too. For vq only."""
+    factory = MessageFactory(cluster.config)
+    factory._cluster, factory._runtime, factory._owns_runtime = cluster, runtime, False
+    return factory
