@@ -138,6 +138,8 @@ class MessageFactoryConfig:
             are reached without TLS.
         zookeeper_tls: The same for ZooKeeper. Without it the variables ``VQ_ZOOKEEPER_TLS_CA``,
             ``VQ_ZOOKEEPER_TLS_CERTIFICATE`` and ``VQ_ZOOKEEPER_TLS_KEY`` count.
+        local: A directory for queues of this process, one for each topic, instead of a cluster:
+            then nothing else counts, and what needs a cluster is refused. Not with ``vq.aio``.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)
@@ -153,8 +155,11 @@ class MessageFactoryConfig:
     archive_places: tuple[str, ...] = ARCHIVE_PLACES
     tls: Tls | None = field(default_factory=environment.tls)
     zookeeper_tls: Tls | None = field(default_factory=environment.zookeeper_tls)
+    local: str | None = None
 
     def __post_init__(self) -> None:
+        if self.local is not None:
+            check_text("local", self.local)
         object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
         _check_tls("tls", self.tls)
         _check_tls("zookeeper_tls", self.zookeeper_tls)
