@@ -12,10 +12,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.simulation.loop import VirtualLoop
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.loop import VirtualLoop
 
 # Properties: the same examples every time in the short form, new and many more in the long one.
 # Without "explain": it traces every line that runs, which makes the long stories crawl.

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         ArchiveTopicRun,
     )
     from vq.operations.archives.archives import ArchivedBlock, RestoredArchive, VerifiedArchive
+    from vq.operations.base.acts import ActNotRecorded
     from vq.operations.base.changes import ChangeUnknown, ResetUnknown, TreeUnknown
     from vq.operations.brokers.blocks import HeldBlock, HeldPartition, SilentNode
     from vq.operations.brokers.brokers import BadPartition, Damage
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from vq.operations.brokers.safety import Unsafe, UnsafeKind
     from vq.operations.brokers.switching import Switched
     from vq.operations.brokers.unclean import Unclean
+    from vq.operations.cluster.audit import OperatorAct
     from vq.operations.cluster.bulk import (
         GroupContract,
         GroupPlace,
@@ -339,6 +341,8 @@ _HOMES = {
     "vq.coordination.tree.acls": ("identity_of",),
     "vq.coordination.tree.coordinator": ("Grant", "NodeRights"),
     "vq.coordination.security.users": ("UnknownUser", "UserExists"),
+    "vq.operations.base.acts": ("ActNotRecorded",),
+    "vq.operations.cluster.audit": ("OperatorAct",),
     "vq.operations.security.security_plan": (
         "AnonymousSeen",
         "MissingAccess",
@@ -373,6 +377,7 @@ __all__ = [
     "AccessDecision",
     "AccessRule",
     "AccessUnknown",
+    "ActNotRecorded",
     "AllocatedGroup",
     "AllocatedMove",
     "AllocatedTopic",
@@ -478,6 +483,7 @@ __all__ = [
     "NodeRights",
     "NodeSecurity",
     "OpenedTopic",
+    "OperatorAct",
     "OwnerChange",
     "PartOfTransaction",
     "PartitionDescription",

@@ -129,6 +129,13 @@ def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessClus
                 if any(each.id.scheme == "world" for each in operator.get_acls(path)[0])
             ]
             assert not unsecured  # what was made since, too: members, owners, slots
+            records = [path for path in paths if "/audit/acts/" in path]
+            assert len(records) > 2
+            for path in records:  # what operators did is not theirs to change
+                with pytest.raises(NoAuthError):
+                    operator.set(path, b"{}")
+                with pytest.raises(NoAuthError):
+                    operator.delete(path, recursive=True)
         closed = [f"{root}/{each}" for each in ("brokers/b1", "topics/orders", "settings")]
         with zookeeper_as(secured, "orders") as client, zookeeper_as(secured, "") as nobody:
             for path in closed:

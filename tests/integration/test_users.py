@@ -18,8 +18,9 @@ def test_commands_are_users_of_a_broker_that_takes_nobody_else(
     """Added, taken, rotated, removed; commands of an operator need no user. Nothing shows it."""
     settings, secret, wrong = (tmp_path / name for name in ("vq.toml", "password", "wrong"))
     settings.write_text('[broker]\nauthentication = "required"\n')
-    secret.write_text(f"{PASSWORD}\n")
-    wrong.write_text("guess\n")
+    for file, password in ((secret, PASSWORD), (wrong, "guess")):
+        file.touch(mode=0o600)
+        file.write_text(f"{password}\n")
     broker = processes.add("b1", "--config", str(settings))
     processes.vq_json("user", "add", "anna", "--new-password-file", str(secret))
     processes.vq_json("topic", "create", "t", "--partitions", "2")

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client.metrics_core import Metric
@@ -30,6 +31,7 @@ from vq.broker.parts import Front, Outside, Parts
 from vq.broker.standing.gate import Stage
 from vq.clock import Clock
 from vq.coordination.brokers.registry import retried
+from vq.coordination.leases.acts import begin_acts
 from vq.coordination.tree.coordinator import Coordinator, SessionState
 from vq.errors import (
     CoordinationError,
@@ -187,6 +189,7 @@ class BrokerNode:
         # A server that lags behind knows too few topics, or too many.
         await self._until_answered(coordinator.sync)
         await self._until_answered(parts.secret.start)
+        await self._until_answered(partial(begin_acts, coordinator))
         if parts.users is not None:
             await self._until_answered(parts.users.start)
             parts.users.follow()

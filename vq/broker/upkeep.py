@@ -25,6 +25,7 @@ from vq.broker.base.tasks import Tasks
 from vq.broker.disks.data_disk import DataDisk
 from vq.broker.health.scrubbing import Scrubber
 from vq.broker.health.verifying import Verifier
+from vq.broker.history.acts import ActKeeper
 from vq.broker.history.archive_runs import Archiver
 from vq.broker.history.daily_runs import DailyRuns
 from vq.broker.history.early_archives import EarlyArchiver
@@ -158,6 +159,7 @@ class Upkeep:
             view=partitions.view,
             rng=rng,
         )
+        ActKeeper(jobs, coordinator, clock, lambda: self._daily_runs.lease.fence is not None)
         tidy = Every(max(TIDY_LEAST_S, min(config.trash_keep_s, TIDY_INTERVAL_S)))
         jobs.add("tidying", self._tidy, tidy, While.REGISTERED, at_once=True)
         jobs.add("trash", self._empty_trash, tidy, While.REGISTERED, at_once=True)

@@ -96,6 +96,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "acl",
         "Add, remove, list and test the rules that say who may do what at the brokers.",
     ),
+    "audit": Entry(
+        "vq.cli.security.audit",
+        "audit",
+        "Show what operators did: who, what, to what, with which outcome.",
+    ),
     "secure": Entry(
         "vq.cli.security.secure",
         "secure",
@@ -120,6 +125,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "vq.cli.cluster.balance",
         "balance",
         "Give topics to broker groups by measured load: plan, apply, watch, cancel.",
+    ),
+    "worker": Entry(
+        "vq.cli.groups.worker",
+        "worker",
+        "Handle the messages of a group in several processes.",
     ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",

@@ -89,7 +89,7 @@ class ConsoleConfig:
     clusters: Mapping[str, MessageFactoryConfig]
     host: str = "127.0.0.1"
     port: int = PORT
-    database: str = f"sqlite:///{DATABASE_FILE}"
+    database: str = field(default=f"sqlite:///{DATABASE_FILE}", repr=False)
     plaintext: bool = False
     https: Tls | None = None
     https_client_certificates: ClientCertificates = ClientCertificates.NONE

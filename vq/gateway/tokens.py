@@ -20,7 +20,6 @@ import hmac
 import os
 import re
 import secrets
-import stat
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +36,7 @@ from vq.log_lines import get_logger
 from vq.model import check_name
 from vq.reserved import is_reserved
 from vq.security.rules import Resource, Right
+from vq.security.secret_files import read_secret_file
 from vq.shown import shown
 from vq.topic_pattern import check_pattern, is_pattern
 
@@ -209,36 +209,9 @@ def check_names(what: str, given: Iterable[object]) -> list[str]:
     return found
 
 
-def read_file(path: Path) -> str:
-    """Return the text of a file that nobody but its owner may read or write.
-
-    Raises:
-        InvalidArgument: Others may, it belongs to somebody else, or it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise InvalidArgument("it is no regular file")
-            if found.st_mode & 0o077:
-                raise InvalidArgument(
-                    f"its mode is {stat.S_IMODE(found.st_mode):04o}, so others than its owner may "
-                    f"use it: chmod 600 {path}"
-                )
-            if found.st_uid not in {os.geteuid(), 0}:
-                raise InvalidArgument(
-                    f"it belongs to user {found.st_uid}, and this process is {os.geteuid()}: "
-                    "chown it"
-                )
-            data = file.read(_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise InvalidArgument(f"it cannot be read: {error}") from error
-    if len(data) > _FILE_BYTES_MAX:
-        raise InvalidArgument(f"it has more than {_FILE_BYTES_MAX} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"it is not UTF-8: {error}") from error
+def _read(path: Path) -> str:
+    """Return the text of the file; see ``read_secret_file`` for errors."""
+    return read_secret_file(path, _FILE_BYTES_MAX)
 
 
 class TokenFile:
@@ -258,7 +231,7 @@ class TokenFile:
         self._looked_at = now()
         self._seen = self._look()
         try:
-            self._tokens = parse(read_file(path))
+            self._tokens = parse(_read(path))
         except InvalidArgument as error:
             raise InvalidArgument(f"file of tokens {str(path)!r}: {error}") from error
 
@@ -308,7 +281,7 @@ class TokenFile:
             return
         self._seen = seen
         try:
-            tokens = parse(read_file(self._path))
+            tokens = parse(_read(self._path))
         except InvalidArgument as error:
             logger.error(
                 "file of tokens cannot be used, the tokens stay as they were",
@@ -348,7 +321,7 @@ def add_entry(path: Path, entry: str) -> None:
     text = f"version = {VERSION}\n"
     try:
         if path.exists():
-            text = read_file(path)
+            text = _read(path)
         text = f"{text.rstrip()}\n\n{entry}"
         parse(text)
     except InvalidArgument as error:

@@ -18,7 +18,7 @@ from vq.operations.brokers import (
     switching,
     unclean,
 )
-from vq.operations.cluster import bulk, cluster, definitions, security_facts, settings
+from vq.operations.cluster import audit, bulk, cluster, definitions, security_facts, settings
 from vq.operations.explain import disks, messages, partition, sends
 from vq.operations.groups import balance, group_removal, groups, making, progress, resets, terms
 from vq.operations.messages import (
@@ -229,6 +229,7 @@ class Operations:
     add_access_rules = row(access.add_access_rules, ACT, MANAGE, CLUSTER, "acl add")
     remove_access_rules = row(access.remove_access_rules, ACT, MANAGE, CLUSTER, "acl remove")
     decide_access = row(access.decide_access, ASK, DESCRIBE, CLUSTER, "acl test")
+    list_acts = row(audit.list_acts, ASK, DESCRIBE, CLUSTER, "audit list")
     plan_security = row(security_facts.plan_security, PLAN, DESCRIBE, CLUSTER, "secure plan")
     list_quotas = row(quotas.list_quotas, ASK, DESCRIBE, CLUSTER, "quota list")
     show_quota = row(quotas.show_quota, ASK, DESCRIBE, CLUSTER, "quota show")

@@ -14,7 +14,6 @@ import base64
 import contextlib
 import enum
 import ssl
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Final
 
 from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
+from vq.security.secret_files import check_private
 
 __all__ = [
     "SYSTEM_CAS",
@@ -354,16 +354,11 @@ def _check_owner(key: Path) -> None:
         InvalidArgument: They can, or there is no such file.
     """
     try:
-        found = key.stat()
+        check_private(key, key.stat())
     except OSError as error:
         raise _unreadable(key, "key", error) from error
-    allowed = stat.S_IRWXU | (stat.S_IRGRP if found.st_uid == 0 else 0)
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & ~allowed & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InvalidArgument(
-            f"tls: key = {str(key)!r} has mode {mode:04o}, so others can read or change the "
-            f"private key: `chmod 600 {key}`"
-        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"tls: key = {str(key)!r}: {error.message}") from error
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -14,7 +14,7 @@ from vq.store.disk.memory_disk import MemoryDisk
 pytestmark = pytest.mark.virtual_time
 
 JOBS = {
-    *("archives elsewhere", "daily archive", "disk /data", "early archives", "key indexes"),
+    *("acts", "archives elsewhere", "daily archive", "disk /data", "early archives", "key indexes"),
     *("lags", "load", "relief", "repair", "retention", "scrub", "soundness", "tidying"),
     *("topic removal", "trash"),
 }

@@ -131,6 +131,7 @@ ASKED: list[tuple[str, dict[str, Any] | Callable[[Seen], dict[str, Any]]]] = [
     ("change_user_roles", {"user": "ci", "add": ["billing"]}),
     ("add_access_rules", {"rules": ["allow user:ci read,write topic:t"]}),
     ("list_access_rules", {}),
+    ("list_acts", {}),
     ("decide_access", {"user": "ci", "right": "read", "resource": "topic:t"}),
     ("remove_access_rules", {"rules": ["allow user:ci read,write topic:t"]}),
     ("set_quotas", {"quotas": ["user:ci requests=10000 time=unlimited"]}),

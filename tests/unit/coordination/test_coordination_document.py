@@ -29,6 +29,7 @@ from vq.coordination.tree import paths
 from vq.coordination.tree.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.access import AccessList
+from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
@@ -77,6 +78,8 @@ VALUES: dict[str, type[Value]] = {
     "security/acls": AccessList,
     "security/quotas": QuotaList,
     "security/users/anna": StoredUser,
+    "audit/acts/1760001000010-000003-5f0a1c": ActRecord,
+    "audit/acts/1760001000010-000003-5f0a1c/end": ActOutcome,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000

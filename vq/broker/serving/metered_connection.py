@@ -19,7 +19,8 @@ transaction: who has been slowed down must still be able to commit.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from vq import limits
@@ -88,6 +89,15 @@ class Meters:
         """How many connections wait for a quota."""
         return sum(len(each.waiting) for each in self._lines.values())
 
+    @contextmanager
+    def timed(self, session: object) -> Iterator[None]:
+        """Charge the time that the block takes to the peer of a session."""
+        begun = self.now()
+        yield
+        connection = getattr(session, "connection", None)
+        if isinstance(connection, MeteredConnection):
+            connection.spent(self.now() - begun)
+
     def wait(self, connection: "MeteredConnection", account: UsageAccount, since: float) -> None:
         """Have a connection go on when an account owes nothing more and it is its turn."""
         line = self._lines.get(account)
@@ -122,7 +132,7 @@ class Meters:
             if owes and now - since < limits.THROTTLE_S_MAX:
                 break
             del line.waiting[connection]
-            connection.turn_came(account, now - since, refuse=owes)
+            connection.turn_came(account, refuse=owes)
         if not line.waiting:
             self._drop(account, line)
         elif line.timer is None:
@@ -287,7 +297,7 @@ class MeteredConnection:
         if self._accounts:
             now = self._meters.now()
             for account in self._accounts:
-                account.charge(QuotaLimit.TIME, seconds, now)
+                self._charge_account(account, now, (QuotaLimit.TIME, seconds))
 
     def release(self) -> None:
         """Leave the accounts; nothing is charged any more."""
@@ -332,7 +342,7 @@ class MeteredConnection:
                     refused = True
                     continue
                 if wait_s >= WAIT_S_MIN:
-                    self._hold(events[index:], account, now, wait_s)
+                    self._hold(events[index:], account, now)
                     return
                 self._charge(event, now)
             passed.append(event)
@@ -355,20 +365,32 @@ class MeteredConnection:
             messages = message.record_count  # type: ignore[attr-defined]
         elif request_id.command == _TRANSACT:
             messages = sum(each.record_count for each in message.parts)  # type: ignore[attr-defined]
+        used = (
+            (QuotaLimit.REQUESTS, 1),
+            (QuotaLimit.BYTES_IN, request_id.size),
+            (QuotaLimit.MESSAGES_IN, messages),
+        )
         for account in self._accounts:
-            account.charge(QuotaLimit.REQUESTS, 1, now)
-            account.charge(QuotaLimit.BYTES_IN, request_id.size, now)
-            if messages:
-                account.charge(QuotaLimit.MESSAGES_IN, messages, now)
+            self._charge_account(account, now, *used)
         if request_id.command in _CUT:
             self._bound_answer(message)
+
+    def _charge_account(
+        self, account: UsageAccount, now: float, *used: tuple[QuotaLimit, float]
+    ) -> None:
+        before = max(account.until, now)
+        for limit, amount in used:
+            if amount:
+                account.charge(limit, amount, now)
+        if account.until > before:
+            self._meters.accounts.note_owed(account, account.until - before)
 
     def _bound_answer(self, message: Any) -> None:
         """Have a read answered with no more than may be used at once: then it is soon paid for."""
         for account in self._accounts:
-            bucket = account.buckets.get(QuotaLimit.BYTES_OUT)
-            if bucket is not None:
-                most = max(READ_BYTES_MIN, int(bucket.rate * BURST_S))
+            pace = account.paces.get(QuotaLimit.BYTES_OUT)
+            if pace is not None:
+                most = max(READ_BYTES_MIN, int(pace.per_s * BURST_S))
                 message.max_bytes = min(message.max_bytes or most, most)
 
     def _charge_answer(self, request_id: RequestId, message: Header, size: int) -> RequestId:
@@ -377,7 +399,7 @@ class MeteredConnection:
             return request_id
         now = self._meters.now()
         for account in self._accounts:
-            account.charge(QuotaLimit.BYTES_OUT, size, now)
+            self._charge_account(account, now, (QuotaLimit.BYTES_OUT, size))
         wait_s = max(map(_until, self._accounts)) - now
         if wait_s < WAIT_S_MIN or request_id.flags & FLAG_HESSIAN:
             return request_id
@@ -386,17 +408,13 @@ class MeteredConnection:
 
     # Waiting ------------------------------------------------------------------------------------
     def _hold(
-        self,
-        events: Sequence[Opened | Request | Closing],
-        account: UsageAccount,
-        now: float,
-        wait_s: float,
+        self, events: Sequence[Opened | Request | Closing], account: UsageAccount, now: float
     ) -> None:
         self._kept = list(events)
         self._kept_bytes += _bytes_of(events)
         if self._begins is not None and self._begins - now >= WAIT_S_MIN:
             self._begin_rest(self._begins - now)  # the turn of the connection is known
-            self._meters.accounts.note_wait(account.user, wait_s)
+            self._meters.accounts.note_delay(account)
             return
         self.holds = True
         self._line = account
@@ -408,15 +426,14 @@ class MeteredConnection:
         self._session.hold()
         self._rest = asyncio.get_running_loop().call_later(seconds, self._go_on)
 
-    def turn_came(self, account: UsageAccount, waited_s: float, *, refuse: bool) -> None:
+    def turn_came(self, account: UsageAccount, *, refuse: bool) -> None:
         """Go on with what waits: the account owes nothing, or it has waited long enough.
 
         Args:
             account: For which it waited.
-            waited_s: How long.
             refuse: The account still owes: refuse what waits.
         """
-        self._meters.accounts.note_wait(account.user, waited_s)
+        self._meters.accounts.note_delay(account)
         self._line = None
         if refuse:
             kept, self._kept = self._kept, []

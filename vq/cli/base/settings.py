@@ -66,7 +66,7 @@ _OTHERS = frozenset(
     {"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR", "VQ_NEW_PASSWORD"}
 )
 #: Settings whose values no text shows.
-_SECRETS = frozenset({"password"})
+_SECRETS = frozenset({"password", "zookeeper_auth", "client_secret", "database"})
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
 #: Between paths in a variable, as in ``PATH``.

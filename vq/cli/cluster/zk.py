@@ -18,7 +18,6 @@ from vq.coordination.tree.acls import checked_auth, identity_of
 from vq.coordination.tree.coordinator import Acl
 from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
-from vq.gateway.tokens import read_file
 from vq.operations.base.connect import cluster_client
 from vq.operations.tree.checking import (
     CheckedTree,
@@ -42,6 +41,7 @@ from vq.operations.tree.securing import (
     secure_tree,
 )
 from vq.operations.tree.tree_rules import TreeFinding
+from vq.security.secret_files import read_secret_file
 
 _FINDING: Final = record(
     path=TEXT, problem=TEXT, severity=TEXT, text=TEXT, commands=some(TEXT), repair=maybe(TEXT)
@@ -49,6 +49,8 @@ _FINDING: Final = record(
 T = TypeVar("T")
 
 SECRET_FILE: Final = click.Path(dir_okay=False, path_type=Path)
+#: Bytes of a file with an identity.
+_IDENTITY_BYTES_MAX: Final = 4_096
 #: Steps of an import that a table for people has.
 _STEPS_SHOWN: Final = 50
 
@@ -253,7 +255,7 @@ def _given_identities(
 def _identity_in(file: Path) -> str:
     """Return the digest of the name:password in a file that only its owner reads."""
     try:
-        auth = checked_auth(read_file(file).strip())
+        auth = checked_auth(read_secret_file(file, _IDENTITY_BYTES_MAX).strip())
         if not auth:
             raise InvalidArgument("it is empty")
     except InvalidArgument as error:

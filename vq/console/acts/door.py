@@ -19,6 +19,7 @@ from vq.console.database.database import Database, DatabaseFailed
 from vq.console.database.schema import audit, masks
 from vq.errors import InvalidState, VqError
 from vq.log_lines import get_logger
+from vq.operations.base.acts import acting_for
 from vq.operations.operation import Effect
 from vq.security.rules import Right
 from vq.shown import shown_raised
@@ -171,7 +172,7 @@ class Door:
             return masked(found, await self.masks(site.name))
         bound = row.signature.bind(*arguments, **named).arguments
         entry = await self._begin(person, site.name, row.name, row.concerned, bound, before)
-        return await self._carry_out(entry, row, site, arguments, named)
+        return await self._carry_out(person, entry, row, site, arguments, named)
 
     async def each(
         self, person: Person, site: Site, name: str, /, *arguments: Any, **named: Any
@@ -233,12 +234,13 @@ class Door:
         self.jobs[job.number] = job
         if "on_progress" in row.signature.parameters:
             named["on_progress"] = _note_progress(job)
-        job.task = begin_task(self._work(job, entry, row, site, arguments, named, on_end))
+        job.task = begin_task(self._work(job, person, entry, row, site, arguments, named, on_end))
         return job
 
     async def _work(
         self,
         job: LongAct,
+        person: Person,
         entry: int,
         row: Row,
         site: Site,
@@ -247,7 +249,7 @@ class Door:
         on_end: Callable[[LongAct], Awaitable[None]] | None,
     ) -> None:
         try:
-            job.result = await self._carry_out(entry, row, site, arguments, named)
+            job.result = await self._carry_out(person, entry, row, site, arguments, named)
         except VqError as error:
             job.error = f"{type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 - a task's outer edge
@@ -272,9 +274,12 @@ class Door:
         for number in ended[: max(0, len(self.jobs) - JOBS_MAX + 1)]:
             del self.jobs[number]
 
-    async def _carry_out(self, entry: int, row: Row, site: Site, arguments: Any, named: Any) -> Any:
+    async def _carry_out(
+        self, person: Person, entry: int, row: Row, site: Site, arguments: Any, named: Any
+    ) -> Any:
         try:
-            result = await row.function(site.cluster, *arguments, **named)
+            with acting_for(f"{person.shown} from {person.address}"):
+                result = await row.function(site.cluster, *arguments, **named)
         except VqError as error:
             outcome = "unknown" if type(error).__name__.endswith("Unknown") else "failed"
             await self._end(entry, outcome, error=f"{type(error).__name__}: {error}")

@@ -16,6 +16,8 @@ from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, TablePage, table
 from vq.errors import InvalidArgument
 
+#: Acts of the cluster that a page has to search in.
+_ACTS_SHOWN: Final = 500
 _TONES: Final = {"done": "ok", "failed": "bad", "unknown": "warn", "begun": "warn"}
 
 
@@ -68,6 +70,42 @@ async def AUDIT(context: PageContext) -> Response:
         columns, page_of_rows.rows, total, asked, N_("Nobody has done anything yet."), "", True
     )
     return context.exported(found, "audit") or context.page("audit.html", found=found)
+
+
+@page("/c/{cluster}/acts")
+async def ACTS(context: PageContext) -> Response:
+    """List what operators did to the cluster, whichever way, as ZooKeeper has it."""
+    rows = await context.run("list_acts", count=_ACTS_SHOWN)
+    columns: list[Column[Any]] = [
+        Column("time", N_("Time"), lambda each: each.time_ms, Kind.MOMENT, sorts=False),
+        Column("person", N_("Person"), lambda each: each.person or each.user, sorts=False),
+        Column("who", N_("From"), lambda each: each.who, Kind.CODE, sorts=False),
+        Column("act", N_("Act"), lambda each: each.act, Kind.CODE, sorts=False),
+        Column("subject", N_("To what"), lambda each: each.subject, sorts=False),
+        Column("before", N_("Before"), lambda each: each.before, Kind.CODE, sorts=False),
+        Column("after", N_("After"), lambda each: each.after, Kind.CODE, sorts=False),
+        Column(
+            "outcome",
+            N_("Outcome"),
+            lambda each: StateWord(
+                N_("changed since") if each.changed else each.outcome,
+                "bad" if each.changed else _TONES.get(each.outcome, "quiet"),
+                each.error[:200],
+            ),
+            Kind.STATE,
+            sorts=False,
+        ),
+    ]
+    found = table(
+        columns,
+        rows,
+        Asked.of(context.query),
+        empty=N_("Nobody has done anything yet."),
+        searched=lambda each: " ".join(
+            (each.person, each.user, each.who, each.identity, each.act, each.subject, each.outcome)
+        ),
+    )
+    return context.exported(found, "acts") or context.page("acts.html", found=found)
 
 
 @page("/c/{cluster}/audit/{number}")

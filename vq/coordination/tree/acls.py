@@ -7,6 +7,9 @@
                 message ids, decisions, repeatable writes
     others      nothing
 
+Records of acts (``audit/acts``) are written and read by operators, and deleted by brokers, when
+there are too many; nobody changes one. An operator may still change ACLs.
+
 An ACL of ZooKeeper holds for one node, not for those below it, and the right to delete a node is
 one on its parent. So each node gets its own, when it is made or by ``vq zk secure``.
 """
@@ -17,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from vq.coordination.tree.coordinator import OPEN, Acl, Grant, NodeRights
-from vq.coordination.tree.paths import CONSUMERS, DECISIONS, SECURITY, SLOT_MARKS, SLOTS
+from vq.coordination.tree.paths import ACTS, CONSUMERS, DECISIONS, SECURITY, SLOT_MARKS, SLOTS
 from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
 from vq.topic_pattern import matches
@@ -40,6 +43,19 @@ _CLIENTS: Final[Mapping[tuple[str, ...], tuple[NodeRights, NodeRights]]] = {
     (DECISIONS,): (_EDIT, _EDIT),
     (_WRITES,): (_EDIT, _EDIT),
 }
+_ACTS: Final = tuple(ACTS.split("/"))
+_SEES: Final = NodeRights.READ | NodeRights.ADMIN
+#: What operators, brokers and clients may do at the parent of all records, at a record, and at its
+#: outcome.
+_ACT_RIGHTS: Final = (
+    (_SEES | NodeRights.CREATE, _EDIT, NodeRights.NONE),
+    (
+        _SEES | NodeRights.CREATE,
+        NodeRights.READ | NodeRights.CREATE | NodeRights.DELETE,
+        NodeRights.NONE,
+    ),
+    (_SEES, NodeRights.READ, NodeRights.NONE),
+)
 #: Parents that clients need and may not make themselves.
 PARENTS_OF_CLIENTS: Final = (CONSUMERS, SLOTS, SLOT_MARKS, DECISIONS, _WRITES)
 
@@ -49,9 +65,9 @@ def acl_of(path: str, identities: Identities | None) -> Acl:
     if identities is None:
         return OPEN
     parts = tuple(path.split("/")) if path else ()
-    grants = [Grant("digest", each, NodeRights.ALL) for each in identities.operators]
-    grants += [Grant("digest", each, _EDIT) for each in identities.brokers]
-    rights = _of_clients(parts)
+    of_operators, of_brokers, rights = _rights_at(parts)
+    grants = [Grant("digest", each, of_operators) for each in identities.operators]
+    grants += [Grant("digest", each, of_brokers) for each in identities.brokers]
     group = parts[1] if len(parts) > 1 and parts[0] == CONSUMERS else None
     for digest, groups in identities.clients.items():
         theirs = rights
@@ -60,6 +76,13 @@ def acl_of(path: str, identities: Identities | None) -> Acl:
         if theirs:
             grants.append(Grant("digest", digest, theirs))
     return frozenset(grants)
+
+
+def _rights_at(parts: tuple[str, ...]) -> tuple[NodeRights, NodeRights, NodeRights]:
+    """Return what operators, brokers and clients may do at a node."""
+    if parts[: len(_ACTS)] == _ACTS:
+        return _ACT_RIGHTS[min(len(parts) - len(_ACTS), len(_ACT_RIGHTS) - 1)]
+    return NodeRights.ALL, _EDIT, _of_clients(parts)
 
 
 def _of_clients(parts: tuple[str, ...]) -> NodeRights:

@@ -54,7 +54,7 @@ class AclsOfNewNodes:
             CoordinationError: It cannot be read.
         """
         self.stale = False
-        self._identities = None
+        found: Identities | None = None
         try:
             node = await reader.get(Identities.path(), watch=self._changed)
         except NoNode:
@@ -62,7 +62,8 @@ class AclsOfNewNodes:
         except NotAllowed:
             pass  # it may not read the tree, and makes no nodes in it
         else:
-            self._identities = Identities.decode(Identities.path(), node.data)
+            found = Identities.decode(Identities.path(), node.data)
+        self._identities = found  # nodes that were made meanwhile have the ACL of before
 
     def of(self, path: str) -> list[ACL] | None:
         """Return the ACL of a node that is made; None: anybody may do anything with it."""

@@ -19,6 +19,8 @@ of repeatable writes in ``writes``.
         <n>                               Partition       placement spans, state
       deleting-<id>                       DeletionFence   the topic with this id is being removed
     audit/unclean/<group>                 UncleanElections  when a node led that may lack messages
+    audit/acts/<act>                      ActRecord       an act of an operator, before it began
+      end                                 ActOutcome      what became of it
     deleted                               DeletedTopics   ids and names of recently deleted topics
     grace                                 GraceClock      time that passed for deleted topics
     consumers/<group>                     ConsumerGroup   model, topics, start
@@ -31,6 +33,7 @@ of repeatable writes in ``writes``.
     slot_marks/<n>                        SlotMark        the latest time of ids of the slot
     leases/<job>                          LeaseFence      how often the lease was taken (the fence)
       holder                  ephemeral   LeaseHolder     the node that does the job now
+      times                               LeaseTimes      when each part of the job was due last
     decisions/<n>/<name>                  Decision        the last transaction that moved offsets
     archive/runs                          RunCounter      the number of the next run
       <n>                                 RunOrder        what every node is to archive
@@ -49,6 +52,7 @@ USERS: Final = f"{SECURITY}/users"
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 AUDIT: Final = "audit"
+ACTS: Final = f"{AUDIT}/acts"
 DELETED: Final = "deleted"
 GRACE: Final = "grace"
 CONSUMERS: Final = "consumers"

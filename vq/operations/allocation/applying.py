@@ -58,6 +58,7 @@ from vq.operations.allocation.runs import (
     need_order,
     run_of,
 )
+from vq.operations.base.acts import audited
 from vq.operations.base.who import who
 from vq.operations.partitions.placements import carry_out, plan_moves
 from vq.shown import shown
@@ -125,6 +126,7 @@ class MovedMeanwhile(InvalidState):
 
 
 # Acting -----------------------------------------------------------------------------------------
+@audited()
 async def apply_allocation(
     cluster: ClusterClient,
     plan: AllocationPlan,
@@ -215,6 +217,7 @@ def _check_plan(cluster: ClusterClient, plan: AllocationPlan) -> None:
         )
 
 
+@audited()
 async def resume_allocation(
     cluster: ClusterClient,
     plan: str | None = None,
@@ -242,6 +245,7 @@ async def resume_allocation(
         return await _Applying(cluster, lease, known, on_progress).run()
 
 
+@audited()
 async def cancel_allocation(
     cluster: ClusterClient, plan: str | None = None, *, timeout: float = 60.0
 ) -> AllocationRun:

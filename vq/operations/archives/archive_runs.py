@@ -18,6 +18,7 @@ from vq.coordination.tree.values import runs as run_values
 from vq.coordination.tree.values.runs import ArchiveTopicRun, RunResult, RunState
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.model import check_timeout
+from vq.operations.base.acts import audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.operations.base.who import who
 from vq.operations.partitions.offsets import check_time
@@ -128,6 +129,7 @@ class ArchiveRun:
 RunListener = Callable[[ArchiveRun], object]
 
 
+@audited()
 async def start_archive_run(
     cluster: ClusterClient,
     topic: str | None = None,

@@ -16,6 +16,7 @@ from vq.coordination.topics import topics
 from vq.coordination.tree.reading import gather_all
 from vq.errors import CorruptData, DiskFull, InvalidRequest, Unreachable, VqError
 from vq.model import Address, NodeInfo
+from vq.operations.base.acts import audited
 from vq.operations.partitions.offsets import check_time
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import ArchivedBlock as ToldBlock
@@ -157,6 +158,7 @@ async def list_archives(
     return found, [*silent, *(each for some in away for each in some)]
 
 
+@audited()
 async def verify_archives(
     cluster: ClusterClient,
     blocks: Sequence[ArchivedBlock],
@@ -177,6 +179,7 @@ async def verify_archives(
     return await _each(cluster, blocks, _VERIFY, told, on_progress)
 
 
+@audited()
 async def restore_archives(
     cluster: ClusterClient,
     blocks: Sequence[ArchivedBlock],
@@ -198,6 +201,7 @@ async def restore_archives(
     return await _each(cluster, blocks, _RESTORE, told, on_progress)
 
 
+@audited()
 async def restore_archive(cluster: ClusterClient, block: ArchivedBlock) -> None:
     """Have a node make a block file of an archive again, and delete the archive.
 

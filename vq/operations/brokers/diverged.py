@@ -17,6 +17,7 @@ from vq.coordination.brokers import registry
 from vq.coordination.tree.reading import gather_all
 from vq.errors import CorruptData, InvalidArgument, VqError
 from vq.model import Address, Message, NodeInfo, TopicPartition
+from vq.operations.base.acts import audited
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import DivergedFile, DivergedRequest, DivergedResponse
 from vq.store.records.format import CUT_MARK
@@ -176,6 +177,7 @@ async def _parts(
         position += at
 
 
+@audited()
 async def delete_cut(cluster: ClusterClient, file: CutFile) -> None:
     """Delete such a file; its messages are gone for good."""
     request = DivergedRequest(file=file.file, delete=True)

@@ -13,6 +13,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import group_views, registry
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.errors import InvalidArgument
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 
 #: How long to wait until another node leads.
@@ -52,6 +53,7 @@ class DrainedGroup:
     partitions: int
 
 
+@audited(About.BROKERS, of="group")
 async def drain_node(cluster: ClusterClient, group: str, node: str) -> DrainedNode:
     """Have a node hand over its group, and lead no more while another node in sync can.
 
@@ -65,6 +67,7 @@ async def drain_node(cluster: ClusterClient, group: str, node: str) -> DrainedNo
     return await _set_drained(cluster, group, node, drained=True)
 
 
+@audited(About.BROKERS, of="group")
 async def undrain_node(cluster: ClusterClient, group: str, node: str) -> DrainedNode:
     """Let a node lead its group again.
 
@@ -103,6 +106,7 @@ async def _set_drained(
         await asyncio.sleep(_LOOK_S)
 
 
+@audited(About.BROKERS, of="group")
 async def drain_group(cluster: ClusterClient, group: str) -> DrainedGroup:
     """Place no new partitions on a broker group, until ``undrain_group``.
 
@@ -115,6 +119,7 @@ async def drain_group(cluster: ClusterClient, group: str) -> DrainedGroup:
     return await _set_draining(cluster, group, draining=True)
 
 
+@audited(About.BROKERS, of="group")
 async def undrain_group(cluster: ClusterClient, group: str) -> DrainedGroup:
     """Place new partitions on a broker group again.
 

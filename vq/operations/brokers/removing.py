@@ -31,6 +31,7 @@ from vq.coordination.tree.values.topics import IN_GRACE, READY
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.brokers.draining import DrainUnknown, check_group
 
@@ -156,6 +157,7 @@ async def plan_removal(cluster: ClusterClient, group: str, node: str = "") -> Re
     return Removal(group, node, running, 0, ())
 
 
+@audited(About.BROKERS, of="group")
 async def remove_broker(
     cluster: ClusterClient, group: str, node: str = "", *, accept_data_loss: bool = False
 ) -> Removal:

@@ -11,6 +11,7 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import registry
 from vq.errors import HandOverFailed, InvalidArgument, NotMaster, OutcomeUnknown
+from vq.operations.base.acts import About, audited
 from vq.operations.brokers.brokers import master_and_epoch
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import HandOverRequest, HandOverResponse
@@ -36,6 +37,7 @@ class Switched:
     epoch: int
 
 
+@audited(About.BROKERS, of="group")
 async def switch_master(cluster: ClusterClient, group: str, node: str = "") -> Switched:
     """Have ``node``, or any node in sync, lead a broker group, without a failed send.
 

@@ -26,6 +26,7 @@ from vq.coordination.tree.update import Plan, apply_plan
 from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
 from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
+from vq.operations.base.acts import About, audited
 from vq.operations.base.who import who
 
 
@@ -61,6 +62,7 @@ async def plan_unclean(
     return await _elect(cluster, group, node, topics, do=False)
 
 
+@audited(About.BROKERS, of="group")
 async def elect_uncleanly(
     cluster: ClusterClient, group: str, node: str, topics: Collection[str]
 ) -> Unclean:

@@ -24,6 +24,7 @@ from vq.coordination.tree.values.group_terms import GroupModel
 from vq.coordination.tree.values.topics import READY, TopicNode
 from vq.errors import InvalidState, OutcomeUnknown, VqError
 from vq.model import TopicSettings
+from vq.operations.base.acts import audited
 from vq.operations.cluster.definition_file import DefinedBrokers, DefinedTopic, Definitions
 from vq.operations.groups.group_removal import delete_group
 from vq.operations.groups.making import (
@@ -430,6 +431,7 @@ def _shown(value: object) -> str:
 
 
 # Importing --------------------------------------------------------------------------------------
+@audited()
 async def import_definitions(
     cluster: ClusterClient,
     planned: PlannedDefinitions,

@@ -11,6 +11,7 @@ from vq.coordination.topics import cluster_settings
 from vq.coordination.topics.cluster_settings import Change
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.model import TopicSettings
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 
 
@@ -41,6 +42,7 @@ async def change_settings(cluster: ClusterClient, change: Change) -> ClusterSett
         return await cluster_settings.change_settings(cluster.coordinator, change)
 
 
+@audited(About.SETTINGS)
 async def set_auto_create(cluster: ClusterClient, wanted: TopicSettings | None) -> ClusterSettings:
     """Let producers create topics that are missing, with these settings; None: forbid it.
 

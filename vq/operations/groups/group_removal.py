@@ -14,6 +14,7 @@ from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.errors import InvalidArgument, InvalidState
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.reserved import Purpose, group_of
 
@@ -63,6 +64,7 @@ async def plan_delete_group(cluster: ClusterClient, group: str) -> GroupDeletion
     return GroupDeletion(group, names, sum(map(len, numbers)), tuple(members), unreadable)
 
 
+@audited(About.GROUP)
 async def delete_group(cluster: ClusterClient, group: str) -> None:
     """Delete a consumer group without live members: where it is, is forgotten.
 
@@ -116,6 +118,7 @@ async def plan_forget_topic(cluster: ClusterClient, group: str, topic: str) -> T
     return TopicForgetting(group, topic, len(numbers), readers)
 
 
+@audited(About.GROUP)
 async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
     """Have a group forget a topic that none of its members subscribes to any more.
 

@@ -26,6 +26,7 @@ from vq.coordination.tree.values.group_terms import (
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.model import TopicPartition, check_name
+from vq.operations.base.acts import audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.resets import (
     Goal,
@@ -396,6 +397,7 @@ def _check_ahead(wanted: ExportedOffset) -> tuple[tuple[int, int], ...]:
     return tuple((offset, id) for offset, id in ahead)
 
 
+@audited()
 async def make_group(cluster: ClusterClient, planned: PlannedGroup, *, fence: bool = False) -> None:
     """Make a group, or set its offsets, as planned.
 

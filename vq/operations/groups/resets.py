@@ -26,6 +26,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.model import PartitionPlacement, TopicPartition, choice_of
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.operations.groups.terms import check_one_progress
 from vq.operations.messages.stored import COUNT_MAX
@@ -337,6 +338,7 @@ async def live_members(cluster: ClusterClient, group: str) -> list[str]:
     return list(await groups.members(cluster.coordinator, group))
 
 
+@audited(About.GROUP)
 async def reset(
     cluster: ClusterClient, group: str, planned: Sequence[Reset], *, fence: bool = False
 ) -> None:

@@ -20,6 +20,7 @@ from vq.coordination.tree.values.group_terms import (
 )
 from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
 from vq.topic_pattern import is_pattern, matching, overlap
 
@@ -110,6 +111,7 @@ def check_named_store(offset_store: str) -> str:
     return offset_store
 
 
+@audited(About.GROUP)
 async def alter_group(
     cluster: ClusterClient,
     group: str,
@@ -205,6 +207,7 @@ async def _take_copies(cluster: ClusterClient, group: str) -> None:
                 await cluster.offsets.reset(group, partition, offset)
 
 
+@audited(About.GROUP)
 async def roll_group(
     cluster: ClusterClient,
     group: str,
@@ -268,6 +271,7 @@ async def roll_group(
     return await _change(cluster, group, change)
 
 
+@audited(About.GROUP)
 async def end_roll(cluster: ClusterClient, group: str, *, cancel: bool = False) -> GroupTerms:
     """End a roll before its time; return the terms as they are then. May be repeated.
 

@@ -25,6 +25,7 @@ from vq.errors import (
 )
 from vq.model import TopicPartition, TransactionState, Xid, time_ms_of
 from vq.offset_stores.sql import engine_of
+from vq.operations.base.acts import audited
 from vq.operations.messages.transactions import (
     DECIDE_S,
     forget_transaction,
@@ -88,6 +89,7 @@ async def list_branches(
     return await _recover(cluster, database, older_than_s, acts=False)
 
 
+@audited()
 async def recover_branches(
     cluster: ClusterClient, database: str, *, older_than_s: int = WAIT_S
 ) -> list[WaitingBranch]:

@@ -17,6 +17,7 @@ from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, UnknownTopic, VqError
 from vq.model import Message, TopicPartition, check_timeout
+from vq.operations.base.acts import About, audited
 from vq.operations.base.who import who
 from vq.operations.messages.dead_letters import (
     UNSETTLED,
@@ -60,6 +61,7 @@ class Resending:
     homeless: int
 
 
+@audited(About.GROUP)
 async def resend_dead_letters(
     cluster: ClusterClient,
     group: str,
@@ -120,6 +122,7 @@ async def resend_dead_letters(
     return Resending(resent, finished, run.homeless)
 
 
+@audited(About.GROUP)
 async def delete_dead_letters(
     cluster: ClusterClient,
     group: str,

@@ -22,6 +22,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Message, TopicPartition, TransactionState, check_timeout
+from vq.operations.base.acts import audited
 from vq.operations.base.who import who
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
@@ -284,6 +285,7 @@ async def read_transaction(cluster: ClusterClient, number: int) -> list[Message]
     return waiting_messages(answer.transactions[0].parts, body)
 
 
+@audited()
 async def commit_transaction(
     cluster: ClusterClient, number: int, *, timeout: float = DECIDE_S
 ) -> TransactionDecision:
@@ -304,6 +306,7 @@ async def commit_transaction(
     return await _decide(cluster, number, TransactionState.COMMITTED, timeout)
 
 
+@audited()
 async def roll_back_transaction(
     cluster: ClusterClient, number: int, *, timeout: float = DECIDE_S
 ) -> TransactionDecision:
@@ -321,6 +324,7 @@ async def roll_back_transaction(
     return await _decide(cluster, number, TransactionState.ROLLED_BACK, timeout)
 
 
+@audited()
 async def forget_transaction(
     cluster: ClusterClient, number: int, *, timeout: float = DECIDE_S
 ) -> TransactionDecision:
@@ -342,6 +346,7 @@ async def forget_transaction(
     return await _decide(cluster, number, TransactionState.FORGOTTEN, timeout)
 
 
+@audited()
 async def check_transaction(cluster: ClusterClient, number: int) -> None:
     """Have producers asked about a half message from now on, as if nobody had been asked yet.
 

@@ -37,6 +37,7 @@ from vq.errors import (
 )
 from vq.log_lines import get_logger
 from vq.model import NodeInfo, PartitionPlacement
+from vq.operations.base.acts import audited
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.brokers.brokers import master_and_epoch
 from vq.remoting.format import Command
@@ -201,6 +202,7 @@ async def need_master(cluster: ClusterClient, group: str, which: str) -> tuple[N
     return master
 
 
+@audited()
 async def move_all(cluster: ClusterClient, planned: Sequence[Move]) -> list[Moved]:
     """Carry out planned moves, one after the other: an error leaves the rest where it was.
 

@@ -10,6 +10,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.security.access import change_access, read_access
 from vq.coordination.security.users import UnknownUser, read_user
 from vq.errors import InvalidArgument
+from vq.operations.base.acts import audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.security.rules import (
     ANONYMOUS,
@@ -55,6 +56,7 @@ async def list_access_rules(cluster: ClusterClient) -> list[AccessRule]:
     return list((await read_access(cluster.coordinator)).rules)
 
 
+@audited()
 async def add_access_rules(
     cluster: ClusterClient, rules: Iterable[AccessRule | str]
 ) -> list[AccessRule]:
@@ -76,6 +78,7 @@ async def add_access_rules(
         return list(await change_access(cluster.coordinator, lambda held: held.adding(new)))
 
 
+@audited()
 async def remove_access_rules(
     cluster: ClusterClient, rules: Iterable[AccessRule | str]
 ) -> list[AccessRule]:

@@ -16,6 +16,7 @@ from vq.coordination.security.users import remove_user as delete_user
 from vq.coordination.tree.values.users import StoredSecret, StoredUser, check_roles
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import check_name
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.operations.base.who import who
 from vq.security.scram import ITERATIONS, SALT_BYTES, SECRETS_MAX, derive
@@ -87,6 +88,7 @@ async def get_user(cluster: ClusterClient, user: str) -> UserEntry:
     return _entry(user, await read_user(cluster.coordinator, user))
 
 
+@audited(About.USER)
 async def add_user(
     cluster: ClusterClient, user: str, password: str | None, *, roles: Sequence[str] = ()
 ) -> UserEntry:
@@ -121,6 +123,7 @@ async def add_user(
     return _entry(user, made)
 
 
+@audited(About.USER)
 async def rotate_user(cluster: ClusterClient, user: str, password: str) -> UserEntry:
     """Give a user one more valid password; the one that it has stays valid.
 
@@ -153,6 +156,7 @@ async def rotate_user(cluster: ClusterClient, user: str, password: str) -> UserE
         return _entry(user, await change_user(cluster.coordinator, user, decide))
 
 
+@audited(About.USER)
 async def finish_rotation(cluster: ClusterClient, user: str) -> UserEntry:
     """Withdraw the older of two valid passwords; connections that proved it end.
 
@@ -175,6 +179,7 @@ async def finish_rotation(cluster: ClusterClient, user: str) -> UserEntry:
         return _entry(user, await change_user(cluster.coordinator, user, decide))
 
 
+@audited(About.USER)
 async def change_user_roles(
     cluster: ClusterClient, user: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> UserEntry:
@@ -202,6 +207,7 @@ async def change_user_roles(
         return _entry(user, await change_user(cluster.coordinator, user, decide))
 
 
+@audited(About.USER)
 async def remove_user(cluster: ClusterClient, user: str) -> None:
     """Remove a user; its connections end.
 

@@ -18,6 +18,7 @@ from vq.coordination.topics import topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidState, UnknownTopic, VqError
 from vq.model import PartitionState, TopicSettings, check_timeout
+from vq.operations.base.acts import About, audited
 from vq.operations.brokers.brokers import broker_status
 from vq.operations.topics.topics import alter_settings
 
@@ -62,6 +63,7 @@ class OpenedTopic:
     changed: bool
 
 
+@audited(About.TOPIC)
 async def close_topic(
     cluster: ClusterClient, topic: str, *, timeout: float = CLOSE_WAIT_S
 ) -> ClosedTopic:
@@ -99,6 +101,7 @@ async def close_topic(
     )
 
 
+@audited(About.TOPIC)
 async def open_topic(cluster: ClusterClient, topic: str) -> OpenedTopic:
     """Open a topic for writes again; also if it is open.
 

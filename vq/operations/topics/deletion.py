@@ -19,6 +19,7 @@ from vq.model import (
     TopicDeletion,
     check_name,
 )
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.partitions.offsets import Inspector
 from vq.operations.topics.topics import Topic, topic_of
@@ -101,6 +102,7 @@ async def plan_delete(cluster: ClusterClient, topic: str, *, now: bool = False) 
     )
 
 
+@audited(About.TOPIC)
 async def delete_topic(cluster: ClusterClient, topic: str, *, now: bool = False) -> None:
     """Delete a topic: clients see it no more, and it can be brought back for a while.
 
@@ -218,6 +220,7 @@ async def readable_deleted_topics(
     return deleted, dict(sorted(unreadable.items()))
 
 
+@audited(About.TOPIC)
 async def undelete_topic(cluster: ClusterClient, topic: str) -> Topic:
     """Bring a deleted topic back as it was, with its messages and every group's progress.
 

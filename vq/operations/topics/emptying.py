@@ -19,6 +19,7 @@ from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import InvalidState, UnknownTopic, VqError
 from vq.model import check_timeout
+from vq.operations.base.acts import About, audited
 from vq.operations.groups.groups import GroupProgress, progress, read_nodes
 from vq.operations.partitions.offsets import Inspector
 from vq.operations.topics.closing import ClosedTopic, close_topic
@@ -85,6 +86,7 @@ class TopicDrain:
 DrainListener = Callable[[TopicDrain], object]
 
 
+@audited(About.TOPIC)
 async def drain_topic(
     cluster: ClusterClient,
     topic: str,

@@ -28,6 +28,7 @@ from vq.model import (
     TopicOrigin,
     TopicSettings,
 )
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.brokers import brokers
 from vq.operations.brokers.brokers import FAILED_STATES, Damage, broker_status, master_of
@@ -59,6 +60,7 @@ def topic_of(view: TopicView) -> Topic:
 
 
 # Changing -------------------------------------------------------------------------------------
+@audited(About.TOPIC)
 async def create_topic(
     cluster: ClusterClient,
     topic: str,
@@ -113,6 +115,7 @@ async def ensure_topic(
         raise
 
 
+@audited(About.TOPIC)
 async def change_settings(cluster: ClusterClient, topic: str, settings: TopicSettings) -> Topic:
     """Replace a topic's settings; the number of partitions must stay the same.
 
@@ -166,6 +169,7 @@ async def _check_nodes(
             await check_nodes(cluster, topic, group, least)
 
 
+@audited(About.TOPIC)
 async def alter_topic(
     cluster: ClusterClient, /, topic: str, *, partitions: int | None = None, **changes: Any
 ) -> Topic:
@@ -247,6 +251,7 @@ def changed(values: Mapping[str, Any]) -> Callable[[TopicSettings], TopicSetting
     return lambda before: replace(before, **values)
 
 
+@audited(About.TOPIC)
 async def add_partitions(cluster: ClusterClient, topic: str, count: int) -> Topic:
     """Give a topic ``count`` more partitions, 1 to 500 at once.
 

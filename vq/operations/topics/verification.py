@@ -14,6 +14,7 @@ from vq.coordination.topics.topics import describe_topic, list_topics
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
+from vq.operations.base.acts import audited
 from vq.operations.brokers.brokers import Damage, fields_of
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
@@ -69,6 +70,7 @@ class VerifyProgress:
 ProgressListener = Callable[[VerifyProgress], object]
 
 
+@audited()
 async def verify(
     cluster: ClusterClient,
     topics: Sequence[str] | None = None,

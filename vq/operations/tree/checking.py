@@ -16,6 +16,7 @@ from vq.coordination.tree.coordinator import (
     NotEmpty,
     SessionExpired,
 )
+from vq.operations.base.acts import audited
 from vq.operations.base.changes import TreeUnknown
 from vq.operations.tree.tree_rules import Severity, TreeFinding, TreeRules
 from vq.operations.tree.walking import walk_tree
@@ -94,6 +95,7 @@ async def plan_repair_tree(cluster: ClusterClient) -> list[TreeFinding]:
     return [each for each in found.findings if each.repair is not None]
 
 
+@audited()
 async def repair_tree(cluster: ClusterClient, planned: Sequence[TreeFinding]) -> list[RepairedNode]:
     """Repair what a plan says; return what became of each. Export the tree before.
 

@@ -43,6 +43,7 @@ from vq.coordination.tree.values.consumers import Assignment
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.partitions import PlacementChanges
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.operations.base.acts import audited
 from vq.operations.base.changes import TreeUnknown
 from vq.operations.tree.document import ExportedNode, TreeExport, TreeWriter
 from vq.operations.tree.layout import kind_of
@@ -315,6 +316,7 @@ def _adapted(node: ExportedNode) -> bytes:
     return node.data
 
 
+@audited()
 async def import_tree(cluster: ClusterClient, planned: PlannedImport) -> None:
     """Make, change and delete nodes as planned.
 

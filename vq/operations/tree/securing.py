@@ -25,6 +25,7 @@ from vq.coordination.tree.update import update
 from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.slots import SlotCounter
 from vq.errors import InvalidState
+from vq.operations.base.acts import About, audited
 from vq.operations.tree.walking import walk_tree
 
 __all__ = [
@@ -115,6 +116,7 @@ async def plan_secure_tree(cluster: ClusterClient, identities: Identities | None
     return found
 
 
+@audited(About.ACLS)
 async def secure_tree(cluster: ClusterClient, identities: Identities | None) -> SecuredTree:
     """Give every node the ACL that it must have; return what was changed.
 

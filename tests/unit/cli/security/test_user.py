@@ -72,6 +72,7 @@ def stored(ensemble: MemoryEnsemble, name: str) -> StoredUser:
 
 def file_of(tmp_path: Path, password: str) -> str:
     path = tmp_path / f"password-{len(password)}"
+    path.touch(mode=0o600)
     path.write_text(f"{password}\nnot this line\n")
     return str(path)
 

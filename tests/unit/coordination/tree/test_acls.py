@@ -52,7 +52,17 @@ def test_clients_write_only_what_is_theirs(path: str, mail: str, everybody: str)
     assert (letters(path, MAIL), letters(path, ALL)) == (mail, everybody)
 
 
-@pytest.mark.parametrize("path", [each.pattern for each in KINDS])
+OF_ACTS = [each.pattern for each in KINDS if each.pattern.startswith("audit/acts")]
+
+
+def test_records_of_acts_are_written_once_and_not_changed() -> None:
+    """An operator reads and makes them, a broker deletes them; they are none of clients."""
+    assert [letters(each, OPERATOR) for each in OF_ACTS] == ["cra", "cra", "ra"]
+    assert [letters(each, BROKER) for each in OF_ACTS] == ["cdrw", "cdr", "r"]
+    assert [letters(each, ALL) for each in OF_ACTS] == ["", "", ""]
+
+
+@pytest.mark.parametrize("path", [each.pattern for each in KINDS if each.pattern not in OF_ACTS])
 def test_every_node_is_closed_to_strangers_and_open_to_operators(path: str) -> None:
     """Brokers may do all but change the ACL."""
     assert letters(path, OPERATOR) == "cdrwa"

@@ -20,7 +20,12 @@ from vq.coordination.tree.values.allocations import (
     OrderedPool,
     next_state,
 )
-from vq.coordination.tree.values.audit import UncleanElection, UncleanElections
+from vq.coordination.tree.values.audit import (
+    ActOutcome,
+    ActRecord,
+    UncleanElection,
+    UncleanElections,
+)
 from vq.coordination.tree.values.brokers import (
     BrokerGroup,
     BrokerLoad,
@@ -41,7 +46,7 @@ from vq.coordination.tree.values.consumers import (
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.coordination.tree.values.identities import Identities
-from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
+from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder, LeaseTimes
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.runs import (
@@ -116,6 +121,7 @@ GOLDEN: list[tuple[Value, str]] = [
         LeaseHolder(holder="b1/n1", fence=3, since_ms=9, nonce="ab"),
         '{"v": 1, "holder": "b1/n1", "fence": 3, "since_ms": 9, "nonce": "ab"}',
     ),
+    (LeaseTimes(due_ms={"clean@1": 9}), '{"v": 1, "due_ms": {"clean@1": 9}}'),
     (
         AccessList(rules=AccessRules([AccessRule.parse("deny * read,write topic:a*")])),
         '{"v": 1, "rules": ["deny * read,write topic:a*"]}',
@@ -164,6 +170,26 @@ GOLDEN: list[tuple[Value, str]] = [
         ),
         '{"v": 1, "epoch": 8, "master": "n3", "insync": ["n3"], "incarnations": {}, '
         '"directories": {}, "unclean": true, "left": ["n1"]}',
+    ),
+    (
+        ActRecord(
+            time_ms=5,
+            who="anna@host",
+            act="create_topic",
+            user="u",
+            identity="ops",
+            person="carla from 10.0.0.9",
+            subject="orders",
+            arguments="{}",
+            before="",
+        ),
+        '{"v": 1, "time_ms": 5, "who": "anna@host", "act": "create_topic", "user": "u", '
+        '"identity": "ops", "person": "carla from 10.0.0.9", "subject": "orders", '
+        '"arguments": "{}", "before": ""}',
+    ),
+    (
+        ActOutcome(time_ms=6, outcome="failed", error="NoNode: x", after="{}"),
+        '{"v": 1, "time_ms": 6, "outcome": "failed", "error": "NoNode: x", "after": "{}"}',
     ),
     (
         UncleanElections(

@@ -1,12 +1,12 @@
-"""Values below ``audit``: what operators did that may have cost messages."""
+"""Values below ``audit``: what operators did, and what of that may have cost messages."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Self
 
 from vq.coordination.tree.coordinator import join
-from vq.coordination.tree.paths import AUDIT
-from vq.coordination.tree.values.value import Value
+from vq.coordination.tree.paths import ACTS, AUDIT
+from vq.coordination.tree.values.value import Value, check_type
 
 #: Unclean elections of a group that are remembered.
 UNCLEAN_ELECTIONS_MAX: Final = 20
@@ -50,6 +50,84 @@ class UncleanElections(Value):
                 for each in document["elections"]
             )
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActRecord(Value):
+    """``audit/acts/<act>``: an act of an operator, written before it begins; never changed.
+
+    Attributes:
+        time_ms: When, by the clock of the operator's machine.
+        who: User and machine, as the process says.
+        user: Its user at brokers; "": none.
+        identity: The name by which ZooKeeper knows it; "": none.
+        person: For whom a console acts, and from which address; "": for nobody.
+        act: The operation.
+        subject: The topic, group, user or node that it is about.
+        arguments: All of them, as JSON, without secrets; perhaps cut.
+        before: What was there, as JSON; "": not known, or nothing.
+    """
+
+    _what = "record of an act"
+    time_ms: int
+    who: str
+    act: str
+    user: str = ""
+    identity: str = ""
+    person: str = ""
+    subject: str = ""
+    arguments: str = ""
+    before: str = ""
+
+    @staticmethod
+    def path(act: str) -> str:
+        """Return the path of the record of an act."""
+        return join(ACTS, act)
+
+    def _to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**_checked(cls, document))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActOutcome(Value):
+    """``audit/acts/<act>/end``: what became of it; never changed.
+
+    Attributes:
+        time_ms: When it ended.
+        outcome: "done", "failed" (certainly not done as a whole) or "unknown".
+        error: Why not; "": it is done.
+        after: What was there then, as JSON; "": not known, or nothing.
+    """
+
+    _what = "outcome of an act"
+    time_ms: int
+    outcome: str
+    error: str = ""
+    after: str = ""
+
+    @staticmethod
+    def path(act: str) -> str:
+        """Return the path of the outcome of an act."""
+        return join(ACTS, act, "end")
+
+    def _to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**_checked(cls, document))
+
+
+def _checked(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a value that has a time and texts."""
+    found = {each.name: document[each.name] for each in fields(kind)}
+    for name, value in found.items():
+        check_type(name, value, "int" if name == "time_ms" else "str")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,84 @@
+"""``vq audit``: what operators did, see ``vq.operations.cluster.audit``."""
+
+from typing import Any, Final
+
+import click
+
+from vq.cli.base.json_schema import NUMBER, TEXT, TRUTH, maybe, record, shows, some
+from vq.cli.base.moments import Moment
+from vq.cli.base.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.base.text import in_seconds, utc
+from vq.operations.cluster.audit import COUNT, OperatorAct, list_acts
+
+_ACT: Final = record(
+    record=TEXT,
+    time=NUMBER,
+    who=TEXT,
+    user=TEXT,
+    identity=TEXT,
+    person=TEXT,
+    act=TEXT,
+    subject=TEXT,
+    arguments=TEXT,
+    before=TEXT,
+    after=TEXT,
+    outcome=TEXT,
+    error=TEXT,
+    ended=maybe(NUMBER),
+    changed=TRUTH,
+)
+
+
+@click.group(cls=Commands)
+def audit() -> None:
+    """Show what operators did: who, what, to what, with which outcome."""
+
+
+@audit.command(name="list")
+@click.option(
+    "--by", default="", metavar="TEXT", help="Only of users, machines, identities, people."
+)
+@click.option("--what", default="", metavar="TEXT", help="Only acts or subjects with this text.")
+@click.option("--since", "since_ms", type=Moment(), help="Only since then.")
+@click.option(
+    "--count",
+    type=WholeNumber(1, 100_000),
+    default=COUNT,
+    show_default=True,
+    metavar="N",
+    help="At most so many.",
+)
+@shows(some(_ACT))
+@command_options
+def list_(invocation: Invocation, by: str, what: str, since_ms: int | None, count: int) -> None:
+    """List acts, the newest first.
+
+    Each was written into ZooKeeper before it began, and its outcome after it: "begun" has none.
+    --json has its arguments, and what was there before and after. The last 5,000 acts are kept;
+    brokers have a log line of each.
+    """
+    found = invocation.call(list_acts, by=by, what=what, since_ms=since_ms, count=count)
+    output = invocation.output
+    if output.as_json:
+        output.document([_json(each) for each in found])
+        return
+    output.table(
+        [
+            {
+                "time": utc(each.time_ms),
+                "who": each.person or each.user or each.who,
+                "act": each.act,
+                "subject": each.subject,
+                "outcome": f"{each.outcome}, changed since" if each.changed else each.outcome,
+                "error": each.error,
+            }
+            for each in found
+        ],
+        columns=("time", "who", "act", "subject", "outcome", "error"),
+    )
+
+
+def _json(act: OperatorAct) -> dict[str, Any]:
+    values = {name: getattr(act, name) for name in act.__slots__}
+    time_ms, ended_ms = values.pop("time_ms"), values.pop("ended_ms")
+    return {**values, "time": in_seconds(time_ms), "ended": in_seconds(ended_ms)}
