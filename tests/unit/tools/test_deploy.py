@@ -179,7 +179,8 @@ def test_the_file_with_tls_changes_every_process_of_the_other_one() -> None:
     for name in ours:
         environment = {**plain[name]["environment"], **secure[name]["environment"]}
         assert environment["VQ_PLAINTEXT"] == "false"
-        assert environment["HEALTH_URL"].startswith("https://localhost:")
+        of_loopback = "http://127.0.0.1:" if name == "worker" else "https://localhost:"
+        assert environment["HEALTH_URL"].startswith(of_loopback)
         assert {"VQ_TLS_CA", "VQ_TLS_CERTIFICATE", "VQ_TLS_KEY"} < environment.keys()
         named = [each for each in environment if each.startswith("VQ_BROKER_")]
         assert {each.removeprefix("VQ_BROKER_").lower() for each in named} <= known
