@@ -1,11 +1,15 @@
-"""What rules of access cost a broker for each request, with 10,000 rules.
+"""What rules of access, and quotas, cost a broker for each request.
 
-It calls what the door of a broker calls once a request is decoded. *PUT*, *GET*: all of it, for a
-user with two roles and topics that were asked for before. *first* is the first decision about a
-topic. *off* is the test whether a command is guarded, which a broker does anyway. All is processor
-time in microseconds.
+*Rules of access*, with 10,000 of them: it calls what the door of a broker calls once a request is
+decoded. *PUT*, *GET*: all of it, for a user with two roles and topics that were asked for before.
+*first* is the first decision about a topic. *off* is the test whether a command is guarded, which a
+broker does anyway. All is processor time in microseconds.
 
-docs/decisions/0159-rules-of-access.md has the figures of the decision.
+*Quotas*: PUTs of 1 KiB are parsed and answered, by a connection with a user whose quota has four
+limits (*limited*), by one of a user without any beside it (*others*), and where nobody has one
+(*off*).
+
+docs/decisions/0159-rules-of-access.md and 0161-quotas.md have the figures of the decisions.
 """
 
 import time
@@ -17,12 +21,17 @@ from bench.context import Context, Rounds
 from bench.figures import Figure
 from vq.broker.base.config import Authorization
 from vq.broker.base.notice import Notice
+from vq.broker.security.accounts import Accounts
 from vq.broker.security.authority import Authority
 from vq.broker.security.request_access import RequestAccess
+from vq.broker.serving.metered_connection import MeteredConnection, Meters
 from vq.clock import SystemClock
 from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import ClientConnection, ServerConnection
 from vq.remoting.format import Command
+from vq.remoting.hello import ServerIdentity
 from vq.remoting.membership import Principal
+from vq.security.quotas import Quota, Quotas
 from vq.security.rules import RULES_MAX, AccessRule, AccessRules
 
 TOPICS: Final = 64
@@ -80,3 +89,42 @@ def _each_us(headers: list[Any], count: int, run: Callable[[Any], object]) -> fl
         for each in headers:
             run(each)
     return (time.process_time() - begin) / (rounds * len(headers)) * 1e6
+
+
+def quotas(context: Context) -> Rounds:
+    """Have connections parse PUTs and make their answers. There is no broker behind them."""
+    count = context.pick(20_000, 1_000)
+    limits = "bytes-in=1000G bytes-out=1000G requests=1e12 messages-in=1e12"
+    known: Any = SimpleNamespace(current=Quotas([Quota.parse(f"user:limited {limits}")]))
+    known.changed = Notice()
+    meters = Meters(Accounts(known, SystemClock()), SystemClock())
+    for _ in range(context.rounds):
+        yield [
+            Figure(f"{name}, each", _put_us(count, user, meters), "µs")
+            for name, user in (("limited", "limited"), ("others", "other"), ("off", None))
+        ]
+
+
+def _put_us(count: int, user: str | None, meters: Meters) -> float:
+    """Return the processor time of a PUT and its answer at a connection; None: not metered."""
+    client = ClientConnection()
+    identity = ServerIdentity(cluster="bench", group="b1", node="n1")
+    inner = ServerConnection(identity)
+    session: Any = SimpleNamespace(
+        principal=Principal("", "", False, user or ""), client_id="", hold=None, go_on=None
+    )
+    server: Any = inner if user is None else MeteredConnection(inner, session, meters)
+    server.receive_data(b"".join(map(bytes, client.hello(client_id="bench"))))
+    client.receive_data(b"".join(map(bytes, server.data_to_send())))
+    body = bytes(1024)
+    header = wire.PutRequest(topic="t", record_count=1, crc=1).SerializeToString()
+    spent = 0.0
+    for _ in range(count):
+        _, buffers = client.request(Command.PUT, header, body)
+        data = b"".join(map(bytes, buffers))
+        begin = time.process_time()
+        (request,) = server.receive_data(data)
+        answer = server.reply(request.request_id, wire.PutResponse(offset=1))
+        spent += time.process_time() - begin
+        client.receive_data(b"".join(map(bytes, answer)))
+    return spent / count * 1e6

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import baseline
-from bench.access import access
+from bench.access import access, quotas
 from bench.cluster import Cluster
 from bench.console import TARGETS as CONSOLE_TARGETS
 from bench.console import console
@@ -547,6 +547,7 @@ SCENARIOS: Final = (
     ),
     Scenario("filters", "filters on the broker, by processor time", filters),
     Scenario("access", "rules of access at the door of a broker, by processor time", access),
+    Scenario("quotas", "the quota of a user at a broker, by processor time", quotas),
     Scenario("groups", "groups whose members change", groups, GROUP_TARGETS),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario("history", "sends beside a search, an archive run and a deletion of 1 GB", history),

@@ -12,16 +12,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.simulation.loop import VirtualLoop
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
+from vq.testing.loop import VirtualLoop
 
 # Properties: the same examples every time in the short form, new and many more in the long one.
 # Without "explain": it traces every line that runs, which makes the long stories crawl.
 _PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
 hypothesis.settings.register_profile(
-    "short", max_examples=50, derandomize=True, deadline=None, phases=_PHASES
+    "short", max_examples=30, derandomize=True, deadline=None, phases=_PHASES
 )
 hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
 # A shell starts background jobs with ctrl-C ignored, and nohup ignores the end of a terminal;

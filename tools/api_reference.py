@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import admin, aio, columns, datamanager, local, opentelemetry, serializers
+from vq import admin, aio, columns, datamanager, local, opentelemetry, serializers, testing
 from vq import errors as vq_errors
 from vq.coordination.brokers import registry
 from vq.coordination.groups import groups
@@ -46,6 +46,7 @@ package may change at any time.
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
 `factory.admin` of both takes and returns, `vq.columns` has stored messages as columns,
 `vq.local` has a queue inside one process, `vq.serializers` makes contents of objects,
+`vq.testing` has clusters inside one process for tests,
 `vq.opentelemetry` traces messages (it needs the extra `vq[opentelemetry]`), `vq.datamanager` joins
 transactions of the package `transaction` (the extra `vq[transaction]`). Errors are on
 [a page of their own](errors.md), and the numbers of a producer,
@@ -106,6 +107,7 @@ PUBLIC = (
     ("vq.serializers", serializers),
     ("vq.opentelemetry", opentelemetry),
     ("vq.datamanager", datamanager),
+    ("vq.testing", testing),
 )
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")

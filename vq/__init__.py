@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vq import errors as errors
     from vq import local as local
     from vq import serializers as serializers
+    from vq import testing as testing
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.blocking.admin import Admin
     from vq.blocking.distributed import DistributedTransaction, distributed
@@ -110,6 +111,8 @@ if TYPE_CHECKING:
     from vq.offset_stores.table import OffsetTable
     from vq.reserved import DeliveryFailure, MessageOrigin, ReplyAddress
     from vq.security.tls import Tls
+    from vq.worker.soft_limit import SoftTimeLimit
+    from vq.worker.task import Task, UnknownTask, task
 
 
 _HOMES = {
@@ -201,9 +204,13 @@ _HOMES = {
     "vq.offset_stores.table": ("OffsetTable",),
     "vq.reserved": ("DeliveryFailure", "MessageOrigin", "ReplyAddress"),
     "vq.security.tls": ("Tls",),
+    "vq.worker.soft_limit": ("SoftTimeLimit",),
+    "vq.worker.task": ("Task", "UnknownTask", "task"),
 }
 #: Attributes of the package, without imports of their own.
-_MODULES = frozenset({"admin", "aio", "columns", "datamanager", "errors", "local", "serializers"})
+_MODULES = frozenset(
+    {"admin", "aio", "columns", "datamanager", "errors", "local", "serializers", "testing"}
+)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -269,10 +276,12 @@ __all__ = [
     "SendCallback",
     "SendFuture",
     "SendResult",
+    "SoftTimeLimit",
     "Span",
     "SqlOffsetStore",
     "StartPosition",
     "StatusResult",
+    "Task",
     "Tls",
     "TopicMetrics",
     "TopicPartition",
@@ -284,6 +293,7 @@ __all__ = [
     "TransactionRefused",
     "TransactionResolution",
     "TransactionState",
+    "UnknownTask",
     "VqError",
     "WhenFull",
     "Where",
@@ -291,6 +301,7 @@ __all__ = [
     "Xid",
     "__version__",
     "distributed",
+    "task",
 ]
 
 

@@ -44,7 +44,7 @@ KEEP_ALL = ("--retention-hours", "forever", "--retention-bytes", "unlimited")
 KEEP_LITTLE = ("--retention-bytes", "1M")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["ext4", pytest.param("tmpfs", marks=pytest.mark.long)])
 def test_a_disk_is_filled_and_freed_again_and_again(
     tmp_path: Path, zookeeper: ZooKeeperService, kind: str
 ) -> None:

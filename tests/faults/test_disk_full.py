@@ -48,7 +48,14 @@ KINDS = {"tmpfs": small_disk_at, "ext4": loop_disk_at}
 RUNS = times(1, 10)  # of every test on each of them
 
 
-@pytest.fixture(params=[f"{kind}-{run}" for run in range(RUNS) for kind in KINDS])
+@pytest.fixture(
+    params=[
+        # Of the short form, ``test_disk_freed`` has ext4.
+        pytest.param(f"{kind}-{run}", marks=pytest.mark.long if kind == "ext4" else ())
+        for run in range(RUNS)
+        for kind in KINDS
+    ]
+)
 def full(
     request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperService
 ) -> Iterator[ProcessCluster]:

@@ -37,11 +37,11 @@ SENT = ["0", "bad1", "2", "3", "bad4", "5"]
 BAD = {"bad1", "bad4"}
 COPY = "vq.client.copies:put_batch"
 COMMIT = "vq.coordination.groups.zookeeper_offsets:ZooKeeperOffsets.commit"
-RECORD = "vq.client.failed_file:_write_all"
+RECORD = "vq.client.failed_file:write_all"
 RECORDED = "vq.client.failed_file:FailedFile.add"
 NOTE = "vq.client.failed_file:FailedFile.note"
 BATCH = "vq.operations.messages.single_batches:put_batch"
-TIMER = "vq.broker.timers.timer:Timer._append"
+TIMER = "vq.broker.timers.timer:Timer.append"
 OUTBOX = "vq.broker.journal.outbox:Outbox.send"
 
 

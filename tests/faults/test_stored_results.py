@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from support.cluster import ProcessCluster
 from support.command_server import ForkedProcess, command_server
 from support.databases import postgresql
-from support.faults import make_rng
+from support.faults import LONG, make_rng
 from support.waiting import block_until
 
-MESSAGES = 600
-KILLS = 4
+MESSAGES = 1_200 if LONG else 300
+KILLS = 8 if LONG else 2
 
 
 @contextmanager

@@ -22,7 +22,7 @@ POINTS = [
     (function, when)
     for function in (
         "vq.coordination.groups.zookeeper_offsets:ZooKeeperOffsets.commit_with",
-        "vq.client.producer.transaction.transaction:TransactionCore._ask",
+        "vq.client.producer.transaction.in_journal:JournalRequests.ask",
     )
     for when in ("before", "after")
 ]

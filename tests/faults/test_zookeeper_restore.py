@@ -43,7 +43,11 @@ def blocks(broker_data: Path, topic: str) -> list[bytes]:
     return [path.read_bytes() for path in (broker_data / topic / "0").glob("*.block")]
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize(
+    "restart",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["running", "restarted"],
+)
 def test_data_of_a_topic_younger_than_the_backup_stay(
     cluster: ProcessCluster, zookeeper: EmbeddedZooKeeper, tmp_path: Path, restart: bool
 ) -> None:

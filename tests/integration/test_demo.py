@@ -79,7 +79,7 @@ def test_a_file_without_lines_is_refused_by_name(
 @pytest.mark.parametrize(
     ("step", "number", "code"),
     [
-        ("lines of", signal.SIGINT, 130),
+        pytest.param("lines of", signal.SIGINT, 130, marks=pytest.mark.long),
         ("lines of", signal.SIGTERM, 143),
         ("with 5 partitions", signal.SIGINT, 130),
     ],

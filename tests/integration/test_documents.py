@@ -77,23 +77,16 @@ def test_a_document_that_starts_with_nothing_works(
         run([document], machine, tmp_path / "reader")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "documents",
-    [SPARK[:1], pytest.param(SPARK, marks=pytest.mark.long)],
-    ids=["tutorial", "all"],
-)
-def test_the_pages_of_spark_work(
-    documents: Sequence[Path], tmp_path: Path, zookeeper: ZooKeeperService
-) -> None:
+def test_the_pages_of_spark_work(tmp_path: Path, zookeeper: ZooKeeperService) -> None:
     """The tutorial starts a cluster and a session of Spark; the how-tos go on with both.
 
-    A session is half a minute of work, and each of them would start one. What the how-tos do is
-    tested in ``tests/spark``, in the session that is there; that they are true, in the long form.
+    A session is half a minute of work. What the pages do is tested in ``tests/spark``, in the
+    session that is there; that they are true to the letter, in the long form.
     """
     with Machine() as machine:
-        run(documents, machine, tmp_path / "reader")
+        run(SPARK, machine, tmp_path / "reader")
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,9 @@ class Shares:
         block_until(sent, what)
 
 
-@pytest.mark.parametrize("strategy", ["headroom", "least-loaded"])
+@pytest.mark.parametrize(
+    "strategy", ["headroom", pytest.param("least-loaded", marks=pytest.mark.long)]
+)
 def test_a_slow_broker_gets_less(cluster: ProcessCluster, tmp_path: Path, strategy: str) -> None:
     """First all get messages; then one gets slow."""
     need_strace(attaching=True)
@@ -127,7 +129,13 @@ def test_a_slow_broker_gets_less(cluster: ProcessCluster, tmp_path: Path, strate
             )
 
 
-@pytest.mark.parametrize("strategy", ["least-stored", "headroom", "least-loaded"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "least-stored",
+        *(pytest.param(e, marks=pytest.mark.long) for e in ("headroom", "least-loaded")),
+    ],
+)
 def test_a_broker_on_a_full_disk_gets_nothing(
     cluster: ProcessCluster, tmp_path: Path, strategy: str
 ) -> None:

@@ -50,8 +50,15 @@ def consumed(cluster: ProcessCluster, group: str, count: int) -> list[str]:
     return sorted(ended.stdout.decode().split())
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("lost", ["t/1", "t"])
+@pytest.mark.parametrize(
+    ("lost", "how"),
+    [
+        ("t/1", "kill"),
+        ("t", "stop"),
+        pytest.param("t/1", "stop", marks=pytest.mark.long),
+        pytest.param("t", "kill", marks=pytest.mark.long),
+    ],
+)
 def test_a_log_whose_directory_is_gone_is_quarantined(
     processes: ProcessCluster, how: str, lost: str
 ) -> None:
@@ -99,7 +106,7 @@ def tear(log: Path, fault: str, left: int) -> Path:
     return block
 
 
-@pytest.mark.parametrize("fault", ["cut", "zeroed", "gone"])
+@pytest.mark.parametrize("fault", ["cut", pytest.param("zeroed", marks=pytest.mark.long), "gone"])
 def test_a_log_shorter_than_it_was_is_told_everywhere(
     processes: ProcessCluster, fault: str
 ) -> None:

@@ -52,8 +52,12 @@ print("pushdown", made.conf.get("spark.sql.python.filterPushdown.enabled"))
 """
 
 
+@pytest.mark.long
 def test_under_spark_submit_the_session_has_what_was_submitted(tmp_path: Path) -> None:
-    """Only a real submission shows where Spark keeps its settings before there is a session."""
+    """Only a real submission shows where Spark keeps its settings before there is a session.
+
+    It starts a Java of its own; what is chosen of what was submitted, a test above says.
+    """
     import pyspark
 
     program = tmp_path / "program.py"

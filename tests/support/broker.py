@@ -1,54 +1,42 @@
 """A whole broker in memory, and a client that awaits replies, for tests of the broker alone."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import google_crc32c
 import pytest
-from support.simulation.loop import SimulatedClock, clock_of_loop
 from support.waiting import WAIT_S
 
-from vq.broker.base.config import BrokerConfig, ConnectionLimits
+from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.runner import InlineRunner, Lane, Runner
 from vq.broker.node import BrokerNode
 from vq.broker.partition.context import LaterCall
 from vq.broker.serving.server import Server
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.brokers.secret import read_secret
-from vq.coordination.topics.topics import change_settings, create_topic
-from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.brokers import GroupState
 from vq.errors import InvalidState
-from vq.model import ARCHIVE_PLACES, Address, TopicSettings
+from vq.model import ARCHIVE_PLACES, Address
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
 from vq.remoting.membership import Exchange, Principal, Side, is_proof, proof
-from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
 from vq.store.commit.flusher import FlushRunner, LoopFlusher
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.log.log import LogConfig
 from vq.store.records.record import encode_record
+from vq.testing.machines import DATA as DATA
+from vq.testing.machines import Machines, host_of
 
 T = TypeVar("T")
 
-DATA = Path("/data")
 #: Where archives may lie: places of tests, too.
 PLACES = (*ARCHIVE_PLACES, "failing://", "buckets://", "memory://")
-#: Settings of a node whose test waits for what it looks at.
-LOOKS_OFTEN = {
-    "refresh_interval_s": 0.5,
-    "connections": ConnectionLimits(sweep_interval_s=0.1),
-}
-#: Nearly a broker's own.
-LOOKS_RARELY = {"refresh_interval_s": 5.0, "connections": ConnectionLimits()}
 
 
 class HeldFlusher(LoopFlusher):
@@ -110,16 +98,11 @@ class HeldRunner(InlineRunner):
 
 
 @dataclass
-class MemoryCluster:
-    """ZooKeeper, network and disks of a cluster in memory."""
+class MemoryCluster(Machines):
+    """A cluster in memory whose flushes and blocking calls a test can hold back."""
 
-    ensemble: MemoryEnsemble = field(default_factory=lambda: MemoryEnsemble(clock=clock_of_loop()))
-    network: MemoryNetwork = field(default_factory=MemoryNetwork)
-    disks: dict[str, MemoryDisk] = field(default_factory=dict)
     flushers: dict[str, HeldFlusher] = field(default_factory=dict)
-    coordinators: dict[str, MemoryCoordinator] = field(default_factory=dict)
     runners: dict[str, HeldRunner] = field(default_factory=dict)
-    nodes: dict[str, BrokerNode] = field(default_factory=dict)
 
     def node(
         self,
@@ -130,62 +113,20 @@ class MemoryCluster:
         runner: Runner | None = None,
         **settings: Any,
     ) -> BrokerNode:
-        """Return a node, not started; its disk outlives it.
+        """See ``Machines.node``; its disk keeps each operation."""
+        self.disks.setdefault(host_of(group, node), MemoryDisk())
+        wanted = {"archive_places": PLACES, **settings}
+        return super().node(group, node, log_config=log_config, runner=runner, **wanted)
 
-        It is known here by its group; another one than ``n1`` by group and node: ``b1-n2``.
-        """
-        clock = self.ensemble.clock
-        key = group if node == "n1" else f"{group}-{node}"
-        disk = self.disks.setdefault(key, MemoryDisk())
-        # Where waiting takes no time, looks are all that it costs.
-        looks = LOOKS_RARELY if isinstance(clock, SimulatedClock) else LOOKS_OFTEN
-        config = BrokerConfig(
-            **{
-                "data": DATA,
-                "cluster": "test",
-                "group": group,
-                "node": node,
-                "host": key,
-                "metrics_port": 0,
-                "archive_places": PLACES,
-                **looks,
-                **settings,
-            }
-        )
-        self.coordinators[key] = self.ensemble.coordinator("test", session_timeout_s=4.0)
-        self.runners[key] = HeldRunner()
-        self.flushers[key] = HeldFlusher(FlushRunner(clock))
-        self.nodes[key] = BrokerNode(
-            config,
-            coordinator=self.coordinators[key],
-            network=self.network.at(config.host),
-            disk=disk,
-            clock=clock,
-            rng=random.Random(7),
-            flushers=(
-                self.flushers[key],
-                *(LoopFlusher(FlushRunner(clock)) for _ in config.directories[1:]),
-            ),
-            runner=runner or self.runners[key],
-            log_config=log_config,
-        )
-        return self.nodes[key]
+    def runner_of(self, host: str) -> HeldRunner:
+        """See ``Machines.runner_of``."""
+        self.runners[host] = HeldRunner()
+        return self.runners[host]
 
-    async def start(self, group: str = "b1", node: str = "n1", **settings: Any) -> BrokerNode:
-        """Return a node that serves, or follows."""
-        made = self.node(group, node, **settings)
-        await made.start()
-        return made
-
-    @asynccontextmanager
-    async def admin(self) -> AsyncIterator[MemoryCoordinator]:
-        """Provide a started coordinator."""
-        client = self.ensemble.coordinator("test", session_timeout_s=4.0)
-        await client.start()
-        try:
-            yield client
-        finally:
-            await client.close()
+    def flusher_of(self, host: str) -> HeldFlusher:
+        """See ``Machines.flusher_of``."""
+        self.flushers[host] = HeldFlusher(FlushRunner(self.ensemble.clock))
+        return self.flushers[host]
 
     async def group_state(self) -> GroupState:
         """Return the record of group b1, which has a master."""
@@ -203,24 +144,11 @@ class MemoryCluster:
                     return
                 await asyncio.sleep(0.02)
 
-    async def create_topic(self, name: str = "t", **settings: Any) -> None:
-        """Make a topic; a larger ``min_insync`` is set then: there may be too few nodes."""
-        wanted = TopicSettings(**settings)
-        async with self.admin() as coordinator:
-            await create_topic(coordinator, name, replace(wanted, min_insync=1))
-            if wanted.min_insync > 1:
-                await change_settings(coordinator, name, wanted)
-
     async def prove(self, client: "Client", group: str = "", node: str = "") -> "Client":
         """Have a connection prove that it is a node's, or that of a command; return it."""
         async with self.admin() as coordinator:
             await client.prove(await read_secret(coordinator), Principal(group, node))
         return client
-
-    async def stop(self) -> None:
-        """Stop every node."""
-        for node in self.nodes.values():
-            await node.stop()
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, memory_cluster, message
 from support.node_pair import NodePair, whole
-from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
 from vq import limits
@@ -32,10 +31,11 @@ from vq.clock import Clock
 from vq.coordination.brokers import leadership, registry
 from vq.coordination.leases import leases
 from vq.coordination.tree.memory import MemoryEnsemble
+from vq.testing.loop import clock_of_loop
 
 HOUR_S = 3_600
 #: What looks at a node many times a second or a minute looks so much less often.
-SLOWER = 120
+SLOWER = 300
 #: What looks so, where.
 LOOKS: Any = (
     (archiving, "DISCARD_S"),

@@ -5,10 +5,9 @@ import gc
 from collections.abc import Coroutine
 from typing import Any
 
-from support.simulation.loop import VirtualLoop
-
 from vq.client.shared_calls import SharedCalls
 from vq.tasks import begin_task, in_turns
+from vq.testing.loop import VirtualLoop
 
 
 def run_at_once(

@@ -377,6 +377,19 @@ class MessageConsumer:
             self._workers.close(_WORKERS_S)
             self._forget()
 
+    def _forsake(self, timeout: float) -> None:
+        """Commit what is handled, without a wait for listeners: this process ends. For vq only.
+
+        Raises:
+            TimedOut, CoordinationError: It is not known to be committed.
+        """
+        self._runtime.run(self._core.commit_and_forsake(), timeout)
+
+    @property
+    def _attempts_max(self) -> int:
+        """The ``max_attempts`` that count in the group now; for vq only."""
+        return self._core.policy.now.max_attempts
+
     def check_outside(self) -> None:
         """Raise ``InvalidState`` if one of this consumer's listeners calls it. For vq only."""
         if self._workers.is_current:

@@ -48,6 +48,7 @@ class MessageFactory:
         self._cluster: ClusterClient | None = None
         self._lock = threading.Lock()
         self._opening = threading.Lock()  # one ``open`` or ``shutdown`` at a time
+        self._owns_runtime = True
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
 
@@ -70,7 +71,7 @@ class MessageFactory:
             except BaseException:
                 runtime.stop()
                 raise
-            self._runtime = runtime
+            self._runtime, self._owns_runtime = runtime, True
         return self
 
     def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
@@ -183,7 +184,8 @@ class MessageFactory:
                 return  # another thread has just done it
             with contextlib.ExitStack() as last_first:
                 last_first.callback(setattr, self, "_runtime", None)
-                last_first.callback(runtime.stop)
+                if self._owns_runtime:
+                    last_first.callback(runtime.stop)
                 last_first.callback(runtime.finish, cluster.close, _STOP_S)
                 for producer in self._producers:
                     last_first.callback(producer.close)
@@ -203,3 +205,10 @@ class MessageFactory:
             for consumer in self._consumers:
                 consumer._put_down()
         self.shutdown()
+
+
+def factory_on(cluster: ClusterClient, runtime: LoopThread) -> MessageFactory:
+    """Return a factory over a started client, on a loop that others use, too. For vq only."""
+    factory = MessageFactory(cluster.config)
+    factory._cluster, factory._runtime, factory._owns_runtime = cluster, runtime, False
+    return factory

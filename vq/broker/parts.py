@@ -516,7 +516,12 @@ class Parts:
             seal_timeout_s=config.seal_timeout_s,
         )
         self.fetches = ServedSessions(
-            self.partitions, self.context, front.turn, config.connections, self.authority
+            self.partitions,
+            self.context,
+            front.turn,
+            config.connections,
+            self.authority,
+            self.server.meters,
         )
         Revoker(self.server, self.rules, self.authority, self.context.call_later)
         self.finder = Finder(self.context, self.upkeep.indexer, disk=disk, runner=runner)

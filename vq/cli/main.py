@@ -126,6 +126,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "balance",
         "Give topics to broker groups by measured load: plan, apply, watch, cancel.",
     ),
+    "worker": Entry(
+        "vq.cli.groups.worker",
+        "worker",
+        "Handle the messages of a group in several processes.",
+    ),
     "lag-exporter": Entry(
         "vq.cli.groups.lag_exporter",
         "lag_exporter",

@@ -148,6 +148,7 @@ STATUSES: Final[Mapping[type[VqError], int]] = {
     # Back-pressure
     errors.BufferFull: 429,
     errors.Busy: 429,
+    errors.Throttled: 429,
     errors.DiskFull: 503,
     # The cluster cannot do it now
     errors.NotSent: 503,

@@ -1,4 +1,4 @@
-"""Quotas say how much users, and clients of users, may use; buckets say when it was too much.
+"""Quotas say how much users, and clients of users, may use; accounts say when it was too much.
 
     user:alice bytes-in=10M messages-in=50000      this user, with all its clients
     user:* requests=1000                           each user that has no limit of its own
@@ -18,10 +18,10 @@ somebody who changes it.
     connections  a second         new connections
     time         part of the loop the time of the broker's loop that requests take
 
-A bucket (GCRA) has one number, the time at which what was used is paid for. While that is ahead,
-the next request waits; who has used nothing for ``BURST_S`` may use as much as in that time at
-once. A request is charged when it begins, so the last one before a wait may be larger than what was
-left: over long times the rate is exact, over a short one it is off by ``BURST_S`` and one request.
+For each limit there is a ``Pace``, with the time at which what was used is paid for. While that is
+ahead, the next request waits; who has used nothing for ``BURST_S`` may use as much as in that time
+at once. A request is charged when it begins, so the last one before a wait may be larger than what
+was left: over long times the rate is exact, over a short one off by ``BURST_S`` and a request.
 Pure.
 """
 
@@ -35,6 +35,7 @@ from typing import Final
 
 from vq.errors import InvalidArgument
 from vq.limits import GIB, KIB, MIB, is_valid_name
+from vq.pace import Pace
 from vq.security.rules import ANONYMOUS
 from vq.shown import shown
 
@@ -44,7 +45,6 @@ __all__ = [
     "QUOTAS_MAX",
     "EffectiveLimit",
     "Quota",
-    "QuotaBucket",
     "QuotaLimit",
     "Quotas",
     "UsageAccount",
@@ -323,38 +323,6 @@ class Quotas:
         return found
 
 
-class QuotaBucket:
-    """How much one limit was used lately; see the module's text.
-
-    Args:
-        rate: The limit.
-        now: The time, in seconds, of a clock that does not step.
-
-    Attributes:
-        rate: The limit.
-        until: When what was used is paid for; in the past: nothing is owed.
-    """
-
-    __slots__ = ("rate", "until")
-
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self.until = now - BURST_S
-
-    def charge(self, amount: float, now: float) -> float:
-        """Note that so much is used; return ``until``."""
-        begun = max(self.until, now - BURST_S)
-        self.until = until = min(begun + amount / self.rate, now + DEBT_S_MAX)
-        return until
-
-    def change(self, rate: float, now: float) -> None:
-        """Go on with another limit: what is owed stays the same amount."""
-        if self.until > now:
-            owed = (self.until - now) * self.rate
-            self.until = now + min(owed / rate, DEBT_S_MAX)
-        self.rate = rate
-
-
 class UsageAccount:
     """What a user, or a client of a user, has used lately.
 
@@ -362,68 +330,78 @@ class UsageAccount:
         user: Whose it is; "": of all who have proved no name.
         client_id: Of its client; None: of all its clients.
         limits: What it may use.
-        now: As of ``QuotaBucket``.
+        now: The time, in seconds, of a clock that does not step.
 
     Attributes:
         until: When all is paid for, but for connections; while that is ahead, its requests wait.
-        buckets: By limit.
+        paces: By limit.
         connections: How many connections it has now.
     """
 
-    __slots__ = ("buckets", "client_id", "connections", "until", "user")
+    __slots__ = ("client_id", "connections", "paces", "until", "user")
 
     def __init__(self, user: str, client_id: str | None, limits: Limits, now: float) -> None:
         self.user = user
         self.client_id = client_id
-        self.buckets: dict[QuotaLimit, QuotaBucket] = {}
+        self.paces: dict[QuotaLimit, Pace] = {}
         self.connections = 0
-        self.until = now - BURST_S
+        self.until = -math.inf
         self.change(limits, now)
 
     def charge(self, limit: QuotaLimit, amount: float, now: float) -> None:
         """Note that so much is used of what a limit is about."""
-        bucket = self.buckets.get(limit)
-        if bucket is not None:
-            self.until = max(self.until, bucket.charge(amount, now))
+        pace = self.paces.get(limit)
+        if pace is not None:
+            pace.spend(amount, now)
+            self.until = max(self.until, pace.due_s)
+
+    def pause_s(self, limit: QuotaLimit, now: float) -> float:
+        """Return how long it takes until what was used of one limit is paid for."""
+        pace = self.paces.get(limit)
+        return 0.0 if pace is None else pace.pause_s(now)
 
     def connect(self, now: float) -> float:
         """Note a new connection; return when its first request may begin."""
-        bucket = self.buckets.get(QuotaLimit.CONNECTIONS)
-        if bucket is None:
+        pace = self.paces.get(QuotaLimit.CONNECTIONS)
+        if pace is None:
             return now
-        begins = bucket.until
-        bucket.charge(1, now)
-        return max(begins, now)
+        begins = now + pace.pause_s(now)
+        pace.spend(1, now)
+        return begins
 
     def disconnect(self, now: float) -> None:
         """Take back a ``connect``: it was a member of the cluster."""
-        bucket = self.buckets.get(QuotaLimit.CONNECTIONS)
-        if bucket is not None:
-            bucket.charge(-1, now)
+        pace = self.paces.get(QuotaLimit.CONNECTIONS)
+        if pace is not None:
+            pace.spend(-1, now)
 
     def owes(self, now: float) -> bool:
         """Whether something is not paid for: then the account must be kept."""
-        return any(each.until > now for each in self.buckets.values())
+        return any(each.pause_s(now) > 0 for each in self.paces.values())
 
     def change(self, limits: Limits, now: float) -> None:
         """Go on with other limits. What it owes stays owed, unless it is not limited any more."""
         for limit, rate in limits.items():
-            bucket = self.buckets.get(limit)
+            pace = self.paces.get(limit)
             if rate is None:
-                self.buckets.pop(limit, None)
-            elif bucket is None:
-                self.buckets[limit] = QuotaBucket(rate, now)
+                self.paces.pop(limit, None)
+            elif pace is None:
+                self.paces[limit] = Pace(rate, credit_s=BURST_S, owed_s_max=DEBT_S_MAX)
             else:
-                bucket.change(rate, now)
-        for limit in self.buckets.keys() - limits.keys():
-            del self.buckets[limit]
-        owed = [b.until for n, b in self.buckets.items() if n is not QuotaLimit.CONNECTIONS]
-        self.until = max(owed, default=now - BURST_S)
+                pace.change(rate, now)
+        for limit in self.paces.keys() - limits.keys():
+            del self.paces[limit]
+        self.until = max((self.paces[each].due_s for each in self._delaying), default=-math.inf)
 
     def worst(self, now: float) -> QuotaLimit:
         """Return the limit that a request waits for longest."""
         return max(
-            (n for n in self.buckets if n is not QuotaLimit.CONNECTIONS),
-            key=lambda n: self.buckets[n].until - now,
+            self._delaying,
+            key=lambda each: self.paces[each].pause_s(now),
             default=QuotaLimit.REQUESTS,
         )
+
+    @property
+    def _delaying(self) -> list[QuotaLimit]:
+        """The limits that requests wait for."""
+        return [each for each in self.paces if each is not QuotaLimit.CONNECTIONS]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from support.coordination import client_of, expire
-from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
 from vq.broker.base.alarm import LoopAlarm
@@ -24,6 +23,7 @@ from vq.coordination.leases.runs import begin_runs, forget_runs, make_run, read_
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.tree.values.runs import RUNS_KEPT, RunOrder, RunResult, RunState
 from vq.model import TopicSettings
+from vq.testing.loop import clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster
 from support.client import factory_of
+from support.consumers import client_of_factory
+from support.producers import core_of
 from support.waiting import until
 
 import vq
@@ -96,7 +98,7 @@ async def stored(cluster: MemoryCluster, *topics: str) -> list[bytes]:
 
 async def listed(cluster: MemoryCluster) -> dict[int, Any]:
     async with factory_of(cluster, seed=98) as factory:
-        return {e.number: e for e in await list_transactions(factory._cluster)}
+        return {e.number: e for e in await list_transactions(client_of_factory(factory))}
 
 
 async def test_what_execute_says_is_done(
@@ -491,7 +493,7 @@ async def test_a_half_message_has_bounds(
     assert local.executed == []
     assert await stored(cluster) == []
     await producer.send(Message("t", b"after"))  # what was refused left nothing open
-    assert not producer._core.transactions.open
+    assert not core_of(producer).transactions.open
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import asyncio
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.node_pair import NodePair
-from support.simulation.loop import VirtualLoop
 from support.waiting import until
 
 from vq.blocking.producer import SEND_SYNC_S
@@ -18,6 +17,7 @@ from vq.broker.node import BrokerNode
 from vq.broker.replication.catching_up import LAG_MAX_S
 from vq.broker.replication.insync_set import InSyncSet
 from vq.limits import MIB
+from vq.testing.loop import VirtualLoop
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from support.broker import Client, MemoryCluster
 from support.client import factory_of
+from support.producers import core_of
 from support.waiting import until
 
 from vq import aio
@@ -509,8 +510,8 @@ async def test_what_is_in_doubt_is_kept_by_nobody_but_the_application(
         with pytest.raises(TransactionInDoubt):
             await asyncio.create_task(transact())
     cluster.network.heal("b1", "client")
-    assert not producer._core.transactions._unended
-    assert not producer._core.transactions.open
+    assert not core_of(producer).transactions._unended
+    assert not core_of(producer).transactions.open
 
 
 @pytest.mark.parametrize("ends", ["commits", "rolls back", "begins another one", "block"])
@@ -545,7 +546,7 @@ async def test_time_ends_a_transaction_in_its_producer(
     assert in_time.is_open
     assert len(await in_time.commit()) == 1
     assert await all_stored(cluster, "t") == [b"in time", b"plain"]
-    assert bool(producer._core.transactions.open) is (ends == "begins another one")  # kept above
+    assert bool(core_of(producer).transactions.open) is (ends == "begins another one")  # kept above
 
 
 async def _begun(producer: aio.MessageProducer) -> aio.Transaction:
@@ -557,7 +558,7 @@ async def _begun(producer: aio.MessageProducer) -> aio.Transaction:
 async def test_transactions_that_nobody_ends_are_not_kept(factory: aio.MessageFactory) -> None:
     """As of handlers of requests that have failed: their time ends them, and nothing is left."""
     producer = await factory.create_producer(ProducerConfig(transaction_timeout_s=5))
-    transactions = producer._core.transactions
+    transactions = core_of(producer).transactions
     for _ in range(2):
         for _ in range(10):
             contextvars.Context().run(transactions.begin)

@@ -37,8 +37,8 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def refused(cluster: MemoryCluster) -> int:
-    """How many requests brokers have refused as ``Throttled``, or had wait."""
+def counted(cluster: MemoryCluster, metric: str) -> int:
+    """The metric of quotas of all brokers and users."""
     told = 0.0
     for node in cluster.nodes.values():
         for facts in node.parts.accounts.facts():
@@ -46,7 +46,7 @@ def refused(cluster: MemoryCluster) -> int:
                 told += sum(
                     float(each.read(thing) or 0)  # type: ignore[arg-type]
                     for each in facts.facts
-                    if labels and each.metric == "vq_quota_refused_requests"
+                    if labels and each.metric == metric
                 )
     return int(told)
 
@@ -62,7 +62,21 @@ async def test_a_producer_sends_at_its_limit_and_no_send_fails(
     results = await asyncio.gather(*sent)
     assert sorted(each.offset for each in results) == [each.offset for each in results]
     assert now() - begun == pytest.approx(10.0, rel=0.1)
-    assert refused(cluster) == 0
+    assert counted(cluster, "vq_quota_refused_requests") == 0
+
+
+async def test_who_sends_one_after_the_other_waits_at_the_client(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    producer = await factory.create_producer()
+    await producer.send(Message("orders", b"first", key=1))
+    await limit(cluster, "user:alice messages-in=10")
+    begun = now()
+    for _ in range(30):
+        await producer.send(Message("orders", b"x", key=1))
+    assert now() - begun == pytest.approx(3.0, rel=0.2)
+    assert counted(cluster, "vq_quota_throttled_seconds") >= 2
+    assert counted(cluster, "vq_quota_delayed_requests") == 0
 
 
 async def test_many_sends_at_once_under_a_small_limit_are_all_stored(

@@ -337,6 +337,15 @@ async def test_why_a_send_is_refused_and_what_lets_it_through(
     await admin.set_auto_create(TopicSettings())
     checked(await admin.explain_send("none"), "accepted")
     checked(await admin.explain_send("t", size=2 << 20), "too_large")
+    await admin.set_quotas(["user:alice requests=100 bytes-out=1", "user:* bytes-in=10M"])
+    slow = await admin.explain_send("t", sender="alice")
+    checked(slow, "quota")
+    assert (
+        "no more of each broker than bytes-in=10M, requests=100 (quota of user:*, user:alice)"
+        in (slow.found.text)
+    )
+    await admin.remove_quotas(["user:alice", "user:*"])
+    checked(await admin.explain_send("t", sender="alice"), "accepted")
     await admin.close_topic("t")
     checked(await admin.explain_send("t", key="k"), "not_writable")
     await admin.open_topic("t")

@@ -9,9 +9,10 @@ import asyncio
 
 from support.simulation import elections, heirs, silence, slow
 from support.simulation.kinds import COMBINATIONS, EVERY_KIND, FAULTS, KINDS_PER_RUN
-from support.simulation.loop import generator
 from support.simulation.nemesis import TAKE_UNFLUSHED, Fault, Nemesis
 from support.simulation.world import DATA, SESSION_TIMEOUT_S, BrokerHost
+
+from vq.testing.loop import generator
 
 #: So many nodes may be added to the groups of one run, and taken away.
 CHANGES_MAX = 3

@@ -1,8 +1,9 @@
 """All kinds of faults of a cluster by name, those that hurt together, and what a seed draws."""
 
 from support.simulation import archives, links, machines, operators, quorum
-from support.simulation.loop import generator
 from support.simulation.nemesis import Fault
+
+from vq.testing.loop import generator
 
 KINDS_PER_RUN = (1, 8)
 

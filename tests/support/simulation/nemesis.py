@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from support.simulation.loop import generator
 from support.simulation.world import ClientHost, Host, World
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.operations.partitions import placements as admin
 from vq.remoting.wire_pb2 import SealResponse
+from vq.testing.loop import generator
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 PAUSES_BETWEEN_S = (0.6, 2.0, 4.0)

@@ -20,7 +20,6 @@ from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
 from support.simulation.kept import Kept, kept_messages, untold
 from support.simulation.kinds import draw_kinds
-from support.simulation.loop import Process, Stuck, VirtualLoop, generator
 from support.simulation.losses import Place
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.world import (
@@ -47,6 +46,7 @@ from vq.model import FlushMode, Replication, TopicSettings
 from vq.operations.brokers.diverged import CutFile, list_cut
 from vq.operations.groups import resets
 from vq.store.log.log import Log
+from vq.testing.loop import Process, Stuck, VirtualLoop, generator
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.

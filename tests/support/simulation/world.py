@@ -13,9 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from support.simulation.history import History
-from support.simulation.loop import Process, SimulatedClock, VirtualLoop, generator
 from support.simulation.losses import Loss, Place, messages_on, surely_on
-from support.simulation.taps import Tap, TappedProtocol
 
 from vq import aio
 from vq.broker.base.config import ARCHIVE_PLACES, BrokerConfig
@@ -29,13 +27,13 @@ from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import DirectoryRefused, VqError
-from vq.model import Address
-from vq.remoting.memory import MemoryListener, MemoryNetwork
 from vq.store.commit.flusher import Flusher, FlushRunner, OnDone
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import LogConfig
 from vq.store.log.ticket import SyncTicket
+from vq.testing.loop import Process, SimulatedClock, VirtualLoop, generator
+from vq.testing.network import TappedNetwork
 
 T = TypeVar("T")
 
@@ -120,36 +118,12 @@ class RecordingEnsemble(MemoryEnsemble):
             self._history.add("own", claim.member, partition, claim.generation)
 
 
-class SimulatedNetwork(MemoryNetwork):
+class SimulatedNetwork(TappedNetwork):
     """A network that now and then hands bytes over in pieces."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(latency_s=_LATENCY_S, jitter_s=0.000_8, rng=rng)
         self._random = rng
-        self.tap: Tap | None = None  # of connections that are made from now on
-
-    async def listen(
-        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol], **more: Any
-    ) -> MemoryListener:
-        """See ``Network.listen``."""
-
-        def tapped() -> asyncio.Protocol:
-            inner = protocol_factory()
-            return inner if self.tap is None else TappedProtocol(inner, self.tap, listens=True)
-
-        return await super().listen(address, tapped, **more)
-
-    async def connect_from(
-        self, host: str, address: Address, protocol_factory: Callable[[], Any]
-    ) -> tuple[asyncio.Transport, Any]:
-        """See ``MemoryNetwork.connect_from``."""
-        tap = self.tap
-        if tap is None:
-            return await super().connect_from(host, address, protocol_factory)
-        transport, outer = await super().connect_from(
-            host, address, lambda: TappedProtocol(protocol_factory(), tap, listens=False)
-        )
-        return transport, outer.inner
 
     @property
     def is_slow(self) -> bool:

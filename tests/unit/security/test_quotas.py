@@ -1,4 +1,4 @@
-"""Quotas as values, and the buckets that say when somebody used too much."""
+"""Quotas as values, and the accounts that say when somebody used too much."""
 
 import random
 
@@ -6,12 +6,12 @@ import pytest
 from support.cases import case
 
 from vq.errors import InvalidArgument
+from vq.pace import Pace
 from vq.security.quotas import (
     BURST_S,
     DEBT_S_MAX,
     QUOTAS_MAX,
     Quota,
-    QuotaBucket,
     QuotaLimit,
     Quotas,
     UsageAccount,
@@ -109,19 +109,24 @@ def test_there_is_a_bound_of_quotas() -> None:
         Quotas(many)
 
 
+def pace_of(rate: float) -> Pace:
+    """As an account has it for a limit."""
+    return Pace(rate, credit_s=BURST_S, owed_s_max=DEBT_S_MAX)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_in_any_span_no_more_passes_than_rate_and_burst_and_one_request(seed: int) -> None:
     """Whoever asks when it is allowed, at any times, with requests of any size."""
     rng = random.Random(seed)
     rate, now, largest = rng.uniform(1, 1_000), 0.0, 0.0
-    bucket = QuotaBucket(rate, now)
+    pace = pace_of(rate)
     passed: list[tuple[float, float]] = []
     for _ in range(500):
         now += rng.expovariate(2 * rate)
-        if bucket.until <= now:
+        if pace.due_s <= now:
             amount = rng.uniform(0, 5)
             largest = max(largest, amount)
-            bucket.charge(amount, now)
+            pace.spend(amount, now)
             passed.append((now, amount))
     for first in range(0, len(passed), 25):
         total = 0.0
@@ -131,21 +136,21 @@ def test_in_any_span_no_more_passes_than_rate_and_burst_and_one_request(seed: in
 
 
 def test_what_is_owed_stays_owed_when_the_limit_changes() -> None:
-    bucket = QuotaBucket(100, 0.0)
-    bucket.charge(220, 0.0)
-    assert bucket.until == pytest.approx(2.0)
-    bucket.change(50, 1.0)  # 100 are owed
-    assert bucket.until == pytest.approx(3.0)
-    bucket.change(200, 2.0)  # 50 are owed
-    assert bucket.until == pytest.approx(2.25)
+    pace = pace_of(100)
+    pace.spend(220, 0.0)
+    assert pace.due_s == pytest.approx(2.0)
+    pace.change(50, 1.0)  # 100 are owed
+    assert pace.due_s == pytest.approx(3.0)
+    pace.change(200, 2.0)  # 50 are owed
+    assert pace.due_s == pytest.approx(2.25)
 
 
 def test_a_debt_has_a_bound_and_a_clock_that_leaps_gives_no_more_than_the_burst() -> None:
-    bucket = QuotaBucket(1, 0.0)
-    bucket.charge(1e9, 0.0)
-    assert bucket.until == DEBT_S_MAX
-    bucket.charge(0.1, 1e6)
-    assert bucket.until == pytest.approx(1e6 - BURST_S + 0.1)
+    pace = pace_of(1)
+    pace.spend(1e9, 0.0)
+    assert pace.due_s == DEBT_S_MAX
+    pace.spend(0.1, 1e6)
+    assert pace.due_s == pytest.approx(1e6 - BURST_S + 0.1)
 
 
 def test_an_account_waits_for_its_worst_limit_and_not_for_connections() -> None:

@@ -1,6 +1,7 @@
 """The project's own promises: documented dependencies and locks, pinned versions, one set-up."""
 
 import ast
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -210,6 +211,21 @@ def test_the_paths_through_the_code_name_files_and_functions_that_are_there() ->
     steps += [(file, name) for name, file in named]
     gone = [(file, name) for file, name in steps if name not in names_in(ROOT / "vq" / file)]
     assert gone == []
+
+
+def test_the_functions_in_which_tests_kill_a_program_are_there() -> None:
+    """Most of these runs are long forms: nobody would notice for weeks."""
+    points = {
+        (module, name)
+        for path in (ROOT / "tests").rglob("*.py")
+        for module, name in re.findall(r'"(vq(?:\.\w+)+):([\w.]+)', path.read_text())
+    }
+    assert len(points) > 8
+    for module, name in points:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            assert hasattr(found, part), f"{module}:{name}"
+            found = getattr(found, part)
 
 
 def test_the_architecture_shows_every_layer_and_every_folder() -> None:

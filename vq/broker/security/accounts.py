@@ -8,6 +8,7 @@ While the quotas cannot be read, the last ones hold. Who has many client ids sha
 for those beyond ``CLIENTS_PER_USER_MAX``.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -36,6 +37,8 @@ CLIENTS_PER_USER_MAX: Final = 1_000
 OTHERS: Final = "(others)"
 #: Users that metrics name; the others are one, called ``OTHERS``.
 USERS_TOLD_MAX: Final = 100
+#: Those of a user who has too many are looked through no more often than this.
+FORGET_S: Final = 1.0
 #: Accounts from which on those that owe nothing are forgotten.
 _FORGET_AT: Final = 256
 
@@ -75,9 +78,10 @@ class Accounts:
         self._accounts: dict[tuple[str, str | None], UsageAccount] = {}
         self._clients: Counter[str] = Counter()  # accounts of clients, by user
         self._forget_at = _FORGET_AT
+        self._forgot_at = -FORGET_S
         self.generation = 0
         self.changed: Final = Notice[[]]()
-        self._waited_s: dict[str, float] = {}
+        self._owed_s: dict[str, float] = {}  # by user, as of the others here
         self._delayed: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         known.changed.listen(self._change)
@@ -116,7 +120,8 @@ class Accounts:
         if len(self._accounts) >= self._forget_at:
             self._forget()
         if client_id is not None and self._clients[user] >= CLIENTS_PER_USER_MAX:
-            self._forget()
+            if self._now() - self._forgot_at >= FORGET_S:
+                self._forget()
             if self._clients[user] >= CLIENTS_PER_USER_MAX and client_id != OTHERS:
                 return self._account(user, OTHERS)
         made = UsageAccount(user, client_id, self._limits(user, client_id), self._now())
@@ -130,7 +135,7 @@ class Accounts:
 
     def _forget(self) -> None:
         """Forget accounts that owe nothing and have no connection."""
-        now = self._now()
+        self._forgot_at = now = self._now()
         self._accounts = {
             key: each for key, each in self._accounts.items() if each.connections or each.owes(now)
         }
@@ -145,25 +150,30 @@ class Accounts:
         self.changed.tell()
 
     # What is told -------------------------------------------------------------------------------
-    def note_wait(self, user: str, seconds: float) -> None:
-        """Note that a request of a user has waited for its quota."""
-        name = self._told(user)
-        self._delayed[name] += 1
-        self._waited_s[name] = self._waited_s.get(name, 0.0) + seconds
+    def note_owed(self, account: UsageAccount, seconds: float) -> None:
+        """Note that an account owes for so much longer: its next request waits for that."""
+        name = self._told(account.user)
+        self._owed_s[name] = self._owed_s.get(name, 0.0) + seconds
 
-    def refusal(self, account: UsageAccount, wait_s: float, bound_s: float) -> Throttled:
+    def note_delay(self, account: UsageAccount) -> None:
+        """Note that a request has waited here, not at its client."""
+        self._delayed[self._told(account.user)] += 1
+
+    def refusal(
+        self, account: UsageAccount, limit: QuotaLimit, wait_s: float, bound_s: float
+    ) -> Throttled:
         """Return the error for a request that would have to wait longer than it may, and count it.
 
         Args:
             account: Whose quota it is.
+            limit: What of it is used up.
             wait_s: How long the request would have to wait, as far as that is known.
             bound_s: How long it may.
         """
         name = account.user or ANONYMOUS
         self._refused[self._told(account.user)] += 1
-        limit = account.worst(self._now())
-        bucket = account.buckets.get(limit)
-        rate = "" if bucket is None else f" = {bucket.rate:g}"
+        pace = account.paces.get(limit)
+        rate = "" if pace is None else f" = {pace.per_s:g}"
         whose = f"user {name}" + ("" if account.client_id is None else ", one client")
         return Throttled(
             f"the quota {limit}{rate} of {whose} is used up: a request would wait "
@@ -173,8 +183,8 @@ class Accounts:
 
     def _told(self, user: str) -> str:
         name = user or ANONYMOUS
-        seen = self._delayed.keys() | self._refused.keys()
-        return name if name in seen or len(seen) < USERS_TOLD_MAX else OTHERS
+        known = self._owed_s.keys() | self._refused.keys()
+        return name if name in known or len(known) < USERS_TOLD_MAX else OTHERS
 
     def facts(self) -> Iterator[Facts[Any]]:
         """Return what it tells."""
@@ -185,15 +195,21 @@ class Accounts:
                 "Users and clients, or defaults of these, that have a quota.",
                 lambda each: len(each._known.current or ()),
             ),
+            gauge(
+                "vq_quotas_age_seconds",
+                "How long ago the node read the quotas; the last ones hold on.",
+                lambda each: each._known.age_s if math.isfinite(each._known.age_s) else None,
+            ),
         )
         yield Facts[str](
             labels=("user",),
-            things=lambda: {(each,): each for each in self._delayed.keys() | self._refused.keys()},
+            things=lambda: {(each,): each for each in self._owed_s.keys() | self._refused.keys()},
             facts=(
                 counter(
-                    "vq_quota_waited_seconds",
-                    "For how long requests of a user waited at the broker for its quota.",
-                    lambda user: self._waited_s.get(user, 0.0),
+                    "vq_quota_throttled_seconds",
+                    "For how long a user, or a client of it, had used more than its quota, so that "
+                    "its requests waited: at the broker, or at a client that obeys.",
+                    lambda user: self._owed_s.get(user, 0.0),
                 ),
                 counter(
                     "vq_quota_delayed_requests",

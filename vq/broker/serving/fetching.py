@@ -31,6 +31,7 @@ from vq.broker.serving.directory import Directory, known, look_up
 from vq.broker.serving.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.serving.fetch_turns import FetchTurns
 from vq.broker.serving.fetched_partition import FetchedPartition
+from vq.broker.serving.metered_connection import Meters
 from vq.broker.serving.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
 from vq.broker.serving.reading import FILTER_SCAN_BYTES, cold, scan
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
@@ -58,7 +59,13 @@ class ServedSessions:
         turn: Of the loop.
         bounds: Of what sessions keep.
         authority: Says which topics users may read; None, or not enabled: all.
+        meters: Are told what looking for tags takes, which comes after the door; None: nobody is.
+
+    Attributes:
+        scan: Has a session look through the next bytes of a filtered partition.
     """
+
+    scan: Callable[["ServedSession", FetchedPartition], None]
 
     def __init__(
         self,
@@ -67,7 +74,12 @@ class ServedSessions:
         turn: Turn,
         bounds: ConnectionLimits,
         authority: Authority | None = None,
+        meters: Meters | None = None,
     ) -> None:
+        self._meters = meters
+        self._choose_scan()
+        if meters is not None:
+            meters.accounts.changed.listen(self._choose_scan)
         self.authority = authority if authority is not None and authority.enabled else None
         self.directory = directory
         self.context = context
@@ -131,6 +143,15 @@ class ServedSessions:
         except Exception:
             found.cancel()
             raise
+
+    def _choose_scan(self) -> None:
+        timed = self._meters is not None and self._meters.accounts.limits_time
+        self.scan = self._scan_timed if timed else ServedSession.scan
+
+    def _scan_timed(self, served: "ServedSession", fetched: FetchedPartition) -> None:
+        assert self._meters is not None
+        with self._meters.timed(served.session):
+            served.scan(fetched)
 
     @property
     def sessions(self) -> Collection["ServedSession"]:
@@ -249,6 +270,11 @@ class ServedSession:
         # and its answer so far.
         self._answer = self._new_answer()
         session.waiting[self] = None
+
+    @property
+    def session(self) -> Session:
+        """The connection."""
+        return self._session
 
     # Requests -----------------------------------------------------------------------------------
     def take(
@@ -458,7 +484,7 @@ class ServedSession:
         if not turn_is_used and self._scans and not answer.is_full(waiting.max_bytes):
             lacks_step = not turns.take_step()
             if not lacks_step:
-                self._scan(next(iter(self._scans)))
+                self._fetches.scan(self, next(iter(self._scans)))
         while self._ready and not lacks_step and not answer.is_full(waiting.max_bytes):
             fetched = next(iter(self._ready))
             lacks_step = fetched.needs_step and not turns.take_step()
@@ -518,7 +544,7 @@ class ServedSession:
         self._tell(fetched, fetched.position + len(view), [view])
         return True
 
-    def _scan(self, fetched: FetchedPartition) -> None:
+    def scan(self, fetched: FetchedPartition) -> None:
         """Look through the next bytes of a filtered partition."""
         del self._scans[fetched]
         self._answer.scans += 1

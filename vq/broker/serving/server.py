@@ -227,11 +227,9 @@ class Server:
         self, session: Session, request_id: RequestId, header: Any, body: bytes
     ) -> None:
         assert self._door is not None
-        begun = self.now()
-        self._door(session, request_id, header, body)
-        connection = cast("BrokerSession", session).connection
-        if isinstance(connection, MeteredConnection):
-            connection.spent(self.now() - begun)
+        assert self.meters is not None
+        with self.meters.timed(session):
+            self._door(session, request_id, header, body)
 
     def admit(self, session: BrokerSession) -> None:
         """Count a new connection; end the connections that exceed a bound, perhaps itself."""

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,19 +23,22 @@ class LogOptions:
     level: str = ""
     form: str = "text"
 
-    def start(self, level: str = "warning", *, broker: str = "") -> None:
+    def start(self, level: str = "warning", *, broker: str = "", process: str = "") -> None:
         """Send log lines to standard error.
 
         Args:
             level: The least one, unless the user gave another.
             broker: The name of the broker that this process is, for every line; "": a command.
+            process: Which one of a worker it is, likewise.
         """
         handler = logging.StreamHandler(sys.stderr)
+        who = {"broker": broker} if broker else {"process": process} if process else {}
         if self.form == "json":
-            handler.setFormatter(JsonFormatter(broker))
-        elif broker:
+            handler.setFormatter(JsonFormatter(who))
+        elif who:
+            told = " ".join(f"{key}={name}" for key, name in who.items())
             handler.setFormatter(
-                SafeFormatter(f"%(asctime)s %(levelname)s broker={broker} %(name)s: %(message)s")
+                SafeFormatter(f"%(asctime)s %(levelname)s {told} %(name)s: %(message)s")
             )
         else:
             handler.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -48,9 +52,9 @@ class JsonFormatter(logging.Formatter):
     ``fields`` (the values of this time), and with an exception ``exception`` (its traceback).
     """
 
-    def __init__(self, broker: str = "") -> None:
+    def __init__(self, who: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._broker = broker
+        self._who = dict(who or {})
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -60,7 +64,7 @@ class JsonFormatter(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            **({"broker": self._broker} if self._broker else {}),
+            **self._who,
             "message": record.getMessage() if line is None else line.message,
             "fields": {}
             if line is None

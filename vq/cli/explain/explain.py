@@ -199,6 +199,11 @@ def disk(invocation: Invocation, name: str) -> None:
 )
 @click.option("--partition", type=WholeNumber(min=0), metavar="N", help="Look only at this one.")
 @click.option("--size", type=Size(min=0), metavar="BYTES", help="Of the content, such as 64K.")
+@click.option(
+    "--sender",
+    metavar="USER",
+    help="Whose quota is looked at: a user, or anonymous.  [the user of the command]",
+)
 @shows(_ANSWER)
 @command_options
 def send(
@@ -208,11 +213,12 @@ def send(
     key_type: str | None,
     partition: int | None,
     size: int | None,
+    sender: str | None,
 ) -> None:
-    """Say why a message to a topic is refused now, or that nothing refuses it.
+    """Say why a message to a topic is refused now, or may be slow, or that nothing refuses it.
 
     Nothing is sent: the settings of the topic, the masters and what they say of disks, partitions
-    and nodes in sync are looked at.
+    and nodes in sync, and the quota of the sender are looked at.
     """
     if key_type is not None and key is None:
         raise no_effect(f"--key-type {key_type}", "without --key", "give a key")
@@ -221,7 +227,9 @@ def send(
     wanted: Key | None = None
     if key is not None:
         wanted = key_of(os.fsencode(key), key_type or KEY_TYPES[0])
-    found = invocation.call(explain_send, topic, key=wanted, partition=partition, size=size)
+    found = invocation.call(
+        explain_send, topic, key=wanted, partition=partition, size=size, sender=sender
+    )
     _show(invocation.output, found)
 
 

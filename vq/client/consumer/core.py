@@ -537,6 +537,17 @@ class ConsumerCore:
         """
         await self._commit(self.holds)
 
+    async def commit_and_forsake(self) -> None:
+        """Commit all that is handled, also ahead, and wait for no listener; for vq only.
+
+        The process ends its session and then itself: what listeners still do counts for nothing.
+
+        Raises:
+            CoordinationError: ZooKeeper did not take it.
+        """
+        self.closed = True
+        await self._commit(self.holds, is_last=True)
+
     async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:
         membership = self._membership
         if membership is None:

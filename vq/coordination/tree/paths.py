@@ -33,6 +33,7 @@ of repeatable writes in ``writes``.
     slot_marks/<n>                        SlotMark        the latest time of ids of the slot
     leases/<job>                          LeaseFence      how often the lease was taken (the fence)
       holder                  ephemeral   LeaseHolder     the node that does the job now
+      times                               LeaseTimes      when each part of the job was due last
     decisions/<n>/<name>                  Decision        the last transaction that moved offsets
     archive/runs                          RunCounter      the number of the next run
       <n>                                 RunOrder        what every node is to archive

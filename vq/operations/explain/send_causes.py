@@ -8,6 +8,8 @@ from vq import limits
 from vq.model import TopicSettings
 from vq.operations.explain.answers import CauseRow, ExplainedFact
 from vq.operations.explain.places import REFUSALS, PartitionPlace, refusal_of
+from vq.security.quotas import EffectiveLimit, value_text
+from vq.security.rules import ANONYMOUS
 
 __all__ = ["KEY_TABLE", "SEND_TABLE", "KeyFacts", "SendFacts", "key_told", "send_told"]
 
@@ -29,6 +31,8 @@ class SendFacts:
         size: Bytes of its content, before compression; None: not said.
         partition: The only one it may go to; None: any.
         places: Where that one, or all of them, take messages.
+        sender: Who sends it, a user or ``anonymous``.
+        quota: What holds for that user of what a send uses.
     """
 
     topic: str
@@ -39,6 +43,15 @@ class SendFacts:
     size: int | None = None
     partition: int | None = None
     places: tuple[PartitionPlace, ...] = ()
+    sender: str = ANONYMOUS
+    quota: tuple[EffectiveLimit, ...] = ()
+
+    @property
+    def quota_text(self) -> str:
+        """The limits as text: ``bytes-in=10M, requests=100``."""
+        return ", ".join(
+            f"{each.limit}={value_text(each.limit, each.value)}" for each in self.quota
+        )
 
     @property
     def refusals(self) -> dict[int, str]:
@@ -196,6 +209,15 @@ def _accepted_text(facts: SendFacts) -> str:
     return f"nothing refuses it now: {where} of topic {facts.topic} takes messages"
 
 
+def _quota_text(facts: SendFacts) -> str:
+    whose = ", ".join(dict.fromkeys(each.subject for each in facts.quota))
+    return (
+        f"nothing refuses it now, and {facts.sender} may use no more of each broker than "
+        f"{facts.quota_text} (quota of {whose}): beyond that, sends wait. The metric "
+        "vq_quota_throttled_seconds_total of the brokers says whether they do"
+    )
+
+
 def _refused_by(cause: str) -> CauseRow[SendFacts]:
     return CauseRow(
         cause=cause,
@@ -256,6 +278,12 @@ SEND_TABLE: Final[Sequence[CauseRow[SendFacts]]] = (
         text=_some_text,
         commands=_some_commands,
     ),
+    CauseRow(
+        cause="quota",
+        holds=lambda facts: bool(facts.quota) and facts.phase is not None,
+        text=_quota_text,
+        commands=lambda facts: (f"vq quota show {facts.sender}",),
+    ),
     CauseRow(cause="accepted", holds=lambda _: True, text=_accepted_text, is_rest=True),
 )
 
@@ -312,6 +340,8 @@ def send_told(facts: SendFacts) -> tuple[ExplainedFact, ...]:
         "max_message_bytes": None if settings is None else settings.max_message_bytes,
         "partitions": len(facts.places) if facts.partition is None else None,
         "partitions_refusing": len(facts.refusals),
+        "sender": facts.sender,
+        "quota": facts.quota_text or None,
     }
     found = [ExplainedFact(name, value) for name, value in values.items()]
     if facts.partition is not None and facts.places:

@@ -4,6 +4,8 @@ Loop-bound functions on a ``ClusterClient``. They read, and change and send noth
 """
 
 import zlib
+from dataclasses import replace
+from typing import Final
 
 from vq.client.cluster import ClusterClient
 from vq.client.kinds import check_whole
@@ -13,7 +15,7 @@ from vq.coordination.topics import topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.tree.reading import TopicView, read_topic
 from vq.coordination.tree.values.topics import READY
-from vq.errors import InvalidArgument, UnknownTopic
+from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.limits import PARTITIONS_PER_TOPIC_MAX
 from vq.model import Key, check_name
 from vq.operations.explain.answers import Explanation, explain
@@ -26,9 +28,17 @@ from vq.operations.explain.send_causes import (
     key_told,
     send_told,
 )
+from vq.operations.security.quotas import show_quota
 from vq.reserved import is_reserved
+from vq.security.quotas import QuotaLimit
+from vq.security.rules import ANONYMOUS
 
 __all__ = ["explain_key", "explain_send"]
+
+#: Limits that a send may meet.
+_USED: Final = frozenset(
+    {QuotaLimit.BYTES_IN, QuotaLimit.MESSAGES_IN, QuotaLimit.REQUESTS, QuotaLimit.TIME}
+)
 
 
 async def explain_send(
@@ -38,8 +48,9 @@ async def explain_send(
     key: Key | None = None,
     partition: int | None = None,
     size: int | None = None,
+    sender: str | None = None,
 ) -> Explanation:
-    """Say why a message to a topic is refused now, or that nothing refuses it.
+    """Say why a message to a topic is refused now, or may be slow, or that nothing refuses it.
 
     It looks at what a broker would look at; nothing is sent.
 
@@ -48,6 +59,7 @@ async def explain_send(
         key: That of the message: only its partition is looked at.
         partition: Look only at this one; not beside ``key``.
         size: Bytes of its content.
+        sender: Whose quota is looked at: a user, or ``anonymous``; None: that of the client.
 
     Raises:
         InvalidArgument: The name is none that a topic can have, or an argument is out of range.
@@ -64,13 +76,28 @@ async def explain_send(
             if value < 0:
                 raise InvalidArgument(f"{what} = {value} is below 0")
     facts = await _gather(cluster, topic, key, partition, size)
+    facts, quota_unknown = await _with_quota(cluster, facts, sender)
     subject = f"a message to {topic}"
     if facts.partition is not None:
         subject = f"a message to {topic}-{facts.partition}"
     unknown = sorted(
         {each.answer.error for each in facts.places if each.answer and each.answer.error}
     )
+    unknown += quota_unknown
     return explain("send", subject, SEND_TABLE, facts, send_told(facts), unknown)
+
+
+async def _with_quota(
+    cluster: ClusterClient, facts: SendFacts, sender: str | None
+) -> tuple[SendFacts, list[str]]:
+    """Return the facts with the quota of who sends, and why it is not known."""
+    user = (cluster.config.user or ANONYMOUS) if sender is None else sender
+    try:
+        limits = await show_quota(cluster, user)
+    except CoordinationError as error:
+        return replace(facts, sender=user), [f"the quotas: {error}"]
+    used = tuple(each for each in limits if each.limit in _USED and each.value is not None)
+    return replace(facts, sender=user, quota=used), []
 
 
 async def explain_key(cluster: ClusterClient, topic: str, key: Key) -> Explanation:

@@ -32,7 +32,7 @@ from vq.coordination.tree.values.consumers import (
 )
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.identities import Identities
-from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
+from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder, LeaseTimes
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.runs import RunCounter, RunOrder, RunResult
@@ -126,6 +126,7 @@ KINDS: Final = (
     NodeKind("leases"),
     NodeKind("leases/<job>", LeaseFence, may_be_empty=True),
     NodeKind("leases/<job>/holder", LeaseHolder, is_ephemeral=True),
+    NodeKind("leases/<job>/times", LeaseTimes),
     NodeKind("decisions"),
     NodeKind("decisions/<n>"),
     NodeKind("decisions/<n>/<name>", Decision),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import HOST, factory_of
-from support.consumers import consumer_of, send, take, texts
+from support.consumers import client_of_factory, consumer_of, send, take, texts
 from support.waiting import until, until_true
 
 from vq import aio
@@ -27,7 +27,7 @@ WHERE = TopicPartition("t", 0)
 
 
 def coordinator_of(factory: aio.MessageFactory) -> Any:
-    return factory.admin.cluster.coordinator
+    return client_of_factory(factory).coordinator
 
 
 async def lose_the_session(cluster: MemoryCluster, factory: aio.MessageFactory) -> None:
@@ -186,14 +186,14 @@ async def test_a_broker_that_is_away_is_told_once_and_its_return_once(
     cluster.network.cut(HOST, "b1")
     cluster.network.reset_connections("b1")
     await until(lambda: warnings(caplog, "cannot connect to a broker"))
-    await until(lambda: factory.admin.cluster.unreachable and _attempts(factory) > 1)
+    await until(lambda: client_of_factory(factory).unreachable and _attempts(factory) > 1)
     cluster.network.heal()
     await until(lambda: warnings(caplog, "reconnected to a broker"))
     assert len(warnings(caplog, "cannot connect to a broker", "reconnected")) == 2
 
 
 def _attempts(factory: aio.MessageFactory) -> int:
-    return max(each.attempts for each in factory.admin.cluster.unreachable.values())
+    return max(each.attempts for each in client_of_factory(factory).unreachable.values())
 
 
 @pytest.mark.virtual_time

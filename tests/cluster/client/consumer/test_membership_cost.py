@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.simulation.loop import clock_of_loop
 from support.waiting import until
 
 from vq.client.config import ConsumerConfig
@@ -35,6 +34,7 @@ from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.errors import VqError
 from vq.message_filter import ALL
 from vq.model import TopicPartition
+from vq.testing.loop import clock_of_loop
 
 LIMIT_S = 120.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.cases import case
-from support.consumers import send, texts
+from support.consumers import client_of_factory, send, texts
 from support.waiting import until, until_true
 
 from vq import aio
@@ -147,7 +147,7 @@ async def test_a_result_of_an_earlier_claim_counts_for_nothing(
 
     consumer = await member(factory, for_each(listener), listener_timeout_s=5.0, **settings)
     await until(lambda: len(calls) == 1)
-    coordinator: Any = factory.admin.cluster.coordinator
+    coordinator: Any = client_of_factory(factory).coordinator
     session = coordinator.session_id
     cluster.ensemble.expire(coordinator)
     await until(lambda: coordinator.session_id not in {0, session})

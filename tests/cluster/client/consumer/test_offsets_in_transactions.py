@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of, started
+from support.consumers import client_of_factory
 from support.waiting import until, until_true
 
 from vq import aio
@@ -317,7 +318,7 @@ async def test_what_is_finished_ahead_is_committed_as_that(
     await until_true(is_done)
     await asyncio.sleep(3)  # regular commits leave that as it is
     assert await committed(cluster) == 0
-    coordinator = factory._cluster.coordinator
+    coordinator = client_of_factory(factory).coordinator
     assert isinstance(coordinator, MemoryCoordinator)
     cluster.ensemble.disconnect(coordinator)
     seen = []

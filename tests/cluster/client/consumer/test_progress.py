@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.client import factory_of, started
-from support.consumers import ask_for_more, consumer_of, send, take, texts, until_committed
+from support.consumers import (
+    ask_for_more,
+    client_of_factory,
+    consumer_of,
+    send,
+    take,
+    texts,
+    until_committed,
+)
 from support.coordination import strike
 from support.waiting import WAIT_S, until
 
@@ -66,7 +74,7 @@ async def test_a_partition_younger_than_the_group_is_read_from_its_start(
     await consumer.close()
     async with cluster.admin() as coordinator:
         await topics.add_partitions(coordinator, "t", 3)
-    await until(lambda: len(factory.admin.cluster.routes.partitions("t")) == 4)
+    await until(lambda: len(client_of_factory(factory).routes.partitions("t")) == 4)
     await send(factory, *(Message("t", b"%d" % n, key=str(n)) for n in range(1, 41)))
     consumer = await consumer_of(factory, start_position=StartPosition.LATEST)
     assert sorted(map(int, await take(consumer, 40))) == list(range(1, 41))

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from support.simulation.loop import SimulatedClock, clock_of_loop
 
 from vq.broker.base.alarm import Alarm, LoopAlarm
 from vq.broker.base.scheduler import ScheduledAlarm
+from vq.testing.loop import SimulatedClock, clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,13 +7,13 @@ from datetime import UTC
 from typing import Any
 
 import pytest
-from support.simulation.loop import SimulatedClock, clock_of_loop
 
 from vq.broker.base.alarm import LoopAlarm
 from vq.broker.base.daily import DailyTime
 from vq.broker.base.jobs import AUDIT_S, BACKOFF, Daily, Every, Jobs, JobState, While
 from vq.broker.base.tasks import Tasks
 from vq.errors import Busy
+from vq.testing.loop import SimulatedClock, clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 

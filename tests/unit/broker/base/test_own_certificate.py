@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import trustme
 from support.certificates import write_tls
-from support.simulation.loop import SimulatedClock, clock_of_loop
 
 from vq.broker.base.alarm import LoopAlarm
 from vq.broker.base.jobs import Jobs, While
@@ -18,6 +17,7 @@ from vq.broker.base.own_certificate import EXPIRES_SOON_S, OwnCertificate
 from vq.broker.base.runner import InlineRunner
 from vq.broker.base.tasks import Tasks
 from vq.security.tls import ClientCertificates, TlsContexts
+from vq.testing.loop import SimulatedClock, clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 DAY_S = 86_400

@@ -66,10 +66,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (("message", "t", "77", "--group", "g"), (("g", "t"), {"id": 77})),
         (("message", "t", "3:9", "--group", "g"), (("g", "t"), {"partition": 3, "offset": 9})),
         (("disk", "b1/n1"), (("b1/n1",), {})),
-        (("send", "t"), (("t",), {"key": None, "partition": None, "size": None})),
+        (("send", "t"), (("t",), {"key": None, "partition": None, "size": None, "sender": None})),
         (
             ("send", "t", "--key", "k", "--size", "1K"),
-            (("t",), {"key": "k", "partition": None, "size": 1024}),
+            (("t",), {"key": "k", "partition": None, "size": 1024, "sender": None}),
         ),
     ],
 )

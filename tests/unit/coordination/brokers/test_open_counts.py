@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
-from support.simulation.loop import clock_of_loop
 
 from vq.coordination.brokers.group_views import groups
 from vq.coordination.brokers.open_counts import (
@@ -28,6 +27,7 @@ from vq.coordination.tree.values.brokers import OpenPartitions
 from vq.coordination.tree.values.partitions import OPEN_GROUPS_MAX, PlacementChanges
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import Span, TopicSettings
+from vq.testing.loop import clock_of_loop
 
 GROUPS = ("b1", "b2", "b3")
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, known, strike
-from support.simulation.loop import clock_of_loop
 
 from vq.coordination.groups import claims
 from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
@@ -25,6 +24,7 @@ from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.topics import CREATING, TopicNode
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import FlushMode, Replication, Span, TopicOrigin, TopicPartition, TopicSettings
+from vq.testing.loop import clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 

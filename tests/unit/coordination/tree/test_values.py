@@ -46,7 +46,7 @@ from vq.coordination.tree.values.consumers import (
 from vq.coordination.tree.values.decisions import Decision
 from vq.coordination.tree.values.group_terms import FailurePolicy
 from vq.coordination.tree.values.identities import Identities
-from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder
+from vq.coordination.tree.values.leases import LeaseFence, LeaseHolder, LeaseTimes
 from vq.coordination.tree.values.partitions import Partition, PlacementChanges
 from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.runs import (
@@ -121,6 +121,7 @@ GOLDEN: list[tuple[Value, str]] = [
         LeaseHolder(holder="b1/n1", fence=3, since_ms=9, nonce="ab"),
         '{"v": 1, "holder": "b1/n1", "fence": 3, "since_ms": 9, "nonce": "ab"}',
     ),
+    (LeaseTimes(due_ms={"clean@1": 9}), '{"v": 1, "due_ms": {"clean@1": 9}}'),
     (
         AccessList(rules=AccessRules([AccessRule.parse("deny * read,write topic:a*")])),
         '{"v": 1, "rules": ["deny * read,write topic:a*"]}',

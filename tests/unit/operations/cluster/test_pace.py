@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from support.simulation.loop import clock_of_loop
 
 from vq.operations.cluster.pace import LookPace
+from vq.testing.loop import clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,6 +13,7 @@ from vq.operations.explain import send_causes
 from vq.operations.explain.answers import CauseRow
 from vq.operations.explain.places import GroupAnswer, PartitionPlace
 from vq.operations.explain.send_causes import KeyFacts, SendFacts
+from vq.security.quotas import EffectiveLimit, QuotaLimit
 
 GIB = 1 << 30
 
@@ -51,6 +52,9 @@ SENDS = {
     "disk_full": place(disk=replace(DISK, level="refuse")),
     "min_insync": place(min_insync=2),
     "some_partitions": replace(SEND, places=(PLACE, replace(PLACE, partition=1, answer=None))),
+    "quota": replace(
+        SEND, sender="alice", quota=(EffectiveLimit(QuotaLimit.REQUESTS, 5.0, "user:*"),)
+    ),
     "accepted": SEND,
 }
 

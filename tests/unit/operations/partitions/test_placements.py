@@ -7,7 +7,6 @@ from support.admin import ADDRESS, Brokers, cluster_of, register
 from support.broker import memory_cluster
 from support.client import started
 from support.coordination import client_of
-from support.simulation.loop import clock_of_loop
 
 from vq.coordination.topics import topics
 from vq.coordination.topics.placement import close_span
@@ -26,6 +25,7 @@ from vq.model import Span, TopicSettings
 from vq.operations.base.changes import ChangeUnknown
 from vq.operations.partitions import placements
 from vq.remoting.wire_pb2 import AdoptRequest, PingRequest, SealRequest
+from vq.testing.loop import clock_of_loop
 
 pytestmark = pytest.mark.virtual_time
 

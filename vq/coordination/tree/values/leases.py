@@ -1,6 +1,8 @@
-"""Values below ``leases``: the fence of a lease, and who holds it."""
+"""Values below ``leases``: the fence of a lease, who holds it, and what was done when."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from vq.coordination.tree.coordinator import join
 from vq.coordination.tree.paths import LEASES
@@ -40,3 +42,26 @@ class LeaseHolder(Value):
     def path(job: str) -> str:
         """Return the path of the node of the job's holder."""
         return join(LEASES, job, "holder")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes(Value):
+    """``leases/<job>/times``: when each part of a job was due last, in ms since 1970, by its name.
+
+    Whoever writes it holds the lease.
+    """
+
+    _what = "list of times of a job"
+    due_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def path(job: str) -> str:
+        """Return the path of the times of a job."""
+        return join(LEASES, job, "times")
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        found = document["due_ms"]
+        if not isinstance(found, dict) or any(type(each) is not int for each in found.values()):
+            raise TypeError(f"due_ms = {found!r} is not an object of whole numbers")
+        return cls(due_ms=found)

@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     _ready: deque[asyncio.Handle]
     #: Timers behind their time and a number: so they are compared without calling Python.
-    _scheduled: list[tuple[float, int, asyncio.TimerHandle]]  # type: ignore[assignment]
+    _scheduled: list[tuple[float, int, asyncio.TimerHandle]]
     _stopping: bool
     _closed: bool
     _timer_cancelled_count: int
@@ -100,19 +100,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Have callbacks that were kept back run in the next turn."""
         self._ready.extend(handles)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Do it at once: a thread would take no virtual time, and nobody would wake this loop."""
         done = self.create_future()
         try:
             done.set_result(func(*args))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is the caller's
             done.set_exception(error)
         return done
 
     def _write_to_self(self) -> None:
         """Do nothing: this loop never sleeps in a selector."""
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """Keep each task whose step this is, until it is done.
@@ -128,12 +128,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._tasks = dict.fromkeys(self.unfinished())
                 self._tasks_pruned_at = 2 * len(self._tasks) + 256
         if self._closed:
-            self._check_closed()
+            self._check_closed()  # type: ignore[attr-defined]
         handle = asyncio.Handle(callback, args, self, context)  # as the stock loop does
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Any,
@@ -143,7 +143,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Call it so many seconds from now."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Any,
@@ -152,7 +152,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         """Call it at a time; what is due at the same time is called in this order."""
         if self._closed:
-            self._check_closed()
+            self._check_closed()  # type: ignore[attr-defined]
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers += 1
         heapq.heappush(self._scheduled, (when, self._timers, timer))
@@ -198,7 +198,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             scheduled[:] = [each for each in scheduled if not each[2].cancelled()]
             heapq.heapify(scheduled)
             self._timer_cancelled_count = 0
-        while scheduled and scheduled[0][2]._cancelled:  # type: ignore[attr-defined]
+        while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)[2]._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count -= 1
 

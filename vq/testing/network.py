@@ -1,14 +1,45 @@
-"""What hears every frame of the simulated network before its receiver does."""
+"""A network in memory on which somebody hears each frame before its receiver does."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from vq import limits
+from vq.model import Address
 from vq.remoting.frames import Frame, FrameParser
+from vq.remoting.memory import MemoryListener, MemoryNetwork
 
 #: ``(from host, to host, it is a request, frame)``; false: the receiver does not get it.
 Tap = Callable[[str, str, bool, Frame], bool]
+
+
+class TappedNetwork(MemoryNetwork):
+    """A network whose ``tap`` hears each frame of connections that are made once it is set."""
+
+    tap: Tap | None = None
+
+    async def listen(
+        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol], **more: Any
+    ) -> MemoryListener:
+        """See ``Network.listen``."""
+
+        def tapped() -> asyncio.Protocol:
+            inner = protocol_factory()
+            return inner if self.tap is None else TappedProtocol(inner, self.tap, listens=True)
+
+        return await super().listen(address, tapped, **more)
+
+    async def connect_from(
+        self, host: str, address: Address, protocol_factory: Callable[[], Any]
+    ) -> tuple[asyncio.Transport, Any]:
+        """See ``MemoryNetwork.connect_from``."""
+        tap = self.tap
+        if tap is None:
+            return await super().connect_from(host, address, protocol_factory)
+        transport, outer = await super().connect_from(
+            host, address, lambda: TappedProtocol(protocol_factory(), tap, listens=False)
+        )
+        return transport, outer.inner
 
 
 class TappedProtocol(asyncio.Protocol):

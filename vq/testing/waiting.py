@@ -1,0 +1,64 @@
+"""Waiting for a condition, with deadlines that no load misses: only a hang does.
+
+A bound that is a claim is not checked with these. It is counted, compared with something measured
+in the same test, or lies far below what its failure would take.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+#: Within one process, which may lose seconds while others have the processor.
+WAIT_S = 20.0
+#: For what other processes do: with ten times as many as cores, a broker needs 30 s to start.
+PROCESSES_WAIT_S = 120.0
+
+
+async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
+    """Let the loop run until ``check()`` is true."""
+    async with asyncio.timeout(timeout_s):
+        for pause_s in _pauses_s():
+            if check():
+                return
+            await asyncio.sleep(pause_s)
+
+
+async def until_true(check: Callable[[], Awaitable[object]], *, timeout_s: float = WAIT_S) -> None:
+    """Ask again until ``await check()`` is true."""
+    async with asyncio.timeout(timeout_s):
+        for pause_s in _pauses_s():
+            if await check():
+                return
+            await asyncio.sleep(pause_s)
+
+
+def _pauses_s(first_s: float = 0.001) -> Iterator[float]:
+    """Yield how long to wait before each next look.
+
+    A look costs processor time, in virtual time nothing else. So they become rarer: the end of a
+    wait is seen a hundredth of it late at most.
+    """
+    waited_s = 0.0
+    while True:
+        pause_s = min(max(first_s, waited_s / 100), 1.0)
+        waited_s += pause_s
+        yield pause_s
+
+
+def block_until(
+    check: Callable[[], object], what: object = "", *, timeout_s: float = PROCESSES_WAIT_S
+) -> None:
+    """Have this thread wait until ``check()`` is true; fail with ``what``, as it reads then.
+
+    A look that is a command takes longer than those pauses: the next pause takes as long, up to a
+    tenth of a second.
+    """
+    begin = time.monotonic()
+    deadline = begin + timeout_s
+    for pause_s in _pauses_s(0.002):
+        if check():
+            return
+        end = time.monotonic()
+        assert end < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(max(pause_s, min(end - begin, 0.1)))
+        begin = time.monotonic()

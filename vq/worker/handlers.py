@@ -1,0 +1,184 @@
+"""What is called for a message: found by its name, with the middleware around it.
+
+``module:name`` is a task, a list of tasks, a plain function of a message, or a function that
+returns one of them (``module:make()``). ``module`` alone has all tasks of the module.
+"""
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from vq.errors import InvalidArgument
+from vq.model import Message
+from vq.worker.task import Task, UnknownTask, arguments_of, name_in
+
+__all__ = ["Handlers", "Middleware", "find"]
+
+Call = Callable[[Message], Any]
+Middleware = Callable[[Message, Call], Any]
+"""Code around each try: ``(message, call)``; it calls ``call(message)`` and returns its result."""
+RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
+_NAME: Final = "module:name"
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What a worker handles.
+
+    Attributes:
+        listeners: By topic.
+        tasks: By name and version.
+    """
+
+    listeners: Mapping[str, Call]
+    tasks: Mapping[str, Task[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def periodic(self) -> list[Task[Any, Any]]:
+        """The tasks that are due by themselves."""
+        return [each for each in self.tasks.values() if each.every_s or each.cron]
+
+
+def find(
+    names: Sequence[str],
+    topics: Sequence[str],
+    middleware: Sequence[str],
+    run_coroutine: RunCoroutine,
+) -> Handlers:
+    """Import what a worker is to call.
+
+    Args:
+        names: Of handlers.
+        topics: Of the plain function, if there is one.
+        middleware: Names, the outermost first.
+        run_coroutine: Returns the result of a coroutine; a thread that handles a message calls it.
+
+    Raises:
+        InvalidArgument: There is no such thing, or it is no handler.
+        Exception: What the import of the application's code raises.
+    """
+    tasks: dict[str, Task[Any, Any]] = {}
+    plain: list[Call] = []
+    for name in names:
+        for each in _handlers_of(name, _named(name)):
+            if isinstance(each, Task):
+                other = tasks.setdefault(each.signature, each)
+                if other is not each:
+                    raise InvalidArgument(
+                        f"two tasks are called {each.signature}; give one another `name`"
+                    )
+            else:
+                plain.append(each)
+    if len(plain) > 1 or (plain and not topics):
+        raise InvalidArgument(
+            f"{len(plain)} plain functions, {len(topics)} topics: a worker has one function, and "
+            "the topics of it with --topic; tasks (vq.task) have their own"
+        )
+    around = [_callable(name, _named(name)) for name in middleware]
+    by_topic = _by_topic(tasks, run_coroutine)
+    for topic in topics:
+        if topic in by_topic and not plain:
+            continue
+        if topic in by_topic or not plain:
+            raise InvalidArgument(
+                f"topic {topic!r} is of tasks and of a plain function, or of none of both"
+            )
+        by_topic[topic] = _plain(plain[0], run_coroutine)
+    if not by_topic:
+        raise InvalidArgument(f"{', '.join(names)}: there is no task and no function")
+    listeners = {topic: _within(around, call) for topic, call in by_topic.items()}
+    return Handlers(listeners, tasks)
+
+
+def _named(name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    called = attribute.endswith("()")
+    attribute = attribute.removesuffix("()")
+    if "" not in sys.path and "." not in sys.path:
+        sys.path.insert(0, "")  # as with ``python -m``
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise InvalidArgument(
+                f"handler {name!r}: there is no module {error.name!r} in sys.path; name it as "
+                f"{_NAME}, from the directory that has it"
+            ) from error
+        raise
+    if not attribute:
+        return module
+    try:
+        found: Any = functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        raise InvalidArgument(f"handler {name!r}: {error}; name it as {_NAME}") from error
+    return found() if called else found
+
+
+def _handlers_of(name: str, found: Any) -> Iterable[Any]:
+    if inspect.ismodule(found):
+        return [each for each in vars(found).values() if isinstance(each, Task)]
+    if isinstance(found, Task):
+        return [found]
+    if isinstance(found, list | tuple):
+        for each in found:
+            if not isinstance(each, Task):
+                raise InvalidArgument(f"handler {name!r} has {each!r}, which is no task")
+        return found
+    return [_callable(name, found)]
+
+
+def _callable(name: str, found: Any) -> Any:
+    if not callable(found) or inspect.isclass(found):
+        raise InvalidArgument(
+            f"{name!r} is {type(found).__name__}; name a function, a task, or a list of tasks"
+        )
+    return found
+
+
+def _by_topic(tasks: Mapping[str, Task[Any, Any]], run_coroutine: RunCoroutine) -> dict[str, Call]:
+    topics: dict[str, dict[str, Task[Any, Any]]] = {}
+    for signature, each in tasks.items():
+        topics.setdefault(each.topic, {})[signature] = each
+    return {
+        topic: functools.partial(_run_task, of_topic, run_coroutine)
+        for topic, of_topic in topics.items()
+    }
+
+
+def _run_task(
+    tasks: Mapping[str, Task[Any, Any]], run_coroutine: RunCoroutine, message: Message
+) -> None:
+    """Call the task of a message. What it returns is dropped: results are not kept."""
+    name = name_in(message)
+    found = None if name is None else tasks.get(name)
+    if found is None:
+        raise UnknownTask(
+            f"message {message.id} at {message.topic}-{message.partition}@{message.offset} is of "
+            f"task {name}; this worker has {', '.join(sorted(tasks))}"
+        )
+    result = found.function(**arguments_of(found, message))
+    if inspect.iscoroutine(result):
+        run_coroutine(result)
+
+
+def _plain(function: Call, run_coroutine: RunCoroutine) -> Call:
+    if not (
+        inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    ):
+        return function
+    return lambda message: run_coroutine(function(message))
+
+
+def _within(around: Sequence[Middleware], call: Call) -> Call:
+    for each in reversed(around):
+        call = functools.partial(_one_within, each, call)
+    return call
+
+
+def _one_within(around: Middleware, call: Call, message: Message) -> Any:
+    return around(message, call)
