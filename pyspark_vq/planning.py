@@ -137,8 +137,9 @@ def known_ends(
         if time.monotonic() >= deadline:
             raise NotMaster(
                 f"the brokers of {len(silent)} partitions of {topic.name!r} do not answer, such as "
-                f"{silent[:5]}, for {timeout_s:g} s; start them (`vq cluster status`), or leave "
-                "the partitions out with a filter"
+                f"{silent[:5]}, for {timeout_s:g} s; start them (`vq cluster status`), see in the "
+                "log whether they take the user of the query, or leave the partitions out with a "
+                "filter"
             )
         time.sleep(_LOOK_AGAIN_S)
         ends = admin.bounds(topic.name)

@@ -52,6 +52,14 @@ def test_prometheus_reads_the_settings_and_the_rules(promtool: str) -> None:
     assert "1 rule files found" in told
 
 
+def test_prometheus_reads_the_settings_with_tls(promtool: str, tmp_path: Path) -> None:
+    """It looks for the files that they name."""
+    shutil.copy(DEPLOY / "compose" / "prometheus-tls.yml", tmp_path)
+    shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
+    (tmp_path / "ca.pem").touch()
+    run(promtool, "check", "config", "--lint-fatal", "prometheus-tls.yml", cwd=tmp_path)
+
+
 def test_each_alert_fires_when_it_should_and_not_before(promtool: str) -> None:
     run(promtool, "test", "rules", "alerts_test.yml", cwd=PROMETHEUS)
 
@@ -92,7 +100,7 @@ def test_the_linter_of_images_finds_nothing() -> None:
 def test_compose_reads_the_file() -> None:
     """By its schema, which the checker has brought with it."""
     schema = ("--builtin-schema", "vendor.compose-spec")
-    run(installed("check-jsonschema"), *schema, "compose/compose.yml")
+    run(installed("check-jsonschema"), *schema, "compose/compose.yml", "compose/secure.yml")
 
 
 @pytest.mark.parametrize("version", ["1.25", "1.37"])
@@ -111,6 +119,35 @@ def test_the_manifests_are_what_the_chart_makes() -> None:
     assert run(helm, "template", "vq", str(CHART), *options) == MANIFESTS.read_text(), (
         f"run: helm template vq deploy/helm/vq {' '.join(options)} > deploy/kubernetes/vq.yaml"
     )
+
+
+def test_the_chart_makes_manifests_with_tls_users_and_rules(tmp_path: Path) -> None:
+    """Where helm is. Nothing says that it takes plain text, and each Secret is mounted or read."""
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("helm is missing")
+    security = {
+        "tls": {"secret": "a-tls", "httpsSecret": "a-https", "clientCertificates": "optional"},
+        "authentication": "required",
+        "authorization": "enforced",
+        "superUsers": ["ops", "sre"],
+        "userSecret": "a-user",
+        "zookeeperAuthSecret": "a-auth",
+        "zookeeperTlsSecret": "a-zookeeper",
+    }
+    values, made = tmp_path / "values.yaml", tmp_path / "made.yaml"
+    values.write_text(yaml.safe_dump({"security": security, "serviceMonitor": {"enabled": True}}))
+    run(helm, "lint", "--strict", str(CHART), "--values", str(values))
+    options = ("--kube-version", "1.30.0", "--values", str(values))
+    text = run(helm, "template", "vq", str(CHART), *options)
+    made.write_text(text)
+    run(installed("kubernetes-validate"), "-k", "1.30", str(made))
+    assert "VQ_PLAINTEXT" not in text
+    for name in ("a-tls", "a-https", "a-user", "a-auth", "a-zookeeper"):
+        assert name in text
+    assert '{name: VQ_BROKER_SUPER_USERS, value: "ops,sre"}' in text
+    assert text.count("scheme: HTTPS") == 2 * (2 + 3)
+    assert text.count("scheme: https") == 3
 
 
 def test_the_chart_and_the_manifests_have_the_same_script() -> None:

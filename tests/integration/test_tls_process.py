@@ -27,7 +27,7 @@ from vq.devtools.processes import BrokerChild, ask_status
 from vq.security.tls import Tls, TlsContexts
 
 #: So many connections are open at once, and each may take so much of a broker.
-IDLE = 500
+IDLE = 250
 IDLE_BYTES_MAX = 48 << 10
 LINES = [f"line {number}" for number in range(50)]
 

@@ -355,6 +355,11 @@ class UsageAccount:
             pace.spend(amount, now)
             self.until = max(self.until, pace.due_s)
 
+    def pause_s(self, limit: QuotaLimit, now: float) -> float:
+        """Return how long it takes until what was used of one limit is paid for."""
+        pace = self.paces.get(limit)
+        return 0.0 if pace is None else pace.pause_s(now)
+
     def connect(self, now: float) -> float:
         """Note a new connection; return when its first request may begin."""
         pace = self.paces.get(QuotaLimit.CONNECTIONS)

@@ -372,6 +372,8 @@ async def test_connections_far_beyond_their_rate_are_refused(cluster: MemoryClus
     frames = await answered(*map(ping, clients))
     assert sum(not each.status for each in frames) in range(4, 7)
     assert {each.status for each in frames} == {0, Throttled.status}
+    error = decode_error(frames[-1].status, frames[-1].header, 0)
+    assert error.details["limit"] == "connections"
 
 
 # Changes while somebody waits -----------------------------------------------------------------
@@ -527,6 +529,8 @@ async def test_a_transaction_is_decided_while_its_producer_has_to_wait(
     await answered(decider.send(Command.TRANSACT, decision))
     assert now() - begun < 0.01
     await answered(*waiting)
+    many = await answered(*(decider.send(Command.TRANSACT, decision) for _ in range(20)))
+    assert Throttled.status in {each.status for each in many}
 
 
 # What is told ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))
         ("vq@.service", "ini", "set-up-a-broker.md"),
         ("broker.toml", "toml", "set-up-a-broker.md"),
         ("vq.toml", "toml", "deploy-with-systemd.md"),
+        ("broker-tls.toml", "toml", "deploy-with-systemd.md"),
         ("helm/vq/values.yaml", "yaml", "deploy-on-kubernetes.md"),
     ],
 )
@@ -83,8 +85,8 @@ def containers() -> list[tuple[str, Any]]:
 
 
 @cache
-def compose() -> Any:
-    return yaml.safe_load((DEPLOY / "compose" / "compose.yml").read_text())
+def compose(name: str = "compose") -> Any:
+    return yaml.safe_load((DEPLOY / "compose" / f"{name}.yml").read_text())
 
 
 def commands() -> list[tuple[str, list[str]]]:
@@ -93,6 +95,9 @@ def commands() -> list[tuple[str, list[str]]]:
     for name, service in compose()["services"].items():
         if service["image"].startswith("vq:"):
             found.append((f"compose {name}", service["command"]))
+    for name, service in compose("secure")["services"].items():
+        if "command" in service:
+            found.append((f"secure {name}", service["command"]))
     for name, container in containers():
         if container["image"].startswith("vq:"):
             found.append((f"manifest {name}", container["args"]))
@@ -163,6 +168,35 @@ def test_the_file_of_a_cluster_without_an_engine_is_whole() -> None:
     jobs = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     named = [[job["job_name"] for job in each["scrape_configs"]] for each in (scraped, jobs)]
     assert named[0] == named[1]
+
+
+def test_the_file_with_tls_changes_every_process_of_the_other_one() -> None:
+    """Each has the files of TLS, says that it takes no plain text, and is asked over TLS."""
+    known = {each.name for each in fields(BrokerConfig)}
+    plain, secure = compose()["services"], compose("secure")["services"]
+    ours = {name for name, service in plain.items() if service["image"].startswith("vq:")}
+    assert secure.keys() == ours | {"prometheus"}
+    for name in ours:
+        environment = {**plain[name]["environment"], **secure[name]["environment"]}
+        assert environment["VQ_PLAINTEXT"] == "false"
+        of_loopback = "http://127.0.0.1:" if name == "worker" else "https://localhost:"
+        assert environment["HEALTH_URL"].startswith(of_loopback)
+        assert {"VQ_TLS_CA", "VQ_TLS_CERTIFICATE", "VQ_TLS_KEY"} < environment.keys()
+        named = [each for each in environment if each.startswith("VQ_BROKER_")]
+        assert {each.removeprefix("VQ_BROKER_").lower() for each in named} <= known
+    jobs, asked = (
+        yaml.safe_load((DEPLOY / "compose" / f"{each}.yml").read_text())["scrape_configs"]
+        for each in ("prometheus-tls", "prometheus")
+    )
+    more = {"scheme": "https", "tls_config": {"ca_file": "ca.pem"}}
+    assert jobs == [{**each, **more} for each in asked]
+
+
+def test_a_broker_knows_each_setting_of_the_file_with_tls() -> None:
+    table = tomllib.loads((DEPLOY / "broker-tls.toml").read_text())
+    known = {each.name for each in fields(BrokerConfig)}
+    files = {"tls_certificate", "tls_key", "tls_ca"}
+    assert files < table["broker"].keys() <= known | files
 
 
 def test_what_compose_mounts_is_there() -> None:

@@ -8,6 +8,7 @@ While the quotas cannot be read, the last ones hold. Who has many client ids sha
 for those beyond ``CLIENTS_PER_USER_MAX``.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -158,17 +159,19 @@ class Accounts:
         """Note that a request has waited here, not at its client."""
         self._delayed[self._told(account.user)] += 1
 
-    def refusal(self, account: UsageAccount, wait_s: float, bound_s: float) -> Throttled:
+    def refusal(
+        self, account: UsageAccount, limit: QuotaLimit, wait_s: float, bound_s: float
+    ) -> Throttled:
         """Return the error for a request that would have to wait longer than it may, and count it.
 
         Args:
             account: Whose quota it is.
+            limit: What of it is used up.
             wait_s: How long the request would have to wait, as far as that is known.
             bound_s: How long it may.
         """
         name = account.user or ANONYMOUS
         self._refused[self._told(account.user)] += 1
-        limit = account.worst(self._now())
         pace = account.paces.get(limit)
         rate = "" if pace is None else f" = {pace.per_s:g}"
         whose = f"user {name}" + ("" if account.client_id is None else ", one client")
@@ -191,6 +194,11 @@ class Accounts:
                 "vq_quotas",
                 "Users and clients, or defaults of these, that have a quota.",
                 lambda each: len(each._known.current or ()),
+            ),
+            gauge(
+                "vq_quotas_age_seconds",
+                "How long ago the node read the quotas; the last ones hold on.",
+                lambda each: each._known.age_s if math.isfinite(each._known.age_s) else None,
             ),
         )
         yield Facts[str](

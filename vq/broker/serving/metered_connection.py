@@ -13,14 +13,16 @@ quota costs nothing more than before.
                                               wait, so a client that obeys waits by itself
     a new connection beyond its rate          its first request waits, or is refused, likewise
 
-Not limited: members of the cluster (copies, hand-overs), and requests that decide about a
-transaction: who has been slowed down must still be able to commit.
+Not limited: members of the cluster (copies, hand-overs). Requests that decide about a transaction
+never wait: who has been slowed down must still be able to commit. They are charged, and refused
+when there were far too many requests.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from vq import limits
@@ -57,7 +59,6 @@ _PUT: Final = Command.PUT.value
 #: Reads whose answers may have any part of what there is.
 _CUT: Final = frozenset({Command.GET.value, Command.FETCH.value})
 _TRANSACT: Final = Command.TRANSACT.value
-_FENCE: Final = Command.FENCE.value
 
 
 class _QuotaLine:
@@ -266,14 +267,15 @@ class MeteredConnection:
 
     def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> list[Buffer]:
         """See ``ServerConnection``."""
-        request_id = self._charge_answer(request_id, message, len(body))
+        request_id, message = self._charge_answer(request_id, message, len(body))
         return self.inner.reply(request_id, message, body)
 
     def reply_parts(
         self, request_id: RequestId, message: Header, parts: Sequence[Buffer]
     ) -> list[Buffer]:
         """See ``ServerConnection``."""
-        request_id = self._charge_answer(request_id, message, sum(map(len, parts)))
+        size = sum(map(len, parts))
+        request_id, message = self._charge_answer(request_id, message, size)
         return self.inner.reply_parts(request_id, message, parts)
 
     def reply_error(self, request_id: RequestId, error: VqError) -> list[Buffer]:
@@ -339,14 +341,15 @@ class MeteredConnection:
         for index, event in enumerate(events):
             if type(event) is Opened:
                 self._connected(event.hello)
-            elif type(event) is Request and self._is_limited() and not _is_decision(event):
+            elif type(event) is Request and self._is_limited():
                 now = self._meters.now()
-                wait_s, account = self._wait(now)
+                decides = _is_decision(event)
+                wait_s, account = self._wait(now, of_requests=decides)
                 if wait_s > limits.THROTTLE_S_MAX:
                     self._refuse(event.request_id, account, wait_s)
                     refused = True
                     continue
-                if wait_s >= WAIT_S_MIN:
+                if wait_s >= WAIT_S_MIN and not decides:
                     self._hold(events[index:], account, now)
                     return
                 self._charge(event, now)
@@ -354,8 +357,16 @@ class MeteredConnection:
         if refused:
             self._begin_rest(REFUSED_REST_S)
 
-    def _wait(self, now: float) -> tuple[float, UsageAccount]:
-        """Return how long the next request must wait, and for which account."""
+    def _wait(self, now: float, *, of_requests: bool) -> tuple[float, UsageAccount]:
+        """Return how long the next request must wait, and for which account.
+
+        Args:
+            now: The time.
+            of_requests: Look at nothing but the number of requests.
+        """
+        if of_requests:
+            owed = [(each.pause_s(QuotaLimit.REQUESTS, now), each) for each in self._accounts]
+            return max(owed, key=itemgetter(0))
         account = max(self._accounts, key=_until)
         wait_s = account.until - now
         if self._begins is not None:
@@ -398,18 +409,22 @@ class MeteredConnection:
                 most = max(READ_BYTES_MIN, int(pace.per_s * BURST_S))
                 message.max_bytes = min(message.max_bytes or most, most)
 
-    def _charge_answer(self, request_id: RequestId, message: Header, size: int) -> RequestId:
-        """Charge an answer, and have it tell how long the next request will wait."""
+    def _charge_answer(
+        self, request_id: RequestId, message: Header, size: int
+    ) -> tuple[RequestId, Header]:
+        """Charge an answer, and return it with how long the next request will wait."""
         if not self._accounts or self._session.principal.proved:
-            return request_id
+            return request_id, message
         now = self._meters.now()
         for account in self._accounts:
             self._charge_account(account, now, (QuotaLimit.BYTES_OUT, size))
         wait_s = max(map(_until, self._accounts)) - now
         if wait_s < WAIT_S_MIN or request_id.flags & FLAG_HESSIAN:
-            return request_id
-        message.MergeFromString(encode_delay(wait_s))
-        return request_id._replace(flags=request_id.flags | FLAG_DELAY)
+            return request_id, message
+        told = type(message)()  # the message may be the answer to others, too
+        told.CopyFrom(message)
+        told.MergeFromString(encode_delay(wait_s))
+        return request_id._replace(flags=request_id.flags | FLAG_DELAY), told
 
     # Waiting ------------------------------------------------------------------------------------
     def _hold(
@@ -467,7 +482,11 @@ class MeteredConnection:
             self._rest = None
 
     def _refuse(self, request_id: RequestId, account: UsageAccount, wait_s: float) -> None:
-        error = self._meters.accounts.refusal(account, wait_s, limits.THROTTLE_S_MAX)
+        now = self._meters.now()
+        limit = account.worst(now)
+        if self._begins is not None and self._begins > max(account.until, now):
+            limit = QuotaLimit.CONNECTIONS
+        error = self._meters.accounts.refusal(account, limit, wait_s, limits.THROTTLE_S_MAX)
         self._own += self.inner.reply_error(request_id, error)
 
 
@@ -481,5 +500,4 @@ def _bytes_of(events: Sequence[Opened | Request | Closing]) -> int:
 
 def _is_decision(request: Request) -> bool:
     """Whether it decides about a transaction and sends nothing."""
-    command = request.request_id.command
-    return command == _FENCE or (command == _TRANSACT and not request.message.parts)  # type: ignore[attr-defined]
+    return request.request_id.command == _TRANSACT and not request.message.parts  # type: ignore[attr-defined]

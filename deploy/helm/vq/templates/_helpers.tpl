@@ -62,3 +62,74 @@ podAntiAffinity:
     - {{ toJson (dict "weight" 100 "podAffinityTerm" $term) }}
 {{- end }}
 {{- end }}
+
+{{- /* Variables of every process: by which it reaches the cluster, and as whom. In: root, and who it is to ZooKeeper. */}}
+{{- define "vq.security" -}}
+{{- $security := .root.Values.security }}
+{{- if $security.tls.secret }}
+- {name: VQ_TLS_CA, value: /etc/vq-tls/ca.crt}
+- {name: VQ_TLS_CERTIFICATE, value: /etc/vq-tls/tls.crt}
+- {name: VQ_TLS_KEY, value: /etc/vq-tls/tls.key}
+{{- end }}
+{{- if or (not $security.tls.secret) (ne $security.tls.mode "required") }}
+- {name: VQ_PLAINTEXT, value: "true"}
+{{- end }}
+{{- with $security.zookeeperTlsSecret }}
+- {name: VQ_ZOOKEEPER_TLS_CA, value: /etc/vq-zookeeper-tls/ca.crt}
+- {name: VQ_ZOOKEEPER_TLS_CERTIFICATE, value: /etc/vq-zookeeper-tls/tls.crt}
+- {name: VQ_ZOOKEEPER_TLS_KEY, value: /etc/vq-zookeeper-tls/tls.key}
+{{- end }}
+{{- with $security.zookeeperAuthSecret }}
+- name: VQ_ZOOKEEPER_AUTH
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.as }}}}
+{{- end }}
+{{- if and $security.userSecret (ne .as "brokers") }}
+- name: VQ_USER
+  valueFrom: {secretKeyRef: {name: {{ $security.userSecret }}, key: username}}
+- name: VQ_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ $security.userSecret }}, key: password}}
+{{- end }}
+{{- end }}
+
+{{- /* Where the files of a Secret are; root owns them, so the group of the pod may read the key. */}}
+{{- define "vq.tlsMounts" -}}
+{{- if .Values.security.tls.secret }}
+- {name: tls, mountPath: /etc/vq-tls, readOnly: true}
+{{- end }}
+{{- if .Values.security.zookeeperTlsSecret }}
+- {name: zookeeper-tls, mountPath: /etc/vq-zookeeper-tls, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "vq.tlsVolumes" -}}
+{{- with .Values.security.tls.secret }}
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.security.zookeeperTlsSecret }}
+- name: zookeeper-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+
+{{- /* The same for what console and gateway serve. */}}
+{{- define "vq.httpsMounts" -}}
+{{- include "vq.tlsMounts" . }}
+{{- if and .Values.security.tls.secret .Values.security.tls.httpsSecret }}
+- {name: https, mountPath: /etc/vq-https, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "vq.httpsVolumes" -}}
+{{- include "vq.tlsVolumes" . }}
+{{- with .Values.security.tls.httpsSecret }}
+{{- if $.Values.security.tls.secret }}
+- name: https
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "vq.httpsDirectory" -}}
+{{ if .Values.security.tls.httpsSecret }}/etc/vq-https{{ else }}/etc/vq-tls{{ end }}
+{{- end }}

@@ -132,7 +132,7 @@ async def answered(*, high_watermark: int, bytes_per_s: int) -> float:
         high_watermark=high_watermark,
         deleted_before=0,
     )
-    session._take(SimpleNamespace(results=[result]), data)
+    session.take_answer(SimpleNamespace(results=[result]), data)
     return loop.calls[-1]
 
 
