@@ -119,6 +119,15 @@ class Need(NamedTuple):
         """It in words, and short: ``write topic:orders``."""
         return f"{self.right} {self.about}"
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether something may have the name: anybody may ask for any text, however long."""
+        if self.resource is Resource.CLUSTER:
+            return True
+        if self.resource is Resource.TRANSACTIONAL_ID:
+            return 1 <= len(self.name) <= TRANSACTIONAL_ID_CHARS_MAX
+        return is_valid_name(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:

@@ -301,6 +301,25 @@ async def test_a_name_as_long_as_a_header_is_refused_shortly(guarded: MemoryClus
     assert len(error.message) < 300
 
 
+async def test_names_that_nothing_can_have_are_not_kept(guarded: MemoryCluster) -> None:
+    """They are as long as the client likes, and no rule can be about one of them."""
+    alice, member = await connect(guarded, "alice"), await connect(guarded, "member")
+    asked = [
+        (Command.GET, wire.GetRequest(topic="x" * 500_000), b""),
+        (Command.GET, wire.GetRequest(topic="*"), b""),
+        (Command.SHARED, wire.SharedRequest(topic=SHARED_TOPIC, group="*"), b""),
+        (Command.FENCE, wire.FenceRequest(topic=TRANSACTIONS_TOPIC, client="y" * 500_000), b""),
+        (Command.FENCE, wire.FenceRequest(topic=TRANSACTIONS_TOPIC, client="pay 1"), b""),
+        (Command.GET, wire.GetRequest(topic="orders"), b""),
+    ]
+    await assert_refused(alice, *asked)
+    status, _ = await member.call(Command.STATUS, wire.StatusRequest(with_security=True))
+    told = {each.resource for each in status.security.missing}
+    assert told == {"transactional-id:pay 1", "topic:orders"}
+    kept = guarded.nodes["b1"].parts.authority.missing()
+    assert sum(len(each.need.name) + len(each.why) for each in kept) < 500
+
+
 # What the body does -----------------------------------------------------------------------------
 async def test_a_delayed_message_needs_the_right_where_it_goes(guarded: MemoryCluster) -> None:
     await allow(guarded, "allow user:alice write topic:t")
