@@ -11,6 +11,7 @@ from support.access import allow, believe_names, connect_as
 from support.broker import Client, MemoryCluster, fetched, memory_cluster, message
 from support.client import factory_of
 from support.fetch_requests import add, again
+from support.shared_member import with_shared_topic
 from support.waiting import WAIT_S, until
 
 from vq.broker.base.config import Authorization
@@ -525,6 +526,32 @@ async def test_a_check_that_waits_tells_nothing_when_the_right_is_withdrawn(
     await allow(guarded, *rules, "deny user:bob write group:g")
     frame = await asyncio.wait_for(waits, WAIT_S)
     assert (frame.status, frame.body) == (NotAuthorized.status, b"")
+
+
+@pytest.mark.parametrize("withdrawn", ["group:g", "topic:t"])
+async def test_a_receive_that_waits_gets_nothing_when_the_right_is_withdrawn(
+    guarded: MemoryCluster, withdrawn: str
+) -> None:
+    """Else it would have messages for its whole lease, and give them to nobody."""
+    rules = ["allow * read group:g", "allow * read topic:t"]
+    await allow(guarded, *rules)
+    await with_shared_topic(guarded)
+    alice, bob = await connect(guarded, "alice"), await connect(guarded, "bob")
+
+    def receive(client: Client, member: int, end: int, wait_ms: int) -> "asyncio.Future[Any]":
+        source = wire.SharedSource(topic="t", topic_id="i", end=end)
+        asked = {"topic": SHARED_TOPIC, "group": "g", "member": member, "attempt": 1}
+        asked |= {"max_messages": 9, "lease_ms": 60_000, "open_max": 99, "group_open_max": 99}
+        header = wire.ReceiveRequest(**asked, max_wait_ms=wait_ms, sources=[source])
+        return client.send(Command.RECEIVE, header)
+
+    waits = receive(bob, 1, 0, 20_000)
+    await allow(guarded, *rules, f"deny user:bob read {withdrawn}")
+    frame = await asyncio.wait_for(waits, 5)
+    assert frame.status == NotAuthorized.status
+    answer = decode_reply(await asyncio.wait_for(receive(alice, 2, 5, 0), WAIT_S))
+    assert isinstance(answer, wire.ReceiveResponse)
+    assert [each.messages for each in answer.runs] == [5]
 
 
 async def test_a_partition_at_rest_is_refused_when_it_is_asked_for_again(
