@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from vq.client.consumer.deliver.tries import RETRY, Retry
     from vq.client.consumer.deliver.workers import Listener
+    from vq.client.consumer.shared.work import SharedMessage
     from vq.client.future import (
         SendCallback,
         SendFuture,
@@ -130,6 +131,7 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.consumer.deliver.tries": ("RETRY", "Retry"),
+    "vq.client.consumer.shared.work": ("SharedMessage",),
     "vq.client.consumer.deliver.workers": ("Listener",),
     "vq.coordination.groups.rebalance": ("GroupBalance", "GroupStrategy"),
     "vq.coordination.tree.values.group_terms": (
@@ -276,6 +278,7 @@ __all__ = [
     "SendCallback",
     "SendFuture",
     "SendResult",
+    "SharedMessage",
     "SoftTimeLimit",
     "Span",
     "SqlOffsetStore",

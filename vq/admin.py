@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     )
     from vq.operations.groups.making import ExportedOffset, GroupExport, PlannedGroup
     from vq.operations.groups.resets import Goal, Reset, Target
+    from vq.operations.groups.shared import SharedGroupDescription, SharedProgress
     from vq.operations.groups.terms import GroupTerms
     from vq.operations.messages.columns import StoredColumns
     from vq.operations.messages.contents import (
@@ -302,6 +303,7 @@ _HOMES = {
         "PlannedMember",
     ),
     "vq.operations.groups.making": ("ExportedOffset", "GroupExport", "PlannedGroup"),
+    "vq.operations.groups.shared": ("SharedGroupDescription", "SharedProgress"),
     "vq.operations.groups.terms": ("GroupTerms",),
     "vq.operations.groups.group_removal": ("GroupDeletion", "TopicForgetting"),
     "vq.operations.groups.groups": (
@@ -520,6 +522,8 @@ __all__ = [
     "SettingsUnknown",
     "Settled",
     "Severity",
+    "SharedGroupDescription",
+    "SharedProgress",
     "SilentNode",
     "StepState",
     "StoredBytes",

@@ -1,6 +1,7 @@
 """What is left for healthy clients while somebody attacks their broker.
 
-Goal: they fail nothing and lose nothing, and the broker's memory stays within its bounds. Turns
+Goal: they fail nothing and lose nothing, and the broker's memory stays within its bounds. They have
+a user, attackers have none, and ``anonymous`` has a quota. Turns
 without and with the attack follow one another in the same run, and the medians of their ratios
 count; the long form has all attacks, more connections, and bounds of rate and latency.
 
@@ -19,9 +20,10 @@ import pytest
 import trustme
 from support.attacks import ATTACKS, TOPIC, Tally, attacking
 from support.certificates import write_tls
-from support.cluster import ForkedBroker, ProcessCluster
+from support.cluster import ForkedBroker, ProcessCluster, process_cluster
 from support.healthy import HealthyClients, Measured
 from support.waiting import block_until
+from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import BrokerChild
 
@@ -31,6 +33,9 @@ TURN_S: Final = float(os.environ.get("VQ_TURN_S") or (6.0 if LONG else 1.5))
 #: Of a turn without the attack. A machine with few cores shares them among all three.
 RATE_MIN: Final = 0.8
 P99_MAX: Final = 3.0
+#: Healthy clients have a user; who attacks has none, and what such ones may use is bounded.
+PASSWORD: Final = "correct horse battery staple"
+QUOTA: Final = ("requests=500", "bytes-in=4M", "bytes-out=4M", "time=5%")
 #: Tried in the short form: before HELLO, behind it, and what is large.
 SHORT: Final = ("silent connections", "lengths of 4 GiB", "bombs in headers")
 
@@ -83,24 +88,34 @@ def settings_of(directory: Path) -> str:
     return str(file)
 
 
-@pytest.fixture
-def plain(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
-    broker = processes.add("b1", "--config", settings_of(tmp_path))
-    assert processes.vq("topic", "create", TOPIC, "--partitions", "4").returncode == 0
-    contest = Contest(processes, broker, {})
-    try:
-        yield contest
-    finally:
-        contest.clients.close()
+@pytest.fixture(scope="module")
+def plain(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[Contest]:
+    """One broker for all attacks: each begins with what the others have left behind."""
+    directory = tmp_path_factory.mktemp("attacked")
+    with process_cluster(directory, zookeeper.hosts) as processes:
+        broker = processes.add("b1", "--config", settings_of(directory))
+        password = directory / "password"
+        password.write_text(f"{PASSWORD}\n")
+        password.chmod(0o600)
+        processes.vq_json("user", "add", "anna", "--new-password-file", str(password))
+        processes.vq_json("quota", "set", "anonymous", *QUOTA)
+        yield from contest_of(processes, broker, {"user": "anna", "password": PASSWORD})
 
 
 @pytest.fixture
 def secure(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
     tls = write_tls(tmp_path, trustme.CA())
-    spec = processes.spec("b1")
-    broker = processes.run(ForkedBroker(replace(spec, tls=tls)))
+    broker = processes.run(ForkedBroker(replace(processes.spec("b1"), tls=tls)))
+    yield from contest_of(processes, broker, {"tls": str(tls.ca)})
+
+
+def contest_of(
+    processes: ProcessCluster, broker: BrokerChild, config: dict[str, Any]
+) -> Iterator[Contest]:
     assert processes.vq("topic", "create", TOPIC, "--partitions", "4").returncode == 0
-    contest = Contest(processes, broker, {"tls": str(tls.ca)})
+    contest = Contest(processes, broker, config)
     try:
         yield contest
     finally:
@@ -110,8 +125,8 @@ def secure(processes: ProcessCluster, tmp_path: Path) -> Iterator[Contest]:
 def check(contest: Contest, name: str) -> str:
     """Have an attack go on; return its row of the table."""
     without, during, grown, did = contest.under(name)
-    log = contest.broker.log_tail()
-    assert [each.failures for each in (*without, *during) if each.failures] == [], log
+    failures = [one for each in (*without, *during) for one in each.failures]
+    assert failures == [], contest.broker.log_tail()
     assert all(each.received for each in during), "the consumer got nothing"
     assert did.requests or did.connections > len(during), "the attack did nothing"
     assert grown < ATTACKS[name].memory_mib

@@ -88,7 +88,7 @@ async def test_a_handshake_that_takes_too_long_is_ended() -> None:
 
 
 async def test_connections_beyond_the_pace_wait_and_get_in_later() -> None:
-    """More than come in two seconds at the pace: open connections are served meanwhile."""
+    """More than come in a second at the pace: open connections are served meanwhile."""
     loop = asyncio.get_running_loop()
     per_s, count = 20.0, 100
     for server_ssl, cost in ((None, 1.0), (_no_context, HANDSHAKE_COST)):

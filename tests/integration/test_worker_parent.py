@@ -185,3 +185,11 @@ async def test_a_process_that_is_too_large_is_replaced(tmp_path: Path) -> None:
     async with parent(tmp_path, memory_mb_max=1) as run:
         await run.wait(lambda: run.noted("stop", "finish"))
         assert len(run.noted("start")) >= 2
+
+
+async def test_a_process_that_has_not_joined_yet_holds_up_no_stop(tmp_path: Path) -> None:
+    async with parent(tmp_path, "late", "hang") as run:
+        await run.wait(lambda: run.noted("start"))
+        run.supervisor.stop()
+        assert await run.ended()
+    assert not run.noted("stop")

@@ -299,7 +299,7 @@ class Attack:
     script: Script
     count: int
     many: int
-    addresses: int = 1
+    addresses: int = 4
     memory_mib: int = 64
     over_tls: bool = False
 
@@ -325,7 +325,7 @@ async def _run(name: str, place: tuple[str, int], count: int, tally: Tally) -> N
     attack, loop = ATTACKS[name], asyncio.get_running_loop()
 
     async def one(number: int) -> None:
-        source = f"127.0.{1 + number % attack.addresses}.1" if attack.addresses > 1 else "127.0.0.1"
+        source = f"127.0.{1 + number % attack.addresses}.1"
         while True:
             peer = Peer(tally)
             sock = socket.socket()

@@ -2,6 +2,7 @@
 
     refuse, fail   it tells so and ends
     hold           it has a message in hand, from its start on
+    late           it does not join its group
     hang           it takes no order to stop
     die            it ends by itself when it is ready
 
@@ -40,7 +41,8 @@ def main(directory: Path) -> int:
     if "hold" in has:
         slots.begin(Message("t", b"x", partition=1, offset=5, id=6))
         slots.begin(Message("t", b"x", partition=1, offset=5, id=6))
-    tell(event="ready")
+    if "late" not in has:
+        tell(event="ready")
     if "die" in has:
         time.sleep(0.2)
         os._exit(7)

@@ -18,10 +18,18 @@ from typing import TYPE_CHECKING
 
 from vq.aio.consumer import MessageConsumer as MessageConsumer
 from vq.aio.factory import MessageFactory as MessageFactory
+from vq.aio.local import LocalQueue as LocalQueue
 from vq.aio.producer import MessageProducer as MessageProducer
 from vq.aio.transaction import Transaction as Transaction
 
-__all__ = ["Admin", "MessageConsumer", "MessageFactory", "MessageProducer", "Transaction"]
+__all__ = [
+    "Admin",
+    "LocalQueue",
+    "MessageConsumer",
+    "MessageFactory",
+    "MessageProducer",
+    "Transaction",
+]
 
 if TYPE_CHECKING:
     from vq.aio.admin import Admin as Admin

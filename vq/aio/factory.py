@@ -21,7 +21,7 @@ from vq.client.kinds import settings_of
 from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
 from vq.client.shared_calls import shared
-from vq.errors import InvalidState
+from vq.errors import InvalidArgument, InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
 from vq.operations.brokers.brokers import all_statuses, broker_status
 from vq.operations.partitions.placements import partitions_of
@@ -70,6 +70,11 @@ class MessageFactory:
                 raise InvalidState("this factory is open already")
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
+            if self.config.local is not None:
+                raise InvalidArgument(
+                    f"local = {self.config.local!r}: vq.aio.MessageFactory has clusters only; use "
+                    "vq.aio.LocalQueue"
+                )
             check_not_patched()
             self._cluster = await open_cluster(self.config)
         return self

@@ -15,6 +15,7 @@ from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.group.taken import TakenMessages
 from vq.client.consumer.pull import ThreadPull
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.kinds import check_function
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
@@ -201,8 +202,12 @@ class MessageConsumer:
             UnknownTopic: A subscribed topic does not exist.
             NotAuthenticated: The brokers do not take the user of the factory.
         """
-        self._runtime.run(self._core.start())
+        self._runtime.run(self._core.start(self._settle))
         return self
+
+    def _settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+        """See ``ConsumerCore.settle``; for the methods of messages of a shared group."""
+        self._runtime.run(self._core.settle(handle, kind, time_ms))
 
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
         """Return up to ``max_messages`` messages that have arrived, waiting for a first one.

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Self, cast, overload
 
 from vq.blocking.consumer import MessageConsumer
 from vq.blocking.producer import MessageProducer
@@ -26,6 +26,7 @@ from vq.operations.partitions.placements import partitions_of
 
 if TYPE_CHECKING:
     from vq.blocking.admin import Admin
+    from vq.local.factory import LocalFactory
 
 _STOP_S = 30.0
 
@@ -48,6 +49,7 @@ class MessageFactory:
         self._cluster: ClusterClient | None = None
         self._lock = threading.Lock()
         self._opening = threading.Lock()  # one ``open`` or ``shutdown`` at a time
+        self._local: LocalFactory | None = None  # instead of a cluster
         self._owns_runtime = True
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
@@ -60,10 +62,15 @@ class MessageFactory:
             InvalidState: The factory is open already, or gevent has replaced threads or sockets.
         """
         with self._opening:
-            if self._runtime is not None:
+            if self._runtime is not None or self._local is not None:
                 raise InvalidState("this factory is open already")
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
+            if self.config.local is not None:
+                from vq.local.factory import LocalFactory  # most programs have a cluster
+
+                self._local = LocalFactory(self.config.local)
+                return self
             check_not_patched()
             runtime = LoopThread(f"vq-{self.config.client_id}")
             try:
@@ -76,6 +83,9 @@ class MessageFactory:
 
     def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
+        if self._local is not None:
+            local = self._local.producer(settings_of(ProducerConfig, config))
+            return cast("MessageProducer", local)  # the part of it that needs no cluster
         runtime, cluster = self._opened()
         settings = settings_of(ProducerConfig, config)
         check_listener(settings.transaction_listener)
@@ -92,6 +102,9 @@ class MessageFactory:
 
     def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
         """Return a new consumer; ``shutdown`` closes it if the application does not."""
+        if self._local is not None:
+            local = self._local.consumer(settings_of(ConsumerConfig, config))
+            return cast("MessageConsumer", local)
         runtime, cluster = self._opened()
         settings = settings_of(ConsumerConfig, config)
         workers = Workers(
@@ -157,6 +170,8 @@ class MessageFactory:
         return runtime.run(broker_status(cluster, broker))
 
     def _opened(self) -> tuple[LoopThread, ClusterClient]:
+        if self._local is not None:
+            raise InvalidState("this factory has local queues: that needs a cluster")
         if self._runtime is None or self._cluster is None:
             raise InvalidState("the factory is not open; call open() or use it in a with statement")
         return self._runtime, self._cluster
@@ -170,6 +185,11 @@ class MessageFactory:
             InvalidState: A listener or a callback called it, which would wait for itself.
             TimedOut: A callback kept the factory's thread for 30 s and does not return.
         """
+        if self._local is not None:
+            with self._opening:
+                local, self._local = self._local, None
+            if local is not None:
+                local.shutdown()
         runtime, cluster = self._runtime, self._cluster
         if runtime is None or cluster is None:
             return
@@ -193,7 +213,8 @@ class MessageFactory:
                     last_first.callback(consumer.close)
 
     def __enter__(self) -> Self:
-        return self if self._runtime is not None else self.open()
+        is_open = self._runtime is not None or self._local is not None
+        return self if is_open else self.open()
 
     def __exit__(
         self,

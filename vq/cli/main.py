@@ -146,6 +146,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "report",
         "Report on the whole cluster with Spark: lag, capacity, and an audit of contents.",
     ),
+    "local": Entry(
+        "vq.cli.local.local",
+        "local",
+        "Look at a queue inside one process, and serve it to others.",
+    ),
     "bench": Entry("vq.cli.bench.bench", "bench", "Measure throughput and latency of the cluster."),
     "doctor": Entry(
         "vq.cli.cluster.doctor", "doctor", "Check machine and cluster, and say what to do."

@@ -138,6 +138,8 @@ class MessageFactoryConfig:
             are reached without TLS.
         zookeeper_tls: The same for ZooKeeper. Without it the variables ``VQ_ZOOKEEPER_TLS_CA``,
             ``VQ_ZOOKEEPER_TLS_CERTIFICATE`` and ``VQ_ZOOKEEPER_TLS_KEY`` count.
+        local: A directory for queues of this process, one for each topic, instead of a cluster:
+            then nothing else counts, and what needs a cluster is refused. Not with ``vq.aio``.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)
@@ -153,8 +155,11 @@ class MessageFactoryConfig:
     archive_places: tuple[str, ...] = ARCHIVE_PLACES
     tls: Tls | None = field(default_factory=environment.tls)
     zookeeper_tls: Tls | None = field(default_factory=environment.zookeeper_tls)
+    local: str | None = None
 
     def __post_init__(self) -> None:
+        if self.local is not None:
+            check_text("local", self.local)
         object.__setattr__(self, "archive_places", check_archive_places(self.archive_places))
         _check_tls("tls", self.tls)
         _check_tls("zookeeper_tls", self.zookeeper_tls)
@@ -426,6 +431,9 @@ class ConsumerConfig:
             ``<directory>/<cluster>/<group>/<member_id>.json``; the variable ``VQ_OFFSETS_DIR``
             names the directory, without it that is ``~/.vq/offsets``. One without a name keeps
             none, and begins at the end each time: it needs ``start_position = "latest"``.
+            ``shared``: each message goes to one member, any number of members share all partitions,
+            and each message is acknowledged by itself, see ``vq.SharedMessage``. It needs a
+            listener, and has no order.
         member_id: This member's name in the group; if empty, made from host, process and a random
             number. A member with a fixed name that was killed and starts again waits for the end of
             its old session: up to two session time-outs and 5 s. Meanwhile the group keeps its
@@ -494,6 +502,11 @@ class ConsumerConfig:
             in between, with 20 % jitter. ``vq.Retry(after_s=...)`` of a listener overrules it. With
             ``retry-topic``, a message that is to wait longer than the longest pause goes there at
             once, and that is its delay. None: what the group has; in a new group (0.1, 30.0).
+        lease_s: With ``shared``: the member has a message so long, by the clock of the broker, 0.1
+            to 43,200; then it is delivered again. Longer than a listener takes, and than a message
+            waits for one before. ``extend`` of a message gives it more time.
+        max_deliveries: With ``shared``, the same as ``max_attempts``: a message that was delivered
+            so often, to whichever member, and failed, goes where ``on_failure`` says.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
         read_from: ``master``, ``any`` or ``nearest``: from which nodes of a broker group subscribed
@@ -512,7 +525,7 @@ class ConsumerConfig:
     """
 
     group: str = ""
-    model: GroupModel | Literal["clustering", "broadcasting"] = GroupModel.CLUSTERING
+    model: GroupModel | Literal["clustering", "broadcasting", "shared"] = GroupModel.CLUSTERING
     member_id: str = ""
     restart_s: float = 0.0
     start_position: StartPosition | Literal["earliest", "latest"] = StartPosition.EARLIEST
@@ -535,6 +548,8 @@ class ConsumerConfig:
     on_bad_record: OnBadRecord | Literal["stop", "skip", "dead-letter"] | None = None
     listener_timeout_s: float | None = None
     retry_backoff: tuple[float, float] | None = None
+    lease_s: float = 30.0
+    max_deliveries: int | None = None
     audit_interval_s: float = 30.0
     read_from: ReadFrom | Literal["master", "any", "nearest"] = ReadFrom.MASTER
     rack: str = ""
@@ -553,6 +568,7 @@ class ConsumerConfig:
         object.__setattr__(self, "mode", choice_of(WorkingMode, "mode", self.mode))
         object.__setattr__(self, "model", choice_of(GroupModel, "model", self.model))
         object.__setattr__(self, "order", choice_of(Ordering, "order", self.order))
+        _check_shared(self)
         for name, kind in (("on_failure", OnFailure), ("on_bad_record", OnBadRecord)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, choice_of(kind, name, getattr(self, name)))
@@ -625,6 +641,44 @@ class ConsumerConfig:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
+
+
+def _check_shared(config: ConsumerConfig) -> None:
+    """Check what a member of a shared group asks for, and set what follows from it."""
+    if config.model is not GroupModel.SHARED:
+        if config.max_deliveries is not None:
+            raise InvalidArgument(
+                f"max_deliveries = {config.max_deliveries} is for model = 'shared'; max_attempts "
+                f"counts the tries of a member of a group with model = {str(config.model)!r}"
+            )
+        return
+    check_number("lease_s", config.lease_s)
+    least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
+    if not least <= config.lease_s <= most:
+        raise InvalidArgument(f"lease_s = {config.lease_s} is outside [{least}, {most:.0f}]")
+    if config.max_deliveries is not None:
+        check_between("max_deliveries", config.max_deliveries, 1, MAX_ATTEMPTS_MAX)
+        if config.max_attempts not in {None, config.max_deliveries}:
+            raise InvalidArgument(
+                f"max_deliveries = {config.max_deliveries} and max_attempts = "
+                f"{config.max_attempts} say the same of a shared group; give one of them"
+            )
+        object.__setattr__(config, "max_attempts", config.max_deliveries)
+    for what, is_given in (
+        ("mode = 'keyed'", config.mode is WorkingMode.KEYED),
+        (f"restart_s = {config.restart_s}", bool(config.restart_s)),
+        (f"batch_size = {config.batch_size}", config.batch_size != 1),
+        (f"retry_schedule = {config.retry_schedule}", config.retry_schedule is not None),
+        (f"strategy = {config.strategy!r}", config.strategy != STICKY),
+        ("offset_store", config.offset_store is not None),
+        (f"on_bad_record = {config.on_bad_record!r}", config.on_bad_record is not None),
+    ):
+        if is_given:
+            raise InvalidArgument(
+                f"{what} does not go with model = 'shared': each message is delivered and settled "
+                "by itself, in no order, and no partition is one member's; leave it out"
+            )
+    object.__setattr__(config, "mode", WorkingMode.CONCURRENT)
 
 
 def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:

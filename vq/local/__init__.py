@@ -6,11 +6,29 @@ Not in here: the log and its files (``vq.store``), and coroutines (``vq.aio``).
     items, settings        plain values
     state, notes           what decides, and the bytes of its records; no I/O, no clock, no thread
     pad, storage           the files
-    queue                  the thread that commits, and the API for threads
+    waits, core            who waits, and the thread that commits
+    looks, queue           the API for threads
+    wire, server, client   a queue for other processes of the machine
+    workers                threads that call a handler: pools, mailboxes, stages
 """
 
+from vq.local.client import LocalQueueClient
 from vq.local.items import LocalItem
+from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
 from vq.local.queue import LocalQueue
+from vq.local.server import LocalQueueServer
 from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.workers import LocalWorkers
 
-__all__ = ["LocalItem", "LocalQueue", "LocalQueueConfig", "WhenCrowded"]
+__all__ = [
+    "ListedMessage",
+    "LocalItem",
+    "LocalQueue",
+    "LocalQueueClient",
+    "LocalQueueConfig",
+    "LocalQueueMetrics",
+    "LocalQueueServer",
+    "LocalWorkers",
+    "MessageStanding",
+    "WhenCrowded",
+]

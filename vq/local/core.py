@@ -42,14 +42,14 @@ from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
 from vq.local.storage import LANE_TOPIC, Storage, origin_of
-from vq.local.waits import CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
+from vq.local.waits import DONE_LINGER_S, CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown
 from vq.store.disk.disk import Disk
 from vq.store.records.record import Properties, encode_properties
 
-__all__ = ["LocalCounts", "QueueCore"]
+__all__ = ["LocalCounts", "QueueCore", "delay_of"]
 
 logger = get_logger(__name__)
 
@@ -78,7 +78,7 @@ class LocalCounts:
     """What happened since the queue was opened.
 
     Attributes:
-        put: Messages stored; of a queue in memory see ``QueueCore.following``.
+        stored: Messages that were put, of a queue in a directory.
         failed: Times that a taker gave one back.
         expired: Leases that ended.
         dropped: Messages that a ring dropped.
@@ -86,7 +86,7 @@ class LocalCounts:
         commits: Rounds of the thread.
     """
 
-    put: int = 0
+    stored: int = 0
     failed: int = 0
     expired: int = 0
     dropped: int = 0
@@ -118,6 +118,7 @@ class QueueCore:
         self.lock = threading.Lock()
         self.state = QueueState(config, durable=directory is not None)
         self._storage: Storage | None = None
+        self.size_at_open = 0
         self.in_memory = directory is None
         self.capacity = config.capacity
         if directory is None:
@@ -129,7 +130,8 @@ class QueueCore:
             )
         # What the fast paths use.
         self.room_below = self.capacity or 0  # so many messages may be in ``_opened``, in memory
-        self.following = itertools.count().__next__  # numbers of messages in memory
+        self._numbers = itertools.count()
+        self.following = self._numbers.__next__  # numbers of messages in memory
         self.opened = self.state.opened
         self.first_line = self.state.lines[0].ready
         self.lease_s = _no_lease if config.lease_s is None else config.lease_s
@@ -140,7 +142,8 @@ class QueueCore:
         self.counts = LocalCounts()
         self.refusal: VqError | None = None
         self.lost_error: VqError | None = None  # of a put that nobody waited for
-        self._next_look = clock.monotonic()
+        self.wants_save = False  # the next commit ends with a snapshot
+        self._next_look = self._note_at = clock.monotonic()
         if directory is not None:
             self._open(directory, disk, clock)
         self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
@@ -167,6 +170,7 @@ class QueueCore:
             storage.close()
             raise
         self._storage = storage
+        self.size_at_open = state.size
 
     # Messages come in -----------------------------------------------------------------------------
     def prepare(
@@ -185,7 +189,7 @@ class QueueCore:
         message = content if isinstance(content, Message) else Message("", content)
         tag, key, headers = message.tag, message.key, message.headers
         if delay_s is None:
-            delay_s = _delay_of(message, self._clock)
+            delay_s = delay_of(message, self._clock)
         data = as_bytes(message.content)
         if len(data) > limits.MESSAGE_BYTES_MAX:
             raise MessageTooLarge(
@@ -273,6 +277,21 @@ class QueueCore:
             hint="take and complete messages, wait longer, or raise capacity",
         )
 
+    def check_fits(self, count: int) -> None:
+        """Refuse so many messages at once if they can never have room.
+
+        Raises:
+            InvalidArgument: They cannot.
+        """
+        if self.capacity is not None and count > self.capacity:
+            raise InvalidArgument(f"{count} messages at once; the capacity is {self.capacity}")
+
+    def forget_key(self, key: str | None) -> None:
+        """Have a put with this idempotency key add a message."""
+        if key is not None:
+            with self.lock:
+                self.state.keys.pop(key, None)
+
     def drop_oldest(self) -> None:
         """Drop the message in line that waits longest, of the lowest priority."""
         for line in self.state.lines:
@@ -327,12 +346,12 @@ class QueueCore:
                     return found
                 if found is None:
                     return None
-                count = self._load(found)
+                count = self.load(found)
             if count > 1 and self.takers.line:
                 self.takers.wake(count - 1)
 
-    def _load(self, lane: int) -> int:
-        """Read some messages of a lane; return how many."""
+    def load(self, lane: int) -> int:
+        """Read some messages of a lane; return how many. Under the lock."""
         storage, state = self._storage, self.state
         assert storage is not None
         line = state.lines[lane]
@@ -350,6 +369,38 @@ class QueueCore:
         state.loaded(lane, items, found[-1].number + 1, offset)
         return len(items)
 
+    def unread(self, lane: int, count: int) -> list[LocalItem]:
+        """Return the first messages of a lane that are on disk only. Under the lock."""
+        line, storage = self.state.lines[lane], self._storage
+        if storage is None or not line.unread:
+            return []
+        items: list[LocalItem] = []
+        number, offset = line.next_number, line.next_offset
+        while number < line.end_number and len(items) < count:
+            found, offset = storage.read(lane, offset, number, count)
+            items += [
+                LocalItem.stored(record, self.name, lane, each, priority=lane, attempts=1)
+                for each, record in found
+                if self.state.wanted(lane, each)
+            ]
+            number = found[-1].number + 1
+        return items[:count]
+
+    def item_of(self, aside: Aside) -> LocalItem:
+        """Return the message that waits for a time, for its next taker. Under the lock."""
+        if self._storage is None:
+            return self.state.kept[aside.number]
+        return self._storage.read_aside(aside, self.name)
+
+    def counted(self) -> int:
+        """Return how many messages were put into a queue in memory."""
+        return int(self._numbers.__reduce__()[1][0])  # without taking one
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all logs."""
+        return 0 if self._storage is None else self._storage.size_bytes
+
     def wait_for_message(self, taker: Waker) -> bool:
         """Have a taker woken when there may be a message; False: there may be one already."""
         self.takers.line.append(taker)
@@ -362,7 +413,32 @@ class QueueCore:
         if self.takers.line and self.state.has_next:
             self.takers.wake(1)
 
+    @property
+    def must_read(self) -> bool:
+        """Whether the next message may be on disk only."""
+        return any(line.unread and not line.ready for line in self.state.lines)
+
+    def give_back(self, item: LocalItem) -> None:
+        """Give a message again that no taker has seen."""
+        with self.lock:
+            again = self.state.exchange(item, item.attempts)
+            if again is not None:
+                self.state.give(again)
+        self.takers.wake()
+
     # What becomes of them -------------------------------------------------------------------------
+    def complete(self, item: LocalItem) -> None:
+        """Note that a message is done.
+
+        Raises:
+            LeaseLost, InvalidArgument, InvalidState, StorageFailed: As ``lost``.
+        """
+        try:
+            self.opened.remove(item)
+        except (KeyError, TypeError):
+            raise self.lost(item) from None
+        self.note_done(item)
+
     def note_done(self, item: LocalItem) -> None:
         """Note that a message is completed; it was removed from ``opened``."""
         storage = self._storage
@@ -394,13 +470,15 @@ class QueueCore:
             "completed or failed, or its lease ended and it was given to another one"
         )
 
-    def fail_item(self, item: LocalItem, delay_s: float | None) -> None:
+    def fail_item(self, item: LocalItem, delay_s: float | None = None) -> None:
         """Give a message again: at once, after ``delay_s``, or as the retries say.
 
         Raises:
             LeaseLost: The item does not stand for it any more.
         """
         self.check()
+        if not isinstance(item, LocalItem):
+            raise self.lost(item)
         if delay_s is not None:
             self._due_ms(delay_s)
         with self.lock:
@@ -416,8 +494,8 @@ class QueueCore:
                 self._set_aside(item, again, self._clock.wall_ms() + math.ceil(delay_s * 1000))
         if not delay_s:
             self.takers.wake(1)
-        elif self.sleeper.idle:
-            self.sleeper.kick()
+        else:
+            self.sleeper.kick()  # whether it sleeps or not: it may have looked at times before
 
     def _set_aside(self, item: LocalItem, again: LocalItem, due_ms: int) -> None:
         if self.in_memory or item.lane == LATER:
@@ -447,7 +525,7 @@ class QueueCore:
         Raises:
             LeaseLost: The item does not stand for it any more.
         """
-        if item not in self.opened:
+        if not isinstance(item, LocalItem) or item not in self.opened:
             raise self.lost(item)
         item.deadline = self._clock.monotonic() + self.lease_s
 
@@ -471,7 +549,11 @@ class QueueCore:
 
     def _commit(self) -> None:
         """Store and flush all that came in, give it to takers, and wake who waits for it."""
-        waiters, batch, codes = self.intake.take()
+        now = self._clock.monotonic()
+        is_due = now >= self._note_at or self.done_full or self.sleeper.is_ending
+        waiters, batch, codes = self.intake.take(notes_due=is_due)
+        if codes:
+            self._note_at = now + DONE_LINGER_S
         storage = self._storage
         error: VqError | None = None
         if storage is not None and self._refusal_is_final:
@@ -535,12 +617,13 @@ class QueueCore:
             self.intake.committing = 0
         if ready and self.takers.line:
             self.takers.wake(ready)
-        if storage.wants_snapshot:
+        if storage.wants_snapshot or self.wants_save:
+            self.wants_save = False
             self.save()
         return error
 
     def _publish(self, lane: int, items: list[LocalItem]) -> int:
-        self.counts.put += len(items)
+        self.counts.stored += len(items)
         if lane != LATER:
             ready = self.state.publish(lane, items)
             return ready or len(items)  # or a taker reads them from the disk
@@ -548,7 +631,7 @@ class QueueCore:
             self.state.set_aside(copy, int(copy.deadline), copy.attempts)
             moved = self.intake.moves.pop(copy, None)
             if moved is not None:
-                self.counts.put -= 1
+                self.counts.stored -= 1
                 self.opened.discard(moved)
                 self.intake.done.append(code_of(moved.lane, moved.number))
         return 0
@@ -595,18 +678,14 @@ class QueueCore:
 
     def _give_due(self, aside: Aside, now_ms: int) -> None:
         state = self.state
-        if self._storage is None:
-            item = state.kept.pop(aside.number)
+        try:
+            item = self.item_of(aside)
+        except VqError as error:
+            logger.error("message cannot be read, trying again later", queue=self.name, error=error)
+            state.put_back(aside, now_ms + int(self.config.retry_s * 1000))
+            return
+        if state.kept.pop(aside.number, None) is not None:
             self.room_below += 1
-        else:
-            try:
-                item = self._storage.read_aside(aside, self.name)
-            except VqError as error:
-                logger.error(
-                    "message cannot be read, trying again later", queue=self.name, error=error
-                )
-                state.put_back(aside, now_ms + int(self.config.retry_s * 1000))
-                return
         state.give(item, first=False)
 
     def _expire(self, now: float) -> int:
@@ -696,7 +775,7 @@ def _check_key(key: object) -> None:
         )
 
 
-def _delay_of(message: Message, clock: Clock) -> float | None:
+def delay_of(message: Message, clock: Clock) -> float | None:
     """Return the delay that a message asks for by itself."""
     if message.deliver_at is None:
         return message.delay_s

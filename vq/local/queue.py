@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from vq import limits
 from vq.clock import Clock, SystemClock
 from vq.errors import InvalidArgument
+from vq.local import looks
 from vq.local.core import QueueCore
 from vq.local.items import LocalItem
 from vq.local.settings import LocalQueueConfig, WhenCrowded
@@ -79,6 +80,11 @@ class LocalQueue:
     def name(self) -> str:
         """The topic of its messages."""
         return self._name
+
+    @property
+    def directory(self) -> Path | None:
+        """Where it is; None: in memory."""
+        return self._core.directory
 
     @property
     def config(self) -> LocalQueueConfig:
@@ -172,10 +178,7 @@ class LocalQueue:
         if not items:
             return 0
         if self._core.capacity is not None and self._core.is_full(len(items)):
-            if len(items) > self._core.capacity:
-                raise InvalidArgument(
-                    f"{len(items)} messages at once; the capacity is {self._core.capacity}"
-                )
+            self._core.check_fits(len(items))
             self._wait_for_room(len(items), timeout, None)
         if self._in_memory:
             for item in items:
@@ -227,9 +230,7 @@ class LocalQueue:
                 ):
                     raise self._core.full()
         except BaseException:
-            if key is not None:
-                with self._core.lock:
-                    self._state.keys.pop(key, None)
+            self._core.forget_key(key)
             raise
 
     def _wait_for_change(
@@ -297,7 +298,7 @@ class LocalQueue:
             if deadline is not None and _monotonic() >= deadline:
                 return None
 
-    def take_many(self, count: int, timeout: float | None = None) -> list[LocalItem]:
+    def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
         first = self.take(timeout)
         if first is None:
@@ -364,8 +365,6 @@ class LocalQueue:
         Raises:
             LeaseLost, InvalidArgument, InvalidState, StorageFailed: As ``complete``.
         """
-        if not isinstance(item, LocalItem):
-            raise self._core.lost(item)
         self._core.fail_item(item, delay_s)
 
     def extend(self, item: LocalItem) -> None:
@@ -375,6 +374,68 @@ class LocalQueue:
             LeaseLost, InvalidArgument, InvalidState: As ``complete``.
         """
         self._core.extend_item(item)
+
+    def peek(self) -> Message | None:
+        """Return the message that would be given next, and leave it there; None: there is none.
+
+        Raises:
+            InvalidState, StorageFailed, CorruptData, PartitionFailed: As ``take``.
+        """
+        return looks.peek(self._core)
+
+    def list(
+        self, limit: int = 100, *, standing: "looks.MessageStanding | str | None" = None
+    ) -> "Sequence[looks.ListedMessage]":
+        """Return up to ``limit`` messages: those with takers, in line, and waiting for a time.
+
+        Args:
+            limit: 1 to 100,000.
+            standing: Only those that are ``ready``, ``taken`` or ``later``.
+
+        Raises:
+            InvalidArgument: An argument is unusable.
+            InvalidState, StorageFailed, CorruptData, PartitionFailed: As ``take``.
+        """
+        return looks.list_messages(self._core, limit, standing)
+
+    def requeue(self, ids: Iterable[int] | None = None) -> int:
+        """Give messages now that wait for a time, delayed or failed; return how many.
+
+        Args:
+            ids: Those with these message ids; None: all of them.
+
+        Raises:
+            InvalidState, StorageFailed: As ``take``.
+        """
+        return looks.requeue(self._core, ids)
+
+    def purge(self) -> int:
+        """Complete all messages that no taker has; return how many, once that is durable.
+
+        Raises:
+            InvalidState, StorageFailed: As ``take``.
+        """
+        count = looks.purge(self._core)
+        self.flush()
+        return count
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every message is completed; False: some are not, in time.
+
+        Others may go on putting, and delayed and failed messages count, too.
+        """
+        deadline = None if timeout is None else _monotonic() + timeout
+        waker = threading.Lock()
+        waker.acquire()
+        while len(self):
+            self._core.check()
+            if not self._wait_for_change(waker, deadline, lambda: len(self) > 0):
+                return not len(self)
+        return True
+
+    def metrics(self) -> "looks.LocalQueueMetrics":
+        """Return the numbers of the queue."""
+        return looks.metrics_of(self._core)
 
     def __len__(self) -> int:
         """Return how many messages are not completed."""

@@ -46,12 +46,13 @@ from vq.store.log.log import Log, LogConfig, LogState
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.codec import encode_records
-from vq.store.records.format import CONTROL_BYTES
+from vq.store.records.format import CONTROL_BYTES, decode_control
 from vq.store.records.record import (
     Record,
     bytes_needed,
     decode_into,
     decode_properties,
+    decode_records,
     encode_record,
 )
 
@@ -225,7 +226,7 @@ class Storage:
                 done[moved[0]].append((moved[1], moved[1] + 1))
             _note_key(record, keys)
         for lane, was in enumerate(snapshot.lanes):
-            for _, record in self._scan(lane, was.end, 0):
+            for record in self._keyed(lane, was.end):
                 _note_key(record, keys)
         for code in self.pad.codes():
             lane, number = lane_and_number(code)
@@ -241,6 +242,26 @@ class Storage:
         while offset < end:
             found, offset, number = self._chunk(lane, offset, number)
             yield from found
+
+    def _keyed(self, lane: int, offset: int) -> Iterator[Record]:
+        """Yield the records, from a batch on, of chunks that have idempotency keys.
+
+        Most have none, and are passed batch by batch.
+        """
+        log, size = self._logs[lane], _READ_BYTES
+        offset = max(offset, log.start_offset)
+        while offset < log.end_offset:
+            data = bytes(log.reader.read(offset, size, log.end_offset))
+            at, header = 0, decode_control(data)
+            while header is not None and at + header.byte_length <= len(data):
+                at += header.byte_length
+                header = decode_control(data, at)
+            if not at:  # not one whole batch
+                size = CONTROL_BYTES if header is None else header.byte_length
+                continue
+            if _IDEMPOTENCY in data:
+                yield from decode_records(data[:at], offset)
+            offset, size = offset + at, _READ_BYTES
 
     def _last_id_ms(self, log: Log) -> int:
         last = None

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from vq.errors import OutcomeUnknown, VqError
 from vq.local.items import LocalItem
 
-__all__ = ["CommitWaiter", "Intake", "LineOfWakers", "Sleeper", "Waker"]
+__all__ = ["DONE_LINGER_S", "CommitWaiter", "Intake", "LineOfWakers", "Sleeper", "Waker"]
 
 
 class Waker(Protocol):
@@ -103,13 +103,19 @@ class Intake:
         self.moves: dict[LocalItem, LocalItem] = {}
         self.unmoved: list[LocalItem] = []
 
-    def take(self) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
-        """Return what there is: who waits, messages, codes."""
+    def take(self, *, notes_due: bool) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
+        """Return what there is: who waits, messages, codes.
+
+        Codes stay for a later round, which saves the flush of the notes, unless they are due, there
+        are no messages, or somebody waits for more than his messages.
+        """
         waiters = [self.barriers.popleft() for _ in range(len(self.barriers))]
         self.committing = len(self.items)
         items = [self.items.popleft() for _ in range(self.committing)]
         self.size_bytes = 0
-        return waiters, items, [self.done.popleft() for _ in range(len(self.done))]
+        notes_due = notes_due or not items or not all(each.items for each in waiters)
+        count = len(self.done) if notes_due else 0
+        return waiters, items, [self.done.popleft() for _ in range(count)]
 
     @property
     def size(self) -> int:
@@ -117,8 +123,8 @@ class Intake:
         return len(self.items) + self.committing + len(self.unmoved) - len(self.moves)
 
 
-#: Completions alone wait so long for others before they are noted; the pad has them meanwhile.
-_DONE_LINGER_S: Final = 0.01
+#: Completions wait so long for others before they are noted; the pad has them meanwhile.
+DONE_LINGER_S: Final = 0.01
 
 
 class Sleeper:
@@ -157,5 +163,5 @@ class Sleeper:
             self._wake.acquire(timeout=wait_s)
         self.asleep = False
         if self._intake.done and not self.has_work:
-            self._wake.acquire(timeout=_DONE_LINGER_S)
+            self._wake.acquire(timeout=DONE_LINGER_S)
         self.idle = False

@@ -20,7 +20,16 @@ from vq.operations.brokers import (
 )
 from vq.operations.cluster import audit, bulk, cluster, definitions, security_facts, settings
 from vq.operations.explain import disks, messages, partition, sends
-from vq.operations.groups import balance, group_removal, groups, making, progress, resets, terms
+from vq.operations.groups import (
+    balance,
+    group_removal,
+    groups,
+    making,
+    progress,
+    resets,
+    shared,
+    terms,
+)
 from vq.operations.messages import (
     columns,
     dead_letters,
@@ -100,6 +109,7 @@ class Operations:
     roll_group = row(terms.roll_group, ACT, MANAGE, GROUP, "group roll")
     end_roll = row(terms.end_roll, ACT, MANAGE, GROUP, "group roll")
     plan_balance = row(balance.plan_balance, PLAN, DESCRIBE, GROUP, "group plan")
+    describe_shared_group = row(shared.describe_shared_group, ASK, DESCRIBE, GROUP, "group shared")
     group_history = row(balance.group_history, ASK, DESCRIBE, GROUP, "group history")
     plan_create_group = row(making.plan_create_group, PLAN, DESCRIBE, GROUP, "group create")
     plan_clone_group = row(making.plan_clone_group, PLAN, DESCRIBE, GROUP, "group clone")

@@ -485,6 +485,7 @@ class ServerConnection(_Connection):
     def _close(self, request_id: RequestId, error: VqError) -> Closing:
         self._outgoing.append(_error_frame(request_id, error))
         self._waiting.clear()
+        self._parser.drop()  # the peer has a while to read why: its 16 MiB are not kept as long
         self._step(Step.REFUSED)
         return Closing(error)
 

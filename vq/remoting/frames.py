@@ -170,6 +170,13 @@ class FrameParser:
         self.pending_bytes = len(self._head) + self._gathered_bytes
         return out
 
+    def drop(self) -> None:
+        """Forget the incomplete frame: nobody will read it."""
+        self._head = b""
+        self._total = self._gathered_bytes = self.pending_bytes = 0
+        self._gathered = []
+        self._small = bytearray()
+
     def _cut(self, data: bytes, position: int, out: list[Frame]) -> int:
         """Append the whole frames in ``data``; return the position of the first incomplete one."""
         size = len(data)

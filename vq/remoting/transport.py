@@ -12,6 +12,7 @@ import resource
 import select
 import socket
 import ssl
+import struct
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from vq.log_lines import get_logger
 from vq.model import Address, is_host
 from vq.pace import Pace
 from vq.remoting import tls_transport
+from vq.remoting.address_lines import AddressLines
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
@@ -44,13 +46,18 @@ DESCRIPTORS_KEPT_MAX: Final = 512
 #: to ``net.core.somaxconn``. If the backlog is full, the client's kernel tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
 #: So much more than the pace is accepted at first: as many as come in this time at that pace.
-ACCEPT_BURST_S: Final = 2.0
+ACCEPT_BURST_S: Final = 1.0
+#: Accepting costs an eighth of what a connection does: so many are accepted for each that begins.
+#: The others wait for the turn of their address; if too many wait, one of the busiest is closed.
+ACCEPTED_FOR_EACH: Final = 4
+ACCEPTED_WAITING_MAX: Final = 1024
 #: At the pace, connections are accepted in slices: so many ms of them at a time.
 ACCEPT_SLICE_S: Final = 0.01
 #: A connection with a TLS handshake takes the loop as long as so many without.
 HANDSHAKE_COST: Final = 4.0
 #: Connections that are not accepted, such as failed handshakes, are logged at most so often.
 ENDED_TOLD_S: Final = 1.0
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 #: The first byte of a TLS handshake. That of a frame, and of HTTP, is another one.
 _TLS_HANDSHAKE: Final = b"\x16"
 _RECEIVE_BYTES: Final = 64 * limits.KIB
@@ -140,14 +147,15 @@ class Network(Protocol):
         """Accept connections at ``address``; port 0 means any free port.
 
         While the process has no free file descriptor, connections wait in the backlog, and the
-        listener checks again every ``ACCEPT_PAUSE_S``. So they do when more than ``new_per_s``
-        come, so that open connections are served meanwhile.
+        listener checks again every ``ACCEPT_PAUSE_S``. When more than ``new_per_s`` come, they
+        begin as addresses take turns, so that open connections are served meanwhile; of too many
+        that wait, the newest of the busiest address is closed.
 
         Args:
             address: The address to listen on.
             protocol_factory: Makes the protocol of each connection.
             on_full: Called at each check that finds no free descriptor; it may close connections.
-            new_per_s: How many are accepted in a second, behind the first ``ACCEPT_BURST_S``; one
+            new_per_s: How many begin in a second, behind the first ``ACCEPT_BURST_S``; one
                 with a TLS handshake counts as ``HANDSHAKE_COST``. 0: as many as come.
 
         Raises:
@@ -436,6 +444,9 @@ class TcpListener:
         self._retry: asyncio.TimerHandle | None = None
         self._trouble = ""
         self._pace = Pace(new_per_s)
+        self._accepts = Pace(ACCEPTED_FOR_EACH * new_per_s)
+        self._lines: AddressLines[socket.socket] = AddressLines(ACCEPTED_WAITING_MAX)
+        self._next: asyncio.TimerHandle | None = None  # when some of them begin
         self._cost = 1.0 if server_ssl is None else HANDSHAKE_COST
         self._untold = 0  # connections that ended before they were accepted
         self._tell_at = 0.0
@@ -463,6 +474,10 @@ class TcpListener:
         for sock in self.sockets:
             sock.close()
         self.sockets = []
+        if self._next is not None:
+            self._next.cancel()
+        while self._lines:
+            self._lines.take().close()
 
     async def wait_closed(self) -> None:
         """See ``Listener.wait_closed``: ``close`` frees the address at once."""
@@ -482,35 +497,59 @@ class TcpListener:
             return  # another socket has met the pace in this turn
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                sock, _ = listening.accept()
+                sock, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self.pause(error.strerror or str(error))
                 return
             sock.setblocking(False)
-            task = begin_task(self._start(sock))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
-            if sock.fileno() >= _descriptors_max():
+            full = sock.fileno() >= _descriptors_max()
+            self._take(sock, str(peer[0]) if isinstance(peer, tuple) else "")
+            if full:
                 self.pause("file descriptors are almost used up")
                 return
-            if self._is_too_fast():
+            now = self._loop.time()
+            self._accepts.spend(1, now)
+            if self._accepts.pause_s(now) >= ACCEPT_BURST_S:
+                self._unwatch()
+                self._retry = self._loop.call_later(ACCEPT_SLICE_S, self._go_on)
                 return
-
-    def _is_too_fast(self) -> bool:
-        """Count a connection; at the pace, leave the others in the backlog for a moment."""
-        now = self._loop.time()
-        self._pace.spend(self._cost, now)
-        if self._pace.pause_s(now) < ACCEPT_BURST_S:
-            return False
-        self._unwatch()
-        self._retry = self._loop.call_later(ACCEPT_SLICE_S, self._go_on)
-        return True
 
     def _go_on(self) -> None:
         self._retry = None
         self._watch()
+
+    def _take(self, sock: socket.socket, host: str) -> None:
+        """Begin a connection, if the pace allows it, or have it wait for the turn of its address.
+
+        One that waits is a descriptor, and nothing else: it is accepted so that its address has a
+        turn, which the kernel's line does not give.
+        """
+        if not self._lines and self._pace.pause_s(self._loop.time()) < ACCEPT_BURST_S:
+            self._begin(sock)
+            return
+        gone = self._lines.add(host, sock)
+        if gone is not None:
+            with contextlib.suppress(OSError):  # a reset leaves nothing of it in the kernel
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            gone.close()
+        if self._next is None:
+            self._next = self._loop.call_later(ACCEPT_SLICE_S, self._begin_some)
+
+    def _begin_some(self) -> None:
+        """Begin connections that have waited, as many as the pace allows by now."""
+        self._next = None
+        while self._lines and self._pace.pause_s(self._loop.time()) < ACCEPT_BURST_S:
+            self._begin(self._lines.take())
+        if self._lines:
+            self._next = self._loop.call_later(ACCEPT_SLICE_S, self._begin_some)
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._pace.spend(self._cost, self._loop.time())
+        task = begin_task(self._start(sock))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
 
     async def _start(self, sock: socket.socket) -> None:
         protocol = self._protocol_factory()

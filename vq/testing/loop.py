@@ -22,14 +22,16 @@ T = TypeVar("T")
 TURNS_PER_MOMENT_MAX = 100_000
 _START_S = 1_000.0
 
-PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
+PROCESS: contextvars.ContextVar["SimulatedProcess | None"] = contextvars.ContextVar(
+    "process", default=None
+)
 
 
 class Stuck(AssertionError):
     """The simulation cannot go on: nothing is left to happen, or it spins without time passing."""
 
 
-class Process:
+class SimulatedProcess:
     """A simulated process, such as a broker or a client; all of it runs and stops together.
 
     Attributes:

@@ -8,6 +8,7 @@ The end of standard input is the death of the parent: the process finishes what 
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -44,6 +45,7 @@ DONE: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
 _LEAVE_S: Final = 3.0
+_LIMIT_LOOK_S: Final = 0.5
 _STANDARD_INPUT: Final = 0
 _READ_BYTES: Final = 65_536
 _FETCH_BYTES: Final = 1 << 20
@@ -108,7 +110,7 @@ class _Parent:
         self.stops.put(FINISH)
 
 
-class _Coroutines:
+class HandlerLoop:
     """An event loop in a thread, for handlers that are coroutine functions; made when needed."""
 
     def __init__(self) -> None:
@@ -119,9 +121,9 @@ class _Coroutines:
         """Return the result of a coroutine; cancel it if the wait is interrupted."""
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
-            while True:  # the soft limit raises between two steps
-                with contextlib.suppress(TimeoutError):
-                    return future.result(0.5) if not future.done() else future.result()
+            while not concurrent.futures.wait([future], _LIMIT_LOOK_S).done:
+                pass  # the soft limit raises between two steps
+            return future.result()
         except SoftTimeLimit:
             future.cancel()
             raise
@@ -180,7 +182,7 @@ class _Around:
 def run_child(settings: ChildSettings) -> int:
     """Handle messages until the parent says stop; return the exit code. It may end the process."""
     parent = _Parent(settings.events)
-    coroutines = _Coroutines()
+    coroutines = HandlerLoop()
     try:
         handlers = find(settings.handlers, settings.topics, settings.middleware, coroutines.run)
     except Exception as error:  # the application's code raises anything

@@ -289,6 +289,10 @@ class Supervisor:
 
     async def _end(self, process: WorkerProcess) -> None:
         """End a process at the stop of the worker."""
+        if not process.ready.is_set():  # it has no messages, and may wait for ZooKeeper
+            process.kill()
+            await process.ended.wait()
+            return
         finishing = begin_task(process.end_within(self._config.stop_timeout_s, LEAVE_S))
         now = begin_task(self._waited(self._now))
         await asyncio.wait({finishing, now}, return_when=asyncio.FIRST_COMPLETED)

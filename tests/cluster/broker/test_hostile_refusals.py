@@ -11,7 +11,7 @@ from support.fetch_requests import add
 
 from vq.broker.node import BrokerNode
 from vq.broker.serving.broker_session import REFUSED_BYTES
-from vq.broker.serving.server import REFUSED_BURST_S, REFUSED_PAUSE_S
+from vq.broker.serving.server import ENDED_COST, REFUSED_BURST_S, REFUSED_PAUSE_S
 from vq.limits import BATCH_BYTES_MAX
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -106,6 +106,25 @@ async def test_one_refusal_beside_a_greedy_neighbour_slows_nobody_down(
     async with asyncio.timeout(0.1):
         await other.put("t", 0, [message(b"x")])
     await refusing
+
+
+async def test_whoever_owes_does_not_begin_anew_on_another_connection(
+    cluster: MemoryCluster,
+) -> None:
+    """What ends a connection is owed, too. Who is refused nothing gets in all the same."""
+    node = await served(cluster)
+    ended = 0
+    while node.parts.server.debts.of("client", node.parts.server.now()) < MUCH:
+        greedy = await connect_as(cluster, node)
+        greedy.transport.write(b"this is no frame, and has more than 20 bytes")
+        await greedy.closed.wait()
+        ended += 1
+    assert ended <= MUCH / ENDED_COST + 1
+    greedy, other = [await connect_as(cluster, node) for _ in range(2)]
+    answered = await refusals_in(SECONDS, greedy, (Command.SEAL, wire.SealRequest(topic="t"), b""))
+    assert 0 < answered <= PER_S * SECONDS + 2
+    async with asyncio.timeout(0.1):
+        await other.put("t", 0, [message(b"x")])
 
 
 async def test_members_of_the_cluster_owe_nothing(cluster: MemoryCluster) -> None:

@@ -104,6 +104,11 @@ async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -
     await asyncio.sleep(0.1)
     assert await one.receive(1) == [], "the other one has waited longer"
     assert await waits == [Got(0, 2, 1, 4, 1)]
+    waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    two.ends = [4]
+    assert await two.got(two.ask(0)) == [], "it only tells"
+    assert await waits == [Got(0, 3, 1, 5, 1)]
     begin = clock.monotonic()
     assert await two.receive(wait_ms=400) == []
     assert 0.39 < clock.monotonic() - begin < 0.6
@@ -165,7 +170,6 @@ async def test_what_no_member_sends_is_refused(cluster: MemoryCluster) -> None:
     for fields in (
         {"member": 0},
         {"attempt": 0},
-        {"max_messages": 0},
         {"max_messages": 10_001},
         {"lease_ms": 99},
         {"lease_ms": 2**31},

@@ -16,6 +16,7 @@ from support.journals import transact
 from support.operation_schemas import OperationSchemas
 from support.waiting import until_true
 
+from vq import ConsumerConfig
 from vq.client.copies import MessageCopies
 from vq.console.acts.table import NOT_OVER_HTTP, OPERATIONS
 from vq.console.database.database import Database
@@ -69,6 +70,7 @@ ASKED: list[tuple[str, dict[str, Any] | Callable[[Seen], dict[str, Any]]]] = [
     ("read_contracts", {}),
     ("describe_group", {"group": "g"}),
     ("group_history", {"group": "g"}),
+    ("describe_shared_group", {"group": "shared"}),
     ("plan_reset", {"group": "g", "target": {"goal": "earliest"}}),
     ("reset", lambda seen: {"group": "g", "planned": seen["plan_reset"]}),
     ("alter_group", {"group": "g", "max_attempts": 3}),
@@ -192,6 +194,10 @@ async def cluster() -> AsyncIterator[MemoryCluster]:
         yield made
 
 
+async def nothing(_: Message) -> None:
+    pass
+
+
 @pytest.fixture
 async def filled(cluster: MemoryCluster, database: Database) -> AsyncIterator[RunningConsole]:
     async with factory_of(cluster, host="filler", seed=9) as factory:
@@ -202,6 +208,10 @@ async def filled(cluster: MemoryCluster, database: Database) -> AsyncIterator[Ru
         )
         async with await consumer_of(factory) as consumer:
             await take(consumer, 2)
+        async with await factory.create_consumer(
+            ConsumerConfig(group="shared", model="shared")
+        ) as worker:
+            await worker.subscribe("t", listener=nothing).start()
         stored = (await read_range(client, "t", 0, 0)).messages()
         failure = DeliveryFailure(3, 1_764_000_000_000, "ValueError: no id")
         copies = MessageCopies(client, "g")

@@ -46,7 +46,7 @@ from vq.model import FlushMode, Replication, TopicSettings
 from vq.operations.brokers.diverged import CutFile, list_cut
 from vq.operations.groups import resets
 from vq.store.log.log import Log
-from vq.testing.loop import Process, Stuck, VirtualLoop, generator
+from vq.testing.loop import SimulatedProcess, Stuck, VirtualLoop, generator
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.
@@ -103,7 +103,7 @@ class Simulation:
         self._min_insync = generator(seed, "min_insync").choice((1, 1, 2)) if size.copies else 1
         #: Messages may be lost that were read.
         self._lossy = size.loose or UNCLEAN in kinds
-        self._operator_process = Process(loop, "operator")
+        self._operator_process = SimulatedProcess(loop, "operator")
         self.world.processes.append(self._operator_process)
 
     async def main(self) -> None:

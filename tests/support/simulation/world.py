@@ -32,7 +32,7 @@ from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.disk.memory_names import RandomChance
 from vq.store.log.log import LogConfig
 from vq.store.log.ticket import SyncTicket
-from vq.testing.loop import Process, SimulatedClock, VirtualLoop, generator
+from vq.testing.loop import SimulatedClock, SimulatedProcess, VirtualLoop, generator
 from vq.testing.network import TappedNetwork
 
 T = TypeVar("T")
@@ -213,7 +213,7 @@ class Host:
         self.starts = 0
         self.down_until = 0.0  # it is not started before this time
         self.wanted = True  # it is started again when it is down
-        self.process: Process | None = None
+        self.process: SimulatedProcess | None = None
         self.coordinator: MemoryCoordinator | None = None
 
     def start(self) -> object:
@@ -237,12 +237,12 @@ class Host:
         """Whether its process is paused."""
         return self.process is not None and self.process.held and not self.process.dead
 
-    def new_process(self) -> tuple[Process, random.Random]:
+    def new_process(self) -> tuple[SimulatedProcess, random.Random]:
         """Begin a process with a session and random numbers of its own."""
         assert not self.alive, f"{self.name} runs already"
         self.starts += 1
         name = f"{self.name}#{self.starts}"
-        process = self.process = Process(self.world.loop, name)
+        process = self.process = SimulatedProcess(self.world.loop, name)
         self.world.processes.append(process)
         self.coordinator = self.world.ensemble.coordinator(
             CLUSTER, session_timeout_s=SESSION_TIMEOUT_S
@@ -382,7 +382,7 @@ class BrokerHost(Host):
         """Start a broker on the same directory beside the one that runs: it must be refused."""
         self.seconds += 1
         host = f"{self.name}-second{self.seconds}"
-        process = Process(self.world.loop, host)
+        process = SimulatedProcess(self.world.loop, host)
         self.world.processes.append(process)
         coordinator = self.world.ensemble.coordinator(CLUSTER, session_timeout_s=SESSION_TIMEOUT_S)
         node = self._make_node(coordinator, host, generator(self.world.seed, host))
@@ -398,7 +398,7 @@ class BrokerHost(Host):
         else:
             self.world.history.add("broken", host, "started on a directory that is in use")
 
-    async def _start(self, process: Process, node: BrokerNode) -> None:
+    async def _start(self, process: SimulatedProcess, node: BrokerNode) -> None:
         try:
             await node.start()
         except Exception as error:  # any error ends this process; the operator tries again
@@ -453,7 +453,7 @@ class ClientHost(Host):
         self.task = process.spawn(self._run(process, rng))
         return self.task
 
-    async def _run(self, process: Process, rng: random.Random) -> None:
+    async def _run(self, process: SimulatedProcess, rng: random.Random) -> None:
         try:
             await self._open_and_run(process, rng)
         except VqError as error:
@@ -467,7 +467,7 @@ class ClientHost(Host):
                 process.kill()
                 self.world.network.kill(self.name)
 
-    async def _open_and_run(self, process: Process, rng: random.Random) -> None:
+    async def _open_and_run(self, process: SimulatedProcess, rng: random.Random) -> None:
         assert self.coordinator is not None
         cluster = ClusterClient(
             MessageFactoryConfig(
@@ -543,7 +543,7 @@ class World:
         self.removed: list[BrokerHost] = []  # for good
         self.journals: list[str] = []  # vq's own topics whose partitions are moved, too
         self.clients: list[ClientHost] = []
-        self.processes: list[Process] = []
+        self.processes: list[SimulatedProcess] = []
         self.losses: list[Loss] = []
 
     def note_power_cut(self, host: BrokerHost) -> None:

@@ -25,7 +25,7 @@ Open = Callable[..., LocalQueue]
 @pytest.fixture(params=["directory", "memory"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Return a function that opens a queue with some settings; all are closed at the end."""
-    queues = []
+    queues: list[LocalQueue] = []
 
     def make(**settings: object) -> LocalQueue:
         directory = tmp_path / f"jobs{len(queues)}" if request.param == "directory" else None
@@ -321,7 +321,7 @@ def test_a_restart_keeps_delays_retries_priorities_and_keys(directory: Path) -> 
         queue.put(b"high", priority=1)
     with LocalQueue(directory, config) as queue:
         assert not queue.put(b"again", idempotency_key="k")
-        found = []
+        found: list[tuple[bytes, int]] = []
         while len(found) < 3:
             item = taken(queue)
             found.append((item.content, item.attempts))
@@ -378,3 +378,89 @@ def test_an_empty_queue_gives_its_blocks_back(directory: Path) -> None:
         block_until(lambda: sum(f.stat().st_size for f in directory.glob("lane-0/*")) < 100_000)
         queue.put(b"x")
         assert contents(queue) == [b"x"]
+
+
+# Looks --------------------------------------------------------------------------------------------
+def test_a_peek_and_a_list_leave_the_messages_where_they_are(opened: Open) -> None:
+    queue = opened(memory_items=2, retries=0, retry_s=3600.0)
+    assert queue.peek() is None
+    queue.put_many([b"%d" % number for number in range(6)])
+    queue.fail(taken(queue))
+    item = taken(queue)
+    queue.put(b"delayed", delay_s=3600)
+    queue.put(b"high", priority=2)
+    assert queue.peek().content == b"high"  # type: ignore[union-attr]
+    block_until(lambda: len(queue.list(standing="later")) == 2)
+    found = [(each.message.content, str(each.standing), each.attempts) for each in queue.list()]
+    assert found[:2] == [(b"1", "taken", 1), (b"high", "ready", 0)]
+    assert found[2:6] == [(b"%d" % number, "ready", 0) for number in range(2, 6)]
+    assert sorted(found[6:]) == [(b"0", "later", 1), (b"delayed", "later", 0)]
+    assert len(queue.list(3)) == 3
+    queue.complete(item)
+    assert contents(queue) == [b"high", b"2", b"3", b"4", b"5"]
+
+
+def test_requeued_messages_are_given_now(opened: Open) -> None:
+    queue = opened(retries=0, retry_s=3600.0)
+    queue.put(b"failed")
+    queue.fail(taken(queue))
+    queue.put(b"delayed", delay_s=3600)
+    block_until(lambda: queue.metrics().later == 2)
+    assert queue.requeue([-1]) == 0
+    assert queue.requeue() == 2
+    assert {taken(queue).content, taken(queue).content} == {b"failed", b"delayed"}
+
+
+def test_a_purge_drops_what_no_taker_has(opened: Open) -> None:
+    queue = opened(memory_items=2)
+    queue.put_many([b"x"] * 7)
+    queue.put(b"delayed", delay_s=3600)
+    item = taken(queue)
+    assert queue.purge() == 7
+    assert queue.take(0) is None
+    queue.complete(item)
+    assert len(queue) == 0
+    queue.put(b"next")
+    assert contents(queue) == [b"next"]
+
+
+def test_a_purge_survives_a_restart(directory: Path) -> None:
+    with LocalQueue(directory, LocalQueueConfig(memory_items=2)) as queue:
+        queue.put_many([b"x"] * 50)
+        queue.put(b"delayed", delay_s=3600)
+        assert queue.purge() == 51
+        queue.put(b"next")
+    with LocalQueue(directory) as queue:
+        assert contents(queue) == [b"next"]
+        assert len(queue) == 0
+
+
+def test_a_drain_waits_until_every_message_is_completed(opened: Open) -> None:
+    queue = opened()
+    queue.put_many([b"1", b"2"])
+    first = taken(queue)
+    assert not queue.drain(0.01)
+
+    def work() -> None:
+        queue.complete(first)
+        queue.complete(taken(queue))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert queue.drain(WAIT_S)
+    worker.join(WAIT_S)
+    assert len(queue) == 0
+
+
+def test_the_metrics_count(opened: Open) -> None:
+    queue = opened(retries=0, retry_s=3600.0)
+    queue.put_many([b"x"] * 5)
+    queue.put(b"x", idempotency_key="k")
+    queue.put(b"x", idempotency_key="k")
+    queue.complete(taken(queue))
+    queue.fail(taken(queue))
+    taken(queue)
+    block_until(lambda: queue.metrics().later == 1)
+    found = queue.metrics()
+    assert (found.put, found.completed, found.failed, found.repeated) == (6, 1, 1, 1)
+    assert (found.ready, found.taken, found.later) == (3, 1, 1)

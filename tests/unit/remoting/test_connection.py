@@ -1,5 +1,6 @@
 """Both ends of a connection: HELLO first, bounds, pipelining, and what ends it."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -484,6 +485,25 @@ def test_the_caller_may_end_a_connection() -> None:
     assert isinstance(event, Closing)
     assert isinstance(event.error, Busy)
     assert event.error.message == "too many connections"
+
+
+def test_an_ended_connection_keeps_no_incomplete_frame() -> None:
+    """Its peer has a while to read why; 64 of them would keep a GiB for so long."""
+    _, server = opened()
+    part = request_bytes(Command.PUT, wire.PutRequest(), bytes(8 * limits.MIB))[:-1]
+    tracemalloc.start()
+    try:
+        for at in range(0, len(part), limits.MIB):
+            server.receive_data(part[at : at + limits.MIB])
+        kept, _ = tracemalloc.get_traced_memory()
+        server.refuse(Busy("too many bytes"))
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept > 8 * limits.MIB
+    assert left < limits.MIB
+    assert server.pending_bytes == 0
+    assert server.pending_frame is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from vq.cli.schemas import schemas
 
 tool = load_tool("json_schemas")
 #: They run until they are stopped and print nothing.
-WITHOUT = {"broker", "gateway", "lag-exporter", "worker"}
+WITHOUT = {"broker", "gateway", "lag-exporter", "local serve", "worker"}
 #: Lines of standard error, and a command with another result.
 MORE = {
     "error",

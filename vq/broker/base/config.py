@@ -50,8 +50,8 @@ class ConnectionLimits:
         gathered_bytes_max: Bytes of incomplete frames, and of requests that wait for a turn or for
             room, of all connections; one that keeps most is closed as ``Busy``.
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
-        new_per_s: Connections accepted in a second, behind the first ones; a TLS handshake counts
-            as several. Others wait in the kernel.
+        new_per_s: Connections that begin in a second, behind the first ones; a TLS handshake counts
+            as several. Others wait, and addresses take turns.
         refused_per_s: Refused requests of one address in a second, behind the first ones; whoever
             brings more is read more slowly. A refused request counts more if it is large.
         hello_timeout_s, frame_timeout_s, write_timeout_s, idle_timeout_s: See ``vq.limits``.

@@ -72,7 +72,7 @@ LINGERING_MAX: Final = 64
 
 
 #: So many bytes of a refused request count as one more.
-REFUSED_BYTES: Final = 64 * KIB
+REFUSED_BYTES: Final = 16 * KIB
 #: What other connections of an address are refused does not slow down one that owes less than this.
 OWED_MIN: Final = 64.0
 
@@ -524,7 +524,10 @@ class BrokerSession(asyncio.Protocol):
     def _opened(self, event: Opened) -> None:
         self.open = True
         self.client_id = getattr(event.hello, "client_id", "")
-        self._server.opened(self)
+        server = self._server
+        server.opened(self)
+        if server.debts.of(self.address, server.now()) >= server.debt_max:
+            self._owed = OWED_MIN  # or whoever owes would begin anew on another connection
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:
         """Send the reason, drop what the peer sends, and end once it has had time to read.

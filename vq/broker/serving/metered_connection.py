@@ -241,6 +241,7 @@ class MeteredConnection:
 
     def refuse(self, error: VqError) -> Closing:
         """See ``ServerConnection``."""
+        self._drop()
         return self.inner.refuse(error)
 
     def ended(self) -> None:
@@ -248,6 +249,10 @@ class MeteredConnection:
         self.inner.ended()
         self._stop_waiting()
         self.release()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget what waits: nothing of it will be carried out."""
         self._kept, self._kept_bytes = [], 0
         self._data.clear()
 

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.base.debts import Debts
 from vq.broker.base.notice import Notice
-from vq.broker.base.session import Door, Session
+from vq.broker.base.session import Door, Session, is_own_fault
 from vq.broker.security.accounts import Accounts
 from vq.broker.security.authentication import Authentication
 from vq.broker.serving.admission import Admission
@@ -26,7 +26,7 @@ from vq.broker.serving.shares import (
 )
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
-from vq.errors import AuthenticationFailed, Busy, InvalidState, VqError
+from vq.errors import AuthenticationFailed, Busy, InvalidState, OutcomeUnknown, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import (
@@ -43,6 +43,8 @@ logger = get_logger(__name__)
 REFUSED_BURST_S: Final = 5.0
 #: ... and whoever brings more is read again after this time at the latest.
 REFUSED_PAUSE_S: Final = 10.0
+#: A connection that was ended for what it sent costs as much as so many refused requests.
+ENDED_COST: Final = 20.0
 #: How many silent connections are ended when the process has run out of file descriptors.
 SILENT_ENDED: Final = 16
 #: A connection that keeps one part in so many of what the largest one keeps is large, too: a batch
@@ -299,6 +301,8 @@ class Server:
         self.refused += 1
         if self.authentication is not None and isinstance(error, AuthenticationFailed):
             self.authentication.failed(session)
+        if is_own_fault(error) and not isinstance(error, OutcomeUnknown | AuthenticationFailed):
+            self.debts.owe(session.address, ENDED_COST, self.now())
         self._bad_peers[session.address] += 1
         self._last_bad = error
 

@@ -27,8 +27,8 @@ def ask_of(request: wire.ReceiveRequest) -> ReceiveAsk:
     sources = sources_of(request)
     _check_member(request.member)
     for name, value, least, most in (
-        ("attempt", request.attempt, 1, _NUMBER_MAX),
-        ("max_messages", request.max_messages, 1, limits.SHARED_MESSAGES_PER_RECEIVE_MAX),
+        ("attempt", request.attempt, 1 if request.max_messages else 0, _NUMBER_MAX),
+        ("max_messages", request.max_messages, 0, limits.SHARED_MESSAGES_PER_RECEIVE_MAX),
         ("lease_ms", request.lease_ms, limits.SHARED_LEASE_MS_MIN, limits.SHARED_LEASE_MS_MAX),
         ("open_max", request.open_max, 1, limits.SHARED_OPEN_MAX),
         ("group_open_max", request.group_open_max, 1, limits.SHARED_GROUP_OPEN_MAX),

@@ -135,12 +135,12 @@ class SharedJournal(JournalReader):
             self._note(begun)
         if group.tell(ask.told):
             self._hand_out(group)
-        again = group.again(ask, self._now())
+        again = group.again(ask, self._now()) if ask.most else ()
         if again is None:
             got = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
             runs = [] if got is None else _runs_of(ask, got)
         else:
-            grant = group.members[ask.member].grant
+            grant = group.members[ask.member].grant if again else 0
             at = {each.source: index for index, each in enumerate(ask.told)}
             runs = [
                 wire.SharedRun(

@@ -60,7 +60,7 @@ SHARED = (
 )
 #: At the top of the file, too; how a command logs.
 LOGGING = ("log_level", "log_format")
-SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console")
+SECTIONS = ("client", "producer", "consumer", "broker", "gateway", "console", "worker")
 #: Variables of vq that are no settings of a command.
 _OTHERS = frozenset(
     {"VQ_ZOOKEEPER_JARS", "VQ_PURE", "VQ_OFFSETS_DIR", "VQ_FAILED_DIR", "VQ_NEW_PASSWORD"}

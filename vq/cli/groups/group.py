@@ -15,6 +15,7 @@ from vq.cli.groups.group_balance import history, plan
 from vq.cli.groups.group_failed import failed
 from vq.cli.groups.group_making import clone, create, export, import_
 from vq.cli.groups.group_reset import reset
+from vq.cli.groups.group_shared import shared
 from vq.cli.groups.group_terms import TERMS, alter, roll, terms_json, terms_text
 from vq.client.cluster import ClusterClient
 from vq.coordination.tree.values.group_terms import BAD_RECORD, GroupModel
@@ -90,7 +91,7 @@ def group() -> None:
     """List, describe, make, change, reset and delete consumer groups; forget topics."""
 
 
-for command in (reset, plan, history, alter, roll, create, clone, export, import_, failed):
+for command in (reset, plan, history, shared, alter, roll, create, clone, export, import_, failed):
     group.add_command(command)
 
 
@@ -382,6 +383,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
         output.remark(
             f"every member of group {name} gets every message and keeps its progress by itself: "
             "its lag is not known here. A consumer tells its own: get_offset and get_bounds"
+        )
+    if found.model == GroupModel.SHARED:
+        output.remark(
+            f"committed is the lowest message of each partition that is not done; `vq group shared "
+            f"{name}` shows what is open behind it"
         )
     output.title("")
     output.table(members, columns=("member", "host", "pid", "partitions"))

@@ -133,7 +133,8 @@ def failure_options(function: Callable[..., Any]) -> Callable[..., Any]:
 model_option = click.option(
     "--model",
     type=click.Choice([str(each) for each in GroupModel]),
-    help="Whether each message goes to one member (clustering) or to every one (broadcasting).",
+    help="Whether a partition is one member's (clustering), everybody's (broadcasting), or members "
+    "share each partition, message by message (shared).",
 )
 
 offset_store_option = click.option(

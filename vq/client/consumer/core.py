@@ -11,8 +11,9 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from vq.backoff import Backoff
@@ -43,9 +44,13 @@ from vq.client.consumer.place.beginnings import Beginnings
 from vq.client.consumer.place.steering import Steering
 from vq.client.consumer.place.stops import Stops
 from vq.client.consumer.reader import Reader
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.member import SharedMember
+from vq.client.consumer.shared.work import Settle
 from vq.client.consumer.troubles import Troubles
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes
+from vq.coordination.groups import claims
 from vq.coordination.tree.values.group_terms import (
     FailurePolicy,
     GroupModel,
@@ -54,6 +59,7 @@ from vq.coordination.tree.values.group_terms import (
 from vq.errors import (
     CoordinationError,
     GenerationStale,
+    InvalidArgument,
     InvalidState,
     VqError,
 )
@@ -128,6 +134,11 @@ class ConsumerCore:
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
+        self._shared: SharedMember | None = None
+        if config.model is GroupModel.SHARED and config.group:
+            self._shared = SharedMember(
+                cluster, config, self.member, self.policy, self.failed.copier, self._troubles
+            )
         self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
         self.reader = Reader(cluster, self._troubles)
         self.stops = Stops(
@@ -155,6 +166,8 @@ class ConsumerCore:
         )
 
         self._offsets: MemberOffsets = self._own_offsets or self._outside or cluster.offsets
+        if self._shared is not None:  # nothing is claimed, and where the group is, others know
+            self._offsets = OwnOffsets(cluster, config.group, self.member, keeps=False)
         self._beginnings = Beginnings(
             cluster,
             config,
@@ -183,8 +196,13 @@ class ConsumerCore:
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
+        if self._shared is not None and called.listener is None:
+            raise InvalidArgument(
+                "model = 'shared' needs a listener, and this topic has none: its return "
+                "acknowledges a message; give subscribe one"
+            )
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
-        shares = self._own_offsets is None
+        shares = self._own_offsets is None and self._shared is None
         if self.failed.retry_topic and redelivered is not None and shares:
             self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
@@ -202,8 +220,11 @@ class ConsumerCore:
             return 0, error
         return await self.failed.copy_all(spent)
 
-    async def start(self) -> None:
-        """See ``MessageConsumer.start``."""
+    async def start(self, settle: Settle | None = None) -> None:
+        """See ``MessageConsumer.start``.
+
+        ``settle``: what the methods of messages of a shared group call; None: ``self.settle``.
+        """
         if not self._subscriptions:
             raise InvalidState("nothing is subscribed: call subscribe(topic, length, listener)")
         if not self.config.group:
@@ -234,6 +255,8 @@ class ConsumerCore:
                 retry_topic=self._subscriptions.retry_topic,
             )
             await membership.start()
+            if self._shared is not None:
+                self._shared.start(self._listener_of, settle or self.settle)
             if self._closing is not None:
                 await membership.close(CLOSE_S)
                 raise InvalidState("this consumer was closed while it started")
@@ -263,8 +286,20 @@ class ConsumerCore:
         if self._membership is None:
             await self.start()
 
+    def _listener_of(self, topic: str) -> Callable[[Message], Awaitable[Any]]:
+        """Return what is awaited for a message of a shared group."""
+        subscription = self._subscriptions.of(topic)
+        return partial(subscription.executor.call, subscription.called.listener)
+
+    async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+        """See ``SharedMember.settle``."""
+        assert self._shared is not None
+        await self._shared.settle(handle, kind, time_ms)
+
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
+        if self._shared is not None:
+            return self._shared.receiver.partitions()
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
@@ -286,7 +321,19 @@ class ConsumerCore:
         """Begin to consume a partition that was claimed."""
         self._expect_target()
         assert self._membership is not None
-        await self._beginnings.claimed(hold, self._membership)
+        if self._shared is None:
+            await self._beginnings.claimed(hold, self._membership)
+            return
+        topic = hold.partition.topic
+        latest = self._membership.contract.start == "latest" and not await claims.is_younger(
+            self._cluster.coordinator,
+            self.config.group,
+            hold.partition,
+            by_pattern=not self._subscriptions.names(topic),
+        )
+        await self._shared.add(hold.partition, self._subscriptions.of(topic).wanted, latest=latest)
+        if hold.may(Event.DELIVER):
+            hold.on(Event.DELIVER)
 
     def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
@@ -366,6 +413,8 @@ class ConsumerCore:
     async def drain(self, hold: Hold) -> None:
         """See ``GroupConsumer``."""
         self._expect_target()
+        if self._shared is not None:
+            await self._shared.remove(hold.partition)
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
         if hold.state is State.LOST:
@@ -535,6 +584,8 @@ class ConsumerCore:
         Raises:
             CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
         """
+        if self._shared is not None:
+            await self._shared.commit()
         await self._commit(self.holds)
 
     async def commit_and_forsake(self) -> None:
@@ -633,7 +684,7 @@ class ConsumerCore:
         if self._membership is None or self._offsets is not self.cluster.offsets:
             raise InvalidState(
                 "send_offsets is for a member of a group whose offsets are in ZooKeeper: it was "
-                "not started, has an offset_store, or its model is 'broadcasting'",
+                "not started, has an offset_store, or its model is 'broadcasting' or 'shared'",
                 hint="with offsets in a database, keep them with your results there: see "
                 "docs/howto/store-offsets.md",
             )
@@ -694,7 +745,8 @@ class ConsumerCore:
             await self._own_offsets.open()
         elif self._outside is not None and not self._outside.identity:
             await self._outside.open()
-        found = await self._offsets.read(self.config.group, [topic])
+        offsets = self._offsets if self._shared is None else self.cluster.offsets
+        found = await offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
     @property
@@ -717,6 +769,8 @@ class ConsumerCore:
             await asyncio.wait(tasks)
         readings = self.holds.readings()
         try:
+            if self._shared is not None:
+                await self._shared.close(CLOSE_S)
             if self._membership is not None:
                 await self._membership.close(CLOSE_S)
         finally:

@@ -287,6 +287,44 @@ class PartitionReader:
         answer = await self._offsets(offset, OffsetsRequest(number=True, number_offset=offset))
         return answer.number if answer.number_known else None
 
+    async def end(self) -> tuple[int, int | None]:
+        """Return where the partition ends, and the number of the next message; None: not known.
+
+        Raises:
+            VqError: A broker does not answer.
+        """
+        await self._find()
+        last = self._cluster.routes.placement(self.partition).spans[-1]
+        at = last.start if last.end is None else last.end - 1
+        answer = await self._offsets(at, OffsetsRequest())
+        return answer.latest, answer.latest_number if answer.latest_number_known else None
+
+    async def offset_at_number(self, number: int) -> int | None:
+        """Return where the first message of a number or a higher one begins; else the end.
+
+        None: a broker does not know it.
+
+        Raises:
+            VqError: A broker does not answer.
+        """
+        await self._find()
+        spans = self._cluster.routes.placement(self.partition).spans
+        offset = 0
+        for span, following in zip(spans, [*spans[1:], None], strict=True):
+            behind = None if following is None else following.first_number
+            is_empty = span.end is not None and span.end <= span.start
+            if is_empty or (behind is not None and behind <= number):
+                continue
+            at = span.start if span.end is None else span.end - 1
+            request = OffsetsRequest(by_number=True, at_number=number)
+            answer = await self._offsets(at, request)
+            if not answer.offset_known:
+                return None
+            offset = answer.offset
+            if span.end is None or offset < span.end:
+                break
+        return offset
+
     # Requests ---------------------------------------------------------------------------------
     def damaged(self) -> Damaged:
         """Return what notes bytes that fail a check, and has them read again."""

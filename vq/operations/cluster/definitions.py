@@ -179,7 +179,7 @@ async def _exported_group(
     contract = await groups.read_group(cluster.coordinator, group)
     if contract is None:
         return None  # deleted, or being made
-    if with_offsets and contract.model != GroupModel.BROADCASTING:
+    if with_offsets and GroupModel(contract.model).claims:
         found = await export_group(cluster, group)
         return replace(
             exported_of(group, contract, found.time_ms),

@@ -332,6 +332,7 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
         cause="not_claimed",
         holds=lambda facts: (
             facts.is_shared
+            and facts.model != GroupModel.SHARED  # there no partition is one member's
             and facts.subscribers > 0
             and facts.known.owner is None
             and not facts.by_stream

@@ -267,10 +267,9 @@ class _Rerun:
         """Have the group's retry topic, and have the group read it."""
         cluster, name = self.cluster, topic_of(Purpose.RETRY, self.group)
         contract = await known_group(cluster.coordinator, self.group)
-        if contract.model == GroupModel.BROADCASTING:
+        if not GroupModel(contract.model).claims:
             raise InvalidState(
-                f"group {self.group!r} is broadcasting and has no retry topic, which all of its "
-                "members would read",
+                f"group {self.group!r} is {contract.model} and has no retry topic",
                 hint="`--to origin` sends the messages where they come from, to all who read there",
             )
         if await self.batches.topic(name) is None:

@@ -13,9 +13,11 @@ from vq.coordination.topics.topics import list_topics
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
 from vq.coordination.tree.values.consumers import ConsumerGroup
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.errors import InvalidArgument, InvalidState
 from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.operations.groups.shared import forget_shared_group
 from vq.reserved import Purpose, group_of
 
 
@@ -75,8 +77,20 @@ async def delete_group(cluster: ClusterClient, group: str) -> None:
     """
     if group not in await groups.list_groups(cluster.coordinator):
         raise UnknownGroup(f"there is no consumer group {group!r}")
+    await _forget_shared(cluster, group)
     with unknown_when_cut(f"deleting group {group}", ResetUnknown):
         await groups.delete_group(cluster.coordinator, group)
+
+
+async def _forget_shared(cluster: ClusterClient, group: str) -> None:
+    """Have the journal of a shared group forget it, unless it has members."""
+    try:
+        contract = await groups.read_group(cluster.coordinator, group)
+    except Unreadable:
+        return
+    is_shared = contract is not None and contract.model == GroupModel.SHARED
+    if is_shared and not await groups.member_names(cluster.coordinator, group):
+        await forget_shared_group(cluster, group)
 
 
 # forget ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Setting where a group goes on is in ``resets``, deleting it in ``group_removal``
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.client.cluster import ClusterClient
@@ -43,7 +43,8 @@ class GroupSummary:
         group: Its name.
         topics: What it reads, sorted: topics, and patterns of names.
         members: How many consumers are alive.
-        model: ``clustering``: each message goes to one member; ``broadcasting``: to each.
+        model: ``clustering``: each message goes to one member; ``broadcasting``: to each;
+            ``shared``: to one, which acknowledges it by itself.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         unsubscribed: Topics of ``topics`` that none of its members subscribes to; none without
             members.
@@ -237,7 +238,8 @@ class GroupDescription:
 
     Attributes:
         group: Its name.
-        model: ``clustering``: each message goes to one member; ``broadcasting``: to each.
+        model: ``clustering``: each message goes to one member; ``broadcasting``: to each;
+            ``shared``: to one, which acknowledges it by itself.
         start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
         topics: Each topic it reads, with its filter; "": all messages. Those that its patterns
             match are among them.
@@ -283,6 +285,8 @@ class GroupDescription:
             problem = NOT_SUBSCRIBED
         members = len(self.members)
         facts = progress.facts(members=members, by_stream=self.by_stream, problem=problem)
+        if self.model == GroupModel.SHARED:  # no partition is one member's
+            facts = replace(facts, has_owner=True)
         return judge_lag(facts, thresholds, now_s=now_s)
 
     def worst_verdict(self, thresholds: LagThresholds, *, now_s: float) -> LagVerdict:
@@ -543,7 +547,7 @@ def _progress(
 def _member(
     view: MemberView, contract: ConsumerGroup, partitions: Iterable[GroupProgress]
 ) -> GroupMember:
-    has_all = contract.model == GroupModel.BROADCASTING
+    has_all = not GroupModel(contract.model).claims
     return GroupMember(
         member=view.member,
         host=view.value.host,

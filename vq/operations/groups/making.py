@@ -166,6 +166,11 @@ async def plan_create_group(
             f"goal = {str(target.goal)!r} says where a group is, and a new one is nowhere yet; "
             "give 'earliest', 'latest', 'time' or 'offset'"
         )
+    if model == GroupModel.SHARED and target.goal is not Goal.EARLIEST:
+        raise InvalidArgument(
+            f"goal = {str(target.goal)!r} says where the group begins, and a shared group begins "
+            "in each partition where its start says; give start = 'latest', or leave goal out"
+        )
     if model == GroupModel.BROADCASTING and target.goal is not Goal.EARLIEST:
         raise InvalidArgument(
             f"goal = {str(target.goal)!r} says where the group begins, and members of a "
@@ -189,7 +194,7 @@ async def plan_create_group(
         **_reads(filters),
     )
     await _check_new(cluster, group)
-    if contract.model == GroupModel.BROADCASTING:
+    if not GroupModel(contract.model).claims:
         return _planned(group, contract, [], is_new=True)
     matched = (await groups.with_matches(cluster.coordinator, contract)).topics
     offsets = await plan_places(

@@ -22,6 +22,7 @@ from vq.errors import InvalidArgument, InvalidState
 from vq.message_filter import Filter
 from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ResetUnknown, unknown_when_cut
+from vq.operations.groups.shared import forget_shared_group
 from vq.topic_pattern import is_pattern, matching, overlap
 
 #: Longest time for which a group takes members of two versions: seven days.
@@ -84,6 +85,11 @@ def check_one_progress(group: str, contract: ConsumerGroup, what: str) -> None:
     Raises:
         InvalidState: Each member has its own.
     """
+    if contract.model == GroupModel.SHARED:
+        raise InvalidState(
+            f"group {group!r} is shared: {what}. Its journal knows what is done of each message; a "
+            "group that is deleted and made again begins anew, at its start_position"
+        )
     if contract.model == GroupModel.BROADCASTING:
         raise InvalidState(
             f"group {group!r} is broadcasting: {what}. Each member has every partition and keeps "
@@ -189,6 +195,8 @@ async def alter_group(
         contract = await groups.known_group(cluster.coordinator, group)
         if contract.roll is not None:
             raise _rolls(group, contract.roll)
+        if model is not None and GroupModel.SHARED in {model, contract.model} != {model}:
+            await forget_shared_group(cluster, group)  # it begins where the offsets are
     terms = await _change(cluster, group, change)
     if offset_store is not None:
         await _take_copies(cluster, group)

@@ -5,15 +5,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
+from support.broker import MemoryCluster
 from support.cases import case
 from support.client import factory_of
+from support.given_up import lag, letters, ten_messages
 from support.waiting import until, until_true
 
 import vq
 from vq import aio
 from vq.client.cluster import ClusterClient
-from vq.errors import ConnectionCut, InvalidArgument, UnknownTopic
+from vq.errors import ConnectionCut, InvalidArgument
 from vq.model import Message
 from vq.remoting.format import Command
 from vq.reserved import GROUP_CHARS_MAX
@@ -25,35 +26,13 @@ BAD = {b"3", b"5"}
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[MemoryCluster]:
-    """One broker, and a topic ``t`` with two partitions and ten messages."""
-    async with memory_cluster() as cluster:
-        await cluster.start()
-        await cluster.create_topic("t", partitions=2)
-        async with (
-            factory_of(cluster, host="sender", seed=21) as factory,
-            await factory.create_producer() as producer,
-        ):
-            for number in range(10):
-                await producer.send(Message("t", b"%d" % number, key=f"k{number}"))
-        yield cluster
+    async with ten_messages() as made:
+        yield made
 
 
 def config(**settings: Any) -> vq.ConsumerConfig:
     given = {"group": "g", "on_failure": "dead-letter", "retry_backoff": (0.1, 1.0), **settings}
     return vq.ConsumerConfig(**given)
-
-
-async def lag(client: ClusterClient, group: str = "g") -> int | None:
-    factory = aio.MessageFactory.on_cluster(client)
-    return (await factory.admin.describe_group(group)).lag_messages
-
-
-async def letters(client: ClusterClient, group: str = "g") -> list[vq.admin.DeadLetter]:
-    admin = aio.MessageFactory.on_cluster(client).admin
-    try:
-        return [each async for each in admin.read_dead_letters(group)]
-    except UnknownTopic:  # nobody has needed it yet
-        return []
 
 
 @pytest.mark.parametrize(

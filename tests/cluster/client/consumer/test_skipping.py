@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
+from support.broker import MemoryCluster
 from support.client import factory_of
+from support.given_up import ten_messages
 from support.waiting import until, until_true
 
 import vq
@@ -38,18 +39,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[MemoryCluster]:
-    """One broker, and a topic ``t`` with two partitions and ten messages."""
-    async with memory_cluster() as cluster:
-        await cluster.start()
-        await cluster.create_topic("t", partitions=2)
-        async with (
-            factory_of(cluster, host="sender", seed=21) as factory,
-            await factory.create_producer() as producer,
-        ):
-            for number in range(10):
-                message = Message("t", b"%d" % number, "red", f"k{number}", {"n": str(number)})
-                await producer.send(message)
-        yield cluster
+    async with ten_messages() as made:
+        yield made
 
 
 class Handler:

@@ -45,6 +45,10 @@ class Executor(ABC):
     def put(self, delivery: Any) -> None:
         """A partition has something to deliver. Any thread."""
 
+    async def call(self, listener: Any, message: Message) -> Any:
+        """Return what a listener returns for one message, which is no delivery's. On the loop."""
+        return await listener(message)
+
     def end_pauses(self) -> None:  # noqa: B027  not all have them
         """Have what waits for its next try tried now: the group has another policy."""
 

@@ -5,6 +5,8 @@ so that a partition with a long backlog does not keep the others waiting. Nor do
 listener fails: it, or the message alone, leaves the worker and comes back for its next try.
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import heapq
@@ -35,6 +37,36 @@ SLICE_S: Final = 0.01
 _TOGETHER_FROM_S: Final = 0.05
 _TOGETHER_S: Final = 0.005
 
+
+class OneCall:
+    """A listener that is to be called for one message, which is no delivery's.
+
+    Attributes:
+        done: What it has returned, or raised.
+    """
+
+    is_stopped = False
+
+    def __init__(self, listener: Any, message: Message) -> None:
+        self.done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._listener = listener
+        self._message = message
+
+    def run(self) -> None:
+        """Call it, on a thread."""
+        if not self.done.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._listener(self._message)
+        except BaseException as error:  # noqa: BLE001 - the user's code raises anything
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(result)
+
+    def forsake(self) -> None:
+        """See ``Delivery.forsake``."""
+
+
 AnyDelivery = InTurn | Sliding
 Listener = Callable[[Any], Any]
 """A plain function of a message, or of a list of them with ``batch_size``."""
@@ -56,10 +88,10 @@ class Workers(Executor):
         # Not a ``SimpleQueue``: before Python 3.13 its ``get`` waits for ever if its time-out is
         # over before it has begun to wait, as on a busy machine.
         self._wake = threading.Condition(threading.Lock())
-        self._ready: deque[AnyDelivery] = deque()
+        self._ready: deque[AnyDelivery | OneCall] = deque()
         self._later: list[tuple[float, int, AnyDelivery, Message | None]] = []  # a heap by due time
         self._numbers = itertools.count()
-        self._at_work: set[AnyDelivery] = set()
+        self._at_work: set[AnyDelivery | OneCall] = set()
         self._timed_until = math.inf  # some thread waits until then for what is due
         self._closed = False
         self._threads = [
@@ -79,6 +111,14 @@ class Workers(Executor):
         with self._wake:
             self._ready.append(delivery)
             self._wake.notify()
+
+    async def call(self, listener: Any, message: Message) -> Any:
+        """See ``Executor.call``."""
+        one = OneCall(listener, message)
+        with self._wake:
+            self._ready.append(one)
+            self._wake.notify()
+        return await asyncio.wrap_future(one.done)
 
     def put_later(
         self, delivery: AnyDelivery, pause_s: float, message: Message | None = None
@@ -119,6 +159,9 @@ class Workers(Executor):
             self._at_work.add(delivery)
             try:
                 # An instance check of an ABC is a call.
+                if isinstance(delivery, OneCall):
+                    self._context.copy().run(delivery.run)
+                    continue
                 handle = self._handle_some if type(delivery) is Sliding else self._handle
                 self._context.copy().run(handle, delivery)  # type: ignore[arg-type]
             except BaseException:  # the others still need the thread
@@ -257,7 +300,7 @@ class Workers(Executor):
         for message, pause_s in delivery.failed(messages, result):
             self.put_later(delivery, pause_s, message)
 
-    def _next(self) -> AnyDelivery | None:
+    def _next(self) -> AnyDelivery | OneCall | None:
         """Wait for the next delivery in line and return it; None once the threads are to end."""
         with self._wake:
             while not self._closed:

@@ -128,7 +128,7 @@ class Membership:
         self._config = config
         self._group = config.group
         self._member = member
-        self._has_all = config.model is GroupModel.BROADCASTING
+        self._has_all = not GroupModel(config.model).claims
         self._retry_topic = retry_topic  # which this member can read; "": none
         self._settling = Settling(cluster.rng)
         self._plan = _Plan()

@@ -48,7 +48,7 @@ class Targets:
     ) -> None:
         self.strategy, own = group_strategy_of(config.strategy)
         self._strategies = {**STRATEGIES, self.strategy: own}
-        self._has_all = config.model is GroupModel.BROADCASTING
+        self._has_all = not GroupModel(config.model).claims
         self._cluster = cluster
         self._group = config.group
         self._member = member

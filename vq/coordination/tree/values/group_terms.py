@@ -37,6 +37,12 @@ class GroupModel(enum.StrEnum):
 
     CLUSTERING = "clustering"  # one member
     BROADCASTING = "broadcasting"  # every member
+    SHARED = "shared"  # one member, which acknowledges it by itself
+
+    @property
+    def claims(self) -> bool:
+        """Whether each partition is one member's at a time."""
+        return self is GroupModel.CLUSTERING
 
 
 class WorkingMode(enum.StrEnum):
@@ -82,6 +88,14 @@ def check_model(model: str, on_failure: str | None, what: str = "on_failure") ->
     Raises:
         InvalidArgument: It does not.
     """
+    is_of_failures = what != "on_bad_record"
+    never = (OnFailure.RETRY_TOPIC, OnFailure.STOP)
+    if model == GroupModel.SHARED and is_of_failures and on_failure in never:
+        raise InvalidArgument(
+            f"{what} = {str(on_failure)!r} does not go with model = 'shared': a message that fails "
+            "is delivered again by itself, to any member, and the others go on; give "
+            "'dead-letter', 'skip' or 'hold'"
+        )
     copies = (OnFailure.RETRY_TOPIC, OnFailure.DEAD_LETTER)
     if model == GroupModel.BROADCASTING and on_failure in copies:
         raise InvalidArgument(
@@ -108,6 +122,8 @@ def check_order(mode: str, order: str, on_failure: str) -> None:
 
 def usual_on_failure(mode: str, model: str) -> OnFailure:
     """Return what follows the last try in a new group that does not say it."""
+    if model == GroupModel.SHARED:
+        return OnFailure.DEAD_LETTER
     retries = mode == WorkingMode.CONCURRENT and model == GroupModel.CLUSTERING
     return OnFailure.RETRY_TOPIC if retries else OnFailure.HOLD
 

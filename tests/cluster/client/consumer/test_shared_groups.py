@@ -1,0 +1,214 @@
+"""``model = "shared"`` through the API: members, failures, and what others see of the group."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster
+from support.client import factory_of
+from support.waiting import until, until_true
+
+from vq import ConsumerConfig, GroupModel, Message, aio
+from vq.errors import InvalidArgument, InvalidState, LeaseLost
+from vq.model import TopicPartition
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One node with topic ``t`` of two partitions."""
+    async with memory_cluster() as found:
+        await found.start()
+        await found.create_topic("t", partitions=2)
+        yield found
+
+
+@pytest.fixture
+async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    """An open factory."""
+    async with factory_of(cluster) as found:
+        yield found
+
+
+def shared(**settings: Any) -> ConsumerConfig:
+    return ConsumerConfig(**{"group": "g", "model": "shared", "commit_interval_s": 1.0, **settings})
+
+
+async def send(factory: aio.MessageFactory, topic: str, count: int) -> None:
+    producer = await factory.create_producer()
+    await producer.send_batch([Message(topic, b"%d" % each, key=each) for each in range(count)])
+    await producer.close()
+
+
+async def test_more_workers_than_partitions_share_them(factory: aio.MessageFactory) -> None:
+    """Each message goes to one of them; where the group is, is known to others."""
+    seen: Counter[bytes] = Counter()
+    busy = most = 0
+
+    async def listener(message: Message) -> None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await asyncio.sleep(0.05)
+        busy -= 1
+        seen[message.content] += 1
+
+    consumers = [await factory.create_consumer(shared(workers=4)) for _ in range(3)]
+    for each in consumers:
+        await each.subscribe("t", listener=listener).start()
+    await send(factory, "t", 100)
+    await until(lambda: len(seen) == 100)
+    assert set(seen.values()) == {1}
+    assert most > 4
+    partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    assert consumers[0].assignment() == partitions
+    for each in consumers:
+        await each.close()
+    committed = await consumers[0].get_offset("t")
+    ends = {each: (await consumers[0].get_bounds(*each)).latest for each in partitions}
+    assert committed == ends
+    found = await factory.admin.describe_group("g")
+    assert (found.model, found.terms.failure.on_failure) == (GroupModel.SHARED, "dead-letter")
+    assert [each.lag_messages for each in found.partitions] == [0, 0]
+    told = await factory.admin.describe_shared_group("g")
+    assert [(e.low, e.cursor, e.open) for e in told.partitions] == [(50, 50, 0), (50, 50, 0)]
+
+
+async def test_a_shared_group_begins_where_it_says_and_follows_patterns(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """With ``latest``, what was there is not for it; a topic that comes later is read whole."""
+    seen: list[tuple[str, bytes]] = []
+
+    async def listener(message: Message) -> None:
+        seen.append((message.topic, message.content))
+
+    await send(factory, "t", 5)
+    consumer = await factory.create_consumer(shared(start_position="latest"))
+    await consumer.subscribe("t*", listener=listener).start()
+    await until(lambda: len(consumer.assignment()) == 2)
+    await send(factory, "t", 1)
+    await until(lambda: seen == [("t", b"0")])
+    await cluster.create_topic("t-more", partitions=1)
+    await send(factory, "t-more", 2)
+    await until(lambda: len(seen) == 3)
+
+
+async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> None:
+    """Its methods are awaited; a failure comes again; one that is late is told so."""
+    seen: Counter[bytes] = Counter()
+    late: list[type[Exception]] = []
+
+    async def listener(message: Any) -> None:
+        seen[message.content] += 1
+        assert message.attempts == seen[message.content]
+        if message.content == b"0" and message.attempts == 1:
+            await message.nack(delay_s=0.5)
+        elif message.content == b"1" and message.attempts < 3:
+            raise ValueError("not yet")
+        elif message.content == b"2" and message.attempts == 1:
+            await asyncio.sleep(3)
+            try:
+                await message.ack()
+            except LeaseLost as error:
+                late.append(type(error))
+
+    settings = {"lease_s": 2.0, "max_deliveries": 3, "retry_backoff": (0.2, 0.2), "workers": 2}
+    consumer = await factory.create_consumer(shared(**settings))
+    await consumer.subscribe("t", listener=listener).start()
+    await send(factory, "t", 3)
+    await until(lambda: seen == {b"0": 2, b"1": 3, b"2": 2} and bool(late))
+
+    async def is_done() -> bool:
+        found = await factory.admin.describe_group("g")
+        return [each.lag_messages for each in found.partitions] == [0, 0]
+
+    await until_true(is_done)
+    await consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"lease_s": 0.0}, "lease_s"),
+        ({"max_deliveries": 0}, "max_deliveries"),
+        ({"max_deliveries": 2, "max_attempts": 3}, "say the same"),
+        ({"mode": "keyed"}, "keyed"),
+        ({"batch_size": 2}, "batch_size"),
+        ({"on_failure": "retry-topic"}, "retry-topic"),
+        ({"on_failure": "stop"}, "stop"),
+        ({"strategy": "average"}, "average"),
+        ({"model": "clustering", "max_deliveries": 2}, "max_deliveries"),
+    ],
+)
+def test_what_does_not_go_with_a_shared_group_is_refused(
+    settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        shared(**settings)
+
+
+async def test_members_of_another_model_are_refused(factory: aio.MessageFactory) -> None:
+    """And so is what a shared group cannot do."""
+
+    async def listener(message: Message) -> None:
+        pass
+
+    consumer = await factory.create_consumer(shared())
+    with pytest.raises(InvalidArgument, match="listener"):
+        consumer.subscribe("t")
+    await consumer.subscribe("t", listener=listener).start()
+    other = await factory.create_consumer(ConsumerConfig(group="g"))
+    with pytest.raises(InvalidArgument, match="shared"):
+        await other.subscribe("t", listener=listener).start()
+    with pytest.raises(InvalidState):
+        await consumer.seek("t", "earliest")
+    with pytest.raises(InvalidState, match="shared"):
+        await factory.admin.plan_reset("g", aio_target())
+
+
+def aio_target() -> Any:
+    from vq.admin import Goal, Target
+
+    return Target(goal=Goal.EARLIEST)
+
+
+async def test_a_deleted_group_begins_anew(factory: aio.MessageFactory) -> None:
+    """Its journal forgets it, too."""
+    seen: Counter[bytes] = Counter()
+
+    async def listener(message: Message) -> None:
+        seen[message.content] += 1
+
+    await send(factory, "t", 4)
+    for times in (1, 2):
+        consumer = await factory.create_consumer(shared())
+        await consumer.subscribe("t", listener=listener).start()
+        await until(lambda: sum(seen.values()) == 4 * times)  # noqa: B023
+        await consumer.close()
+        await factory.admin.delete_group("g")
+    assert set(seen.values()) == {2}
+
+
+async def test_a_group_that_becomes_shared_begins_where_it_is(
+    factory: aio.MessageFactory,
+) -> None:
+    """And one that is clustering again begins at its lowest message that is not done."""
+    seen: Counter[bytes] = Counter()
+
+    async def listener(message: Message) -> None:
+        seen[message.content] += 1
+
+    await send(factory, "t", 4)
+    first = ConsumerConfig(group="g", mode="concurrent", on_failure="dead-letter")
+    for config, model in ((first, "shared"), (shared(), "clustering"), (first, "shared")):
+        consumer = await factory.create_consumer(config)
+        await consumer.subscribe("t", listener=listener).start()
+        await until(lambda: all(seen[b"%d" % each] for each in range(4)))
+        await asyncio.sleep(2)
+        await consumer.close()
+        await factory.admin.alter_group("g", model=model)
+    assert set(seen.values()) == {1}

@@ -1,0 +1,94 @@
+"""``MessageFactoryConfig(local=...)``: code of a cluster with queues of one process."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from support.waiting import WAIT_S, block_until
+
+import vq
+from vq.errors import InvalidArgument, InvalidState
+from vq.model import Message
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> vq.MessageFactoryConfig:
+    return vq.MessageFactoryConfig(local=str(tmp_path))
+
+
+def test_a_listener_gets_what_a_producer_sends(config: vq.MessageFactoryConfig) -> None:
+    """The lines between are those of a program with a cluster."""
+    seen, called = [], threading.Event()
+
+    def listener(message: Message) -> object:
+        seen.append((message.topic, message.content, message.key, message.attempts))
+        called.set()
+        if message.content == b"1" and message.attempts == 1:
+            raise ValueError("once")
+        return vq.RETRY if message.content == b"2" and message.attempts == 1 else None
+
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        producer.publish("orders")
+        first = producer.send_sync(Message("orders", b"1", key="k"))
+        outcomes: list[object] = []
+        future = producer.send_async(
+            Message("orders", b"2", key="k"), lambda *got: outcomes.append(got)
+        )
+        second = future.result()
+        third, fourth = producer.send_batch([Message("orders", b"3"), Message("other", b"4")])
+        producer.send_oneway(Message("orders", b"5"))
+        producer.flush()
+        assert first.id < second.id < third.id
+        assert fourth.partition == 0
+        block_until(lambda: outcomes == [(second, None)])
+        with factory.create_consumer(vq.ConsumerConfig(group="shop", workers=2)) as consumer:
+            consumer.subscribe("orders", listener=listener)
+            consumer.start()
+            block_until(lambda: len(seen) == 6)
+        assert called.wait(WAIT_S)
+    assert [each[1:] for each in seen if each[2] == "k"] == [
+        (b"1", "k", 1),
+        (b"1", "k", 2),
+        (b"2", "k", 1),
+        (b"2", "k", 2),
+    ]
+
+
+def test_messages_that_are_pulled_count_with_the_next_call(
+    config: vq.MessageFactoryConfig,
+) -> None:
+    with vq.MessageFactory(config) as factory:
+        factory.create_producer().send_batch([Message("t", b"%d" % n) for n in range(5)])
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g")).subscribe("t")
+        consumer.start()
+        assert [each.content for each in consumer.get_many(2, 1)] == [b"0", b"1"]
+        assert [each.content for each in consumer.get_many(2, 1)] == [b"2", b"3"]
+    with vq.MessageFactory(config) as factory:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g")).subscribe("t")
+        assert [each.content for each in consumer.get_many(9, 1)] == [b"2", b"3", b"4"]
+        consumer.commit()
+        assert consumer.get_many(9, 0) == []
+
+
+def test_what_needs_a_cluster_is_refused_by_name(config: vq.MessageFactoryConfig) -> None:
+    with vq.MessageFactory(config) as factory:
+        producer = factory.create_producer()
+        with pytest.raises(InvalidState, match="no transaction: that needs a cluster"):
+            producer.transaction()
+        with pytest.raises(InvalidState, match="needs a cluster"):
+            factory.get_partitions_for_topic("t")
+        with pytest.raises(InvalidArgument, match="transactional_id = 'x' needs a cluster"):
+            factory.create_producer(vq.ProducerConfig(transactional_id="x"))
+        first = factory.create_consumer(vq.ConsumerConfig(group="a"))
+        first.subscribe("t")
+        with pytest.raises(InvalidArgument, match="which group 'a' reads"):
+            factory.create_consumer(vq.ConsumerConfig(group="b")).subscribe("t")
+        with pytest.raises(InvalidArgument, match="message_filter"):
+            first.subscribe("u", message_filter="tag")
+        with pytest.raises(InvalidState, match="open already"):
+            factory.open()
+
+
+async def test_the_factory_of_coroutines_says_what_to_use(config: vq.MessageFactoryConfig) -> None:
+    with pytest.raises(InvalidArgument, match=r"use vq\.aio\.LocalQueue"):
+        await vq.aio.MessageFactory(config).open()

@@ -1,0 +1,144 @@
+"""A queue for other processes: the same methods over a socket, and what becomes of who ends."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.waiting import WAIT_S, block_until
+
+from vq.errors import InvalidArgument, InvalidState, LeaseLost, Unreachable, UnsupportedVersion
+from vq.local import LocalQueue, LocalQueueClient, LocalQueueConfig, LocalQueueServer
+from vq.local.wire import raised_by, read_frame, write_frame
+from vq.model import Message
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "jobs"
+
+
+@pytest.fixture
+def queue(directory: Path) -> Iterator[LocalQueue]:
+    config = LocalQueueConfig(retries=0, retry_s=3600.0)
+    with LocalQueue(directory, config) as opened, LocalQueueServer(opened):
+        yield opened
+
+
+@pytest.fixture
+def client(queue: LocalQueue, directory: Path) -> Iterator[LocalQueueClient]:
+    with LocalQueueClient(directory) as connected:
+        yield connected
+
+
+def test_a_message_comes_as_it_was_put(client: LocalQueueClient) -> None:
+    message = Message("any", b"paid", tag="t", key=b"\x00k", headers={"a": "b"})
+    assert client.put(message, idempotency_key="k1", priority=2)
+    assert not client.put(message, idempotency_key="k1")
+    assert client.put_many([b"1", b"2"]) == 2
+    listed = client.list()
+    assert [each.message.content for each in listed] == [b"paid", b"1", b"2"]
+    assert listed[0].message.key == b"\x00k"
+    item = client.take(WAIT_S)
+    assert item is not None
+    assert item.message[:5] == ("jobs", b"paid", "t", b"\x00k", {"a": "b"})
+    client.extend(item)
+    client.complete(item, wait=True)
+    for late in (client.complete, client.fail, client.extend):
+        with pytest.raises(LeaseLost):
+            late(item)
+    assert (len(client), client.metrics().ready) == (2, 2)
+    assert client.purge() == 2
+    assert client.drain(WAIT_S)
+
+
+def test_a_message_with_a_time_waits_for_it(client: LocalQueueClient) -> None:
+    client.put(Message("any", b"later", deliver_at=time.time() + 3600))
+    block_until(lambda: client.metrics().later == 1)
+    assert client.take(0) is None
+
+
+def test_failed_messages_are_requeued(client: LocalQueueClient) -> None:
+    client.put(b"x")
+    item = client.take(WAIT_S)
+    assert item is not None
+    client.fail(item)
+    block_until(lambda: client.metrics().later == 1)
+    assert client.take(0) is None
+    assert client.requeue([]) == 0
+    assert client.requeue() == 1
+    again = client.take(WAIT_S)
+    assert again is not None
+    assert (again.content, again.attempts) == (b"x", 2)
+
+
+def test_errors_of_the_owner_come_as_they_are(client: LocalQueueClient) -> None:
+    with pytest.raises(InvalidArgument, match="priority = 7 is outside"):
+        client.put(b"x", priority=7)
+    with pytest.raises(InvalidArgument, match="limit = 0"):
+        client.list(0)
+
+
+def test_threads_of_a_client_share_what_it_took(client: LocalQueueClient) -> None:
+    client.put_many([b"%d" % n for n in range(30)])
+    found = []
+
+    def work() -> None:
+        while (item := client.take(0)) is not None:
+            found.append(item.content)
+            client.complete(item)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert sorted(found) == sorted(b"%d" % n for n in range(30))
+
+
+def test_what_a_killed_process_had_taken_is_given_to_others(
+    queue: LocalQueue, directory: Path
+) -> None:
+    queue.put(b"x")
+    child = os.fork()
+    if not child:
+        try:
+            LocalQueueClient(directory).take(WAIT_S)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    item = queue.take(WAIT_S)
+    assert item is not None
+    assert (item.content, item.attempts) == (b"x", 2)
+
+
+def test_a_client_without_an_owner_is_told_what_to_do(directory: Path) -> None:
+    with pytest.raises(Unreachable, match="nobody serves"):
+        LocalQueueClient(directory)
+    with LocalQueue(directory) as queue:
+        server = LocalQueueServer(queue)
+        client = LocalQueueClient(directory)
+        server.close()
+        server.close()
+        with pytest.raises(Exception, match="has ended"):
+            client.put(b"x")
+        client.close()
+        with pytest.raises(InvalidState, match="closed"):
+            client.put(b"x")
+
+
+def test_another_version_is_refused(queue: LocalQueue, directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(directory / "@socket"))
+        write_frame(stranger, {"version": 99, "client": "x"})
+        frame = read_frame(stranger)
+    assert frame is not None
+    assert isinstance(raised_by(frame.values), UnsupportedVersion)
+
+
+def test_only_a_queue_in_a_directory_is_served() -> None:
+    with LocalQueue(None) as queue, pytest.raises(InvalidArgument, match="in memory"):
+        LocalQueueServer(queue)

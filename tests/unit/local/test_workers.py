@@ -1,0 +1,153 @@
+"""Threads at a local queue: order by key, pauses, handlers that raise, pipelines."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.waiting import WAIT_S, block_until
+
+from vq.errors import InvalidArgument
+from vq.local import LocalQueue, LocalQueueConfig, LocalWorkers
+from vq.model import Message
+
+CONFIG = LocalQueueConfig(retries=1, retry_s=0.02, lease_s=5.0)
+
+
+@pytest.fixture(params=["directory", "memory"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalQueue]:
+    directory = tmp_path / "jobs" if request.param == "directory" else None
+    with LocalQueue(directory, CONFIG) as opened:
+        yield opened
+
+
+def test_messages_of_a_key_are_handled_in_order_one_at_a_time(queue: LocalQueue) -> None:
+    seen, running, together = defaultdict[object, list[bytes]](list), set[object](), []
+
+    def handle(message: Message) -> None:
+        together.append(message.key in running)
+        running.add(message.key)
+        seen[message.key].append(message.content)
+        running.discard(message.key)
+
+    queue.put_many([Message("t", b"%d" % n, key=n % 7) for n in range(210)])
+    with LocalWorkers(queue, handle, workers=4, by_key=True):
+        assert queue.drain(WAIT_S)
+    assert not any(together)
+    assert seen == {key: [b"%d" % n for n in range(key, 210, 7)] for key in range(7)}
+
+
+def test_a_handler_that_raises_stops_no_box_and_keeps_the_order(queue: LocalQueue) -> None:
+    calls, done = defaultdict[bytes, int](int), []
+
+    def handle(message: Message) -> None:
+        calls[message.content] += 1
+        if calls[message.content] < 4 and message.content in {b"1", b"3"}:
+            raise ValueError(message.content)
+        done.append((message.key, message.content))
+
+    queue.put_many([Message("t", b"%d" % n, key="k") for n in range(5)])
+    queue.put(Message("t", b"other", key="o"))
+    with LocalWorkers(queue, handle, by_key=True):
+        assert queue.drain(WAIT_S)
+    assert [content for key, content in done if key == "k"] == [b"%d" % n for n in range(5)]
+    assert calls[b"1"] == calls[b"3"] == 4
+
+
+def test_a_paused_key_waits_and_others_go_on(queue: LocalQueue) -> None:
+    done = []
+    with LocalWorkers(queue, lambda message: done.append(message.content), by_key=True) as workers:
+        workers.pause("a")
+        queue.put_many([Message("t", b"a1", key="a"), Message("t", b"a2", key="a")])
+        queue.put(Message("t", b"b", key="b"))
+        block_until(lambda: done == [b"b"] and workers.held == 2)
+        workers.pause()
+        workers.resume("a")
+        queue.put(Message("t", b"c", key="c"))
+        block_until(lambda: workers.held == 3)
+        assert done == [b"b"]
+        workers.resume()
+        assert queue.drain(WAIT_S)
+    assert [each for each in done if each[:1] == b"a"] == [b"a1", b"a2"]
+    assert b"c" in done
+
+
+def test_a_pause_takes_hold_after_the_handler_that_runs(queue: LocalQueue) -> None:
+    entered, leave, done = threading.Event(), threading.Event(), []
+
+    def handle(message: Message) -> None:
+        entered.set()
+        assert leave.wait(WAIT_S)
+        done.append(message.content)
+
+    queue.put_many([Message("t", b"1", key="k"), Message("t", b"2", key="k")])
+    with LocalWorkers(queue, handle, by_key=True) as workers:
+        assert entered.wait(WAIT_S)
+        workers.pause("k")
+        leave.set()
+        block_until(lambda: done == [b"1"] and workers.held == 1)
+        workers.resume("k")
+        assert queue.drain(WAIT_S)
+    assert done == [b"1", b"2"]
+
+
+def test_without_keys_a_failed_message_goes_back_to_the_queue(queue: LocalQueue) -> None:
+    calls = []
+
+    def handle(message: Message) -> None:
+        calls.append(message.content)
+        if len(calls) < 4:
+            raise ValueError
+
+    queue.put(b"x")
+    with LocalWorkers(queue, handle, workers=2):
+        assert queue.drain(WAIT_S)
+    assert calls == [b"x"] * 4
+    assert queue.metrics().failed == 3
+
+
+def test_a_close_gives_back_what_was_not_handled_in_order(queue: LocalQueue) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        entered.set()
+        assert leave.wait(WAIT_S)
+
+    queue.put_many([Message("t", b"%d" % n, key="k") for n in range(4)])
+    workers = LocalWorkers(queue, handle, by_key=True)
+    assert entered.wait(WAIT_S)
+    block_until(lambda: workers.held == 4)
+    closing = threading.Thread(target=workers.close)
+    closing.start()
+    leave.set()
+    closing.join(WAIT_S)
+    left = []
+    while (item := queue.take(0)) is not None:
+        left.append((item.content, item.attempts))
+    assert left == [(b"%d" % n, 1) for n in range(4 - len(left), 4)]
+    assert len(left) >= 3
+
+
+def test_stages_hand_each_message_on_once(tmp_path: Path) -> None:
+    with LocalQueue(tmp_path / "a") as first, LocalQueue(tmp_path / "b") as second:
+        with (
+            LocalWorkers(first, lambda message: [message.content, message.content * 2], to=second),
+        ):
+            first.put_many([b"%d" % n for n in range(20)])
+            assert first.drain(WAIT_S)
+        found = []
+        while (item := second.take(0)) is not None:
+            found.append(item.content)
+    assert sorted(found) == sorted(
+        each for n in range(20) for each in (b"%d" % n, b"%d%d" % (n, n))
+    )
+
+
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"window": True}])
+def test_unusable_numbers_are_refused(settings: dict[str, int]) -> None:
+    with (
+        LocalQueue(None) as queue,
+        pytest.raises(InvalidArgument, match=next(iter(settings))),
+    ):
+        LocalWorkers(queue, print, **settings)  # type: ignore[arg-type]

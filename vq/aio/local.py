@@ -1,0 +1,264 @@
+"""``vq.aio.LocalQueue``: a local queue for the coroutines of one loop."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from vq.clock import SystemClock
+from vq.errors import InvalidState
+from vq.local.core import QueueCore
+from vq.local.items import LocalItem
+from vq.local.looks import LocalQueueMetrics, metrics_of
+from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.waits import CommitWaiter
+from vq.model import Message
+from vq.store.disk.real_disk import RealDisk
+
+__all__ = ["LocalQueue"]
+
+_monotonic: Final = time.monotonic
+
+
+class _LoopWaker:
+    """Wakes a coroutine, from any thread."""
+
+    __slots__ = ("_future", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def release(self) -> None:
+        """See ``Waker.release``."""
+        try:
+            self._loop.call_soon_threadsafe(self._end)
+        except RuntimeError:  # the loop was closed: nobody waits
+            pass
+
+    def _end(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def woken(self, timeout: float | None) -> bool:
+        """Wait; False: it was not woken in time."""
+        if timeout is None:
+            await self._future
+            return True
+        done, _ = await asyncio.wait((self._future,), timeout=timeout)
+        return bool(done)
+
+
+class LocalQueue:
+    """The coroutines of ``vq.local.LocalQueue``, with the same arguments, results and errors.
+
+    ::
+
+        async with vq.aio.LocalQueue("/var/lib/app/jobs") as queue:
+            await queue.put(b"job")
+            item = await queue.take(timeout=5)
+            queue.complete(item)
+
+    Coroutines that put at the same time share a flush. Opening, closing and reading what is on disk
+    only are done by a thread. A coroutine that is cancelled in ``take`` loses no message; one that
+    is cancelled in ``put`` does not know whether the message is stored.
+
+    Args:
+        directory: Where it is, made if it is missing; None: in memory. One process has it open.
+        config: How it behaves.
+    """
+
+    def __init__(
+        self, directory: str | Path | None, config: LocalQueueConfig | None = None
+    ) -> None:
+        self._directory = None if directory is None else Path(directory)
+        self._config = LocalQueueConfig() if config is None else config
+        self._opened: QueueCore | None = None
+
+    async def open(self) -> Self:
+        """Open the queue; return it. Errors as of ``vq.local.LocalQueue``.
+
+        Raises:
+            InvalidState: It is open already.
+        """
+        if self._opened is not None:
+            raise InvalidState("this queue is open already")
+        self._opened = await asyncio.to_thread(
+            QueueCore, self._directory, self._config, RealDisk(), SystemClock()
+        )
+        return self
+
+    @property
+    def _core(self) -> QueueCore:
+        if self._opened is None:
+            raise InvalidState("the queue is not open; await open() or use it in `async with`")
+        return self._opened
+
+    async def put(
+        self,
+        content: bytes | Message | Any,
+        *,
+        delay_s: float | None = None,
+        priority: int = 0,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Add a message; return True once it is durable, False if its key was seen already."""
+        core = self._core
+        core.check()
+        item = core.prepare(content, delay_s, priority, idempotency_key)
+        try:
+            if item is not None and core.capacity is not None and core.is_full():
+                await self._wait_for_room(1, timeout)
+        except BaseException:
+            core.forget_key(idempotency_key)
+            raise
+        if core.in_memory:
+            if item is not None:
+                core.add_in_memory(item)
+        else:
+            await self._commit_with(() if item is None else (item,))
+        return item is not None
+
+    async def put_many(
+        self,
+        contents: Iterable[bytes | Message | Any],
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> int:
+        """Add messages with one commit; return how many."""
+        core = self._core
+        core.check()
+        items = [item for each in contents if (item := core.prepare(each, None, priority, None))]
+        if items and core.capacity is not None and core.is_full(len(items)):
+            core.check_fits(len(items))
+            await self._wait_for_room(len(items), timeout)
+        if core.in_memory:
+            for item in items:
+                core.add_in_memory(item)
+        elif items:
+            await self._commit_with(items)
+        return len(items)
+
+    async def flush(self) -> None:
+        """Return once all that was put and completed before is durable."""
+        if not self._core.in_memory:
+            await self._commit_with(())
+
+    async def _commit_with(self, items: Sequence[LocalItem]) -> None:
+        waker = _LoopWaker()
+        waiter = CommitWaiter(items, waker)
+        self._core.accept(items, waiter)
+        await waker.woken(None)
+        if waiter.error is not None:
+            raise waiter.error
+
+    async def _wait_for_room(self, count: int, timeout: float | None) -> None:
+        core = self._core
+        deadline = None if timeout is None else _monotonic() + timeout
+        while core.is_full(count):
+            core.check()
+            if core.config.when_full is WhenCrowded.DROP_OLDEST:
+                core.drop_oldest()
+            elif core.config.when_full is WhenCrowded.RAISE or not await self._wait_for_change(
+                deadline, lambda: core.is_full(count)
+            ):
+                raise core.full()
+
+    async def _wait_for_change(self, deadline: float | None, is_needed: Any) -> bool:
+        core, waker = self._core, _LoopWaker()
+        core.spaces.line.append(waker)
+        try:
+            if not is_needed():
+                return True
+            return await waker.woken(_left(deadline))
+        finally:
+            if not core.spaces.leave(waker):
+                core.spaces.wake()  # this one was woken for nothing, perhaps
+
+    async def take(self, timeout: float | None = None) -> LocalItem | None:
+        """Return the next message, which nobody else has now; None: none came in time."""
+        deadline = None if timeout is None else _monotonic() + timeout
+        while True:
+            item = await self._next()
+            if item is not None or (deadline is not None and _monotonic() >= deadline):
+                return item
+            core, waker = self._core, _LoopWaker()
+            if not core.wait_for_message(waker):
+                continue
+            try:
+                await waker.woken(_left(deadline))
+            finally:
+                if not core.takers.leave(waker):
+                    core.pass_on()  # if this one was cancelled, another one looks
+
+    async def _next(self) -> LocalItem | None:
+        core = self._core
+        if not core.must_read:
+            return core.take_now()
+        taking = asyncio.ensure_future(asyncio.to_thread(core.take_now))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, taking: "asyncio.Future[LocalItem | None]") -> None:
+        if taking.cancelled() or taking.exception() is not None:
+            return
+        item = taking.result()
+        if item is not None:
+            self._core.give_back(item)
+
+    def complete(self, item: LocalItem) -> None:
+        """Note that a message is done; see ``vq.local.LocalQueue.complete``. It does not wait."""
+        self._core.complete(item)
+
+    def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
+        """Give a message back; see ``vq.local.LocalQueue.fail``. It does not wait."""
+        self._core.fail_item(item, delay_s)
+
+    def extend(self, item: LocalItem) -> None:
+        """Begin the lease of a message anew."""
+        self._core.extend_item(item)
+
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every message is completed; False: some are not, in time."""
+        core = self._core
+        deadline = None if timeout is None else _monotonic() + timeout
+        while core.size:
+            core.check()
+            if not await self._wait_for_change(deadline, lambda: core.size > 0):
+                return not core.size
+        return True
+
+    def metrics(self) -> LocalQueueMetrics:
+        """Return the numbers of the queue."""
+        return metrics_of(self._core)
+
+    def __len__(self) -> int:
+        """Return how many messages are not completed."""
+        return self._core.size
+
+    async def close(self) -> None:
+        """Make everything durable and give the directory back. May be called again."""
+        if self._opened is not None:
+            await asyncio.to_thread(self._opened.end)
+
+    async def __aenter__(self) -> Self:
+        return self if self._opened is not None else await self.open()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - _monotonic(), 0.0)

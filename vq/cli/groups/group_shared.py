@@ -1,0 +1,65 @@
+"""``vq group shared``: what is open of a shared group."""
+
+from dataclasses import asdict
+
+import click
+
+from vq.cli.base.completion import group_names
+from vq.cli.base.json_schema import TEXT, WHOLE, record, shows, some
+from vq.cli.base.options import Invocation, command_options
+from vq.client.cluster import ClusterClient
+from vq.operations.groups.shared import SharedGroupDescription, describe_shared_group
+
+
+@click.command()
+@click.argument("name", shell_complete=group_names)
+@shows(
+    record(
+        group=TEXT,
+        journal=WHOLE,
+        receiving=WHOLE,
+        partitions=some(
+            record(
+                topic=TEXT,
+                partition=WHOLE,
+                low=WHOLE,
+                cursor=WHOLE,
+                open=WHOLE,
+                held=WHOLE,
+                waiting=WHOLE,
+                deliveries_max=WHOLE,
+            )
+        ),
+    )
+)
+@command_options
+def shared(invocation: Invocation, name: str) -> None:
+    """Show which messages of a shared group are not done.
+
+    Messages are told by their numbers: all before low are done, from cursor on none was delivered.
+    Of those between, open are not done: members have held of them, and waiting are due later, since
+    they have failed. deliveries_max is how often one of these was delivered at most.
+    """
+
+    async def work(cluster: ClusterClient) -> SharedGroupDescription:
+        return await describe_shared_group(cluster, name)
+
+    found, output = invocation.call(work), invocation.output
+    if output.as_json:
+        output.document({**asdict(found), "partitions": [asdict(e) for e in found.partitions]})
+        return
+    rows = [asdict(each) for each in found.partitions]
+    output.table(
+        rows,
+        columns=(
+            "topic",
+            "partition",
+            "low",
+            "cursor",
+            "open",
+            "held",
+            "waiting",
+            "deliveries_max",
+        ),
+    )
+    output.remark(f"{found.receiving} member(s) wait for messages")

@@ -1,0 +1,215 @@
+"""``vq local``: a queue inside one process: served to others, looked at, requeued, purged."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from vq.cli.base import text
+from vq.cli.base.json_schema import (
+    NUMBER,
+    TEXT,
+    WHOLE,
+    mapping,
+    maybe,
+    optional,
+    record,
+    shows,
+    some,
+)
+from vq.cli.base.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    yes_option,
+)
+from vq.errors import InvalidArgument, Unreachable
+from vq.local import (
+    ListedMessage,
+    LocalQueue,
+    LocalQueueClient,
+    LocalQueueServer,
+    MessageStanding,
+)
+
+_DIRECTORY: Final = click.argument(
+    "directory", type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
+)
+_COLUMNS: Final = ("id", "state", "priority", "attempts", "due", "key", "content")
+_CONTENT_CHARS: Final = 60
+_LIMIT: Final = 100
+_ID: Final = click.option(
+    "--id",
+    "ids",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="ID",
+    help="Only messages with this id; repeatable.",
+)
+
+
+@click.group(cls=Commands)
+def local() -> None:
+    """Look at a queue inside one process, and serve it to others.
+
+    A command opens the queue in DIR itself, or asks the process that serves it. One that a process
+    has open without serving it is refused, and its pid named.
+    """
+
+
+@contextlib.contextmanager
+def _queue(directory: Path) -> Iterator[LocalQueue | LocalQueueClient]:
+    """Give the queue of a directory, which must be there."""
+    if not (directory / "@queue").exists():
+        raise InvalidArgument(
+            f"{directory} has no local queue; give the directory that a LocalQueue was opened with"
+        )
+    queue: LocalQueue | LocalQueueClient
+    try:
+        queue = LocalQueueClient(directory)
+    except Unreachable:
+        queue = LocalQueue(directory)
+    with queue:
+        yield queue
+
+
+# serve ----------------------------------------------------------------------------------------
+@local.command()
+@_DIRECTORY
+@command_options
+def serve(invocation: Invocation, directory: Path) -> None:
+    """Open the queue in DIR and serve it to processes of this machine and user.
+
+    They connect with vq.local.LocalQueueClient(DIR). Runs until ctrl-C or SIGTERM. What a process
+    had taken when it ended is given to others.
+    """
+    with LocalQueue(directory) as queue, LocalQueueServer(queue) as server:
+        invocation.output.remark(f"serving {len(queue)} message(s) at {server.path}")
+        threading.Event().wait()
+
+
+# list -----------------------------------------------------------------------------------------
+@local.command(name="list")
+@_DIRECTORY
+@click.option(
+    "--state",
+    type=click.Choice([each.value for each in MessageStanding]),
+    help="Only those in line, with takers, or waiting for a time.",
+)
+@click.option(
+    "--limit",
+    type=WholeNumber(1, 100_000),
+    default=_LIMIT,
+    metavar="N",
+    help=f"At most so many.  [{_LIMIT}]",
+)
+@shows(
+    some(
+        optional(
+            record(
+                state=TEXT,
+                priority=WHOLE,
+                attempts=WHOLE,
+                due_s=maybe(NUMBER),
+                topic=TEXT,
+                id=TEXT,
+                sent_s=NUMBER,
+                tag=maybe(TEXT),
+                key_type=maybe(TEXT),
+                headers=mapping(TEXT),
+            ),
+            key={"type": ["string", "integer", "null"]},
+            key_hex=TEXT,
+            content=TEXT,
+            content_base64=TEXT,
+        )
+    )
+)
+@command_options
+def list_(invocation: Invocation, directory: Path, state: str | None, limit: int) -> None:
+    """List messages that are not completed: with takers, in line, and waiting for a time.
+
+    With --json, each has its whole content.
+    """
+    with _queue(directory) as queue:
+        found = queue.list(limit, standing=state)
+    output = invocation.output
+    if output.as_json:
+        output.document([_as_json(each) for each in found])
+        return
+    output.table([_as_row(each) for each in found], columns=_COLUMNS, optional=("due", "key"))
+    if not found:
+        output.remark(f"the queue in {directory} has no such message")
+
+
+def _as_row(found: ListedMessage) -> dict[str, Any]:
+    message, key = found.message, found.message.key
+    return {
+        "id": message.id,
+        "state": str(found.standing),
+        "priority": found.priority,
+        "attempts": found.attempts,
+        "due": None if found.due_ms is None else text.utc(found.due_ms),
+        "key": f"0x{key.hex()}" if isinstance(key, bytes) else key,
+        "content": text.safe_content(message.content)[:_CONTENT_CHARS],
+    }
+
+
+def _as_json(found: ListedMessage) -> dict[str, Any]:
+    fields = text.as_fields(found.message)
+    for name in ("partition", "offset", "next_offset"):  # a local queue has none
+        del fields[name]
+    return {
+        "state": str(found.standing),
+        "priority": found.priority,
+        "attempts": found.attempts,
+        "due_s": None if found.due_ms is None else text.in_seconds(found.due_ms),
+        **fields,
+    }
+
+
+# requeue, purge -------------------------------------------------------------------------------
+@local.command()
+@_DIRECTORY
+@_ID
+@shows(record(requeued=WHOLE))
+@command_options
+def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> None:
+    """Give messages now that wait for a time: failed ones, and delayed ones.
+
+    Without --id all of them.
+    """
+    with _queue(directory) as queue:
+        count = queue.requeue(ids or None)
+        if count and isinstance(queue, LocalQueue):
+            queue.flush()
+    if invocation.output.as_json:
+        invocation.output.document({"requeued": count})
+    else:
+        invocation.output.line(f"requeued {count} message(s)")
+
+
+@local.command()
+@_DIRECTORY
+@yes_option
+@shows(record(waiting=WHOLE, purged=WHOLE))
+@command_options
+def purge(invocation: Invocation, directory: Path, yes: bool) -> None:
+    """Drop all messages that no taker has: those in line, and those that wait for a time."""
+    output = invocation.output
+    with _queue(directory) as queue:
+        found = queue.metrics()
+        waiting = found.ready + found.later
+        purged = queue.purge() if yes else 0
+    if output.as_json:
+        output.document({"waiting": waiting, "purged": purged})
+    elif yes:
+        output.line(f"purged {purged} message(s)")
+    else:
+        output.line(f"plan: drop {waiting} message(s)")
+    if not yes:
+        invocation.only_planned()

@@ -1,0 +1,190 @@
+"""What a member of a shared group asks the node that leads the group's journal. Loop-bound.
+
+A request whose answer is lost is asked again as it was, by the same number: RECEIVE gets the same
+messages then, and SETTLE the same answer.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from vq.client.asking import ask_master
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.shared.handles import SettledRun
+from vq.model import TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import (
+    ReceiveRequest,
+    ReceiveResponse,
+    SettleItem,
+    SettleRequest,
+    SettleResponse,
+    SharedRun,
+    SharedSource,
+)
+from vq.reserved import SHARED_TOPIC
+
+__all__ = ["SharedDesk", "SharedTerms", "ToldSource", "shared_journal_of"]
+
+#: How long an answer is waited for until it counts as lost for good.
+ANSWER_S: Final = 30.0
+
+
+class ToldSource(NamedTuple):
+    """A partition that a member reads.
+
+    Attributes:
+        partition, topic_id: Which.
+        begin: The number with which the group begins, if it has not begun there.
+        end: The number of the first message that is not there yet.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    begin: int
+    end: int
+
+
+class SharedTerms(NamedTuple):
+    """What a member asks with.
+
+    Attributes:
+        lease_ms: It has messages so long.
+        open_max: Nothing new of a partition of which so many messages are open,
+        group_open_max: and nothing new at all if so many of the group are.
+    """
+
+    lease_ms: int
+    open_max: int
+    group_open_max: int
+
+
+async def shared_journal_of(cluster: ClusterClient, group: str) -> TopicPartition:
+    """Return the partition in which it stands what a shared group has; it is made if missing.
+
+    Raises:
+        VqError: It cannot be.
+    """
+    routes = await cluster.track_internal(SHARED_TOPIC)
+    count = len(routes.topic(SHARED_TOPIC).partitions)
+    return TopicPartition(SHARED_TOPIC, crc32(group.encode()) % count)
+
+
+class SharedDesk:
+    """See the module.
+
+    Args:
+        cluster: Where the group is.
+        group: Its name.
+        terms: With what the member asks.
+
+    Attributes:
+        member: The number of the member.
+    """
+
+    def __init__(self, cluster: ClusterClient, group: str, terms: SharedTerms) -> None:
+        self.member: Final = cluster.rng.getrandbits(63) | 1
+        self._cluster = cluster
+        self._group = group
+        self._terms = terms
+        self._attempt = self._sequence = 0
+
+    async def receive(
+        self, sources: Sequence[ToldSource], most: int, wait_s: float
+    ) -> ReceiveResponse:
+        """Return messages; one call at a time.
+
+        Raises:
+            VqError: There is no answer, or the broker refuses.
+        """
+        self._attempt += 1
+        return await self._receive(sources, self._attempt, most, wait_s)
+
+    async def tell(self, sources: Sequence[ToldSource]) -> None:
+        """Tell what partitions have; any number of calls at a time, also while one receives.
+
+        Raises:
+            VqError: There is no answer, or the broker refuses.
+        """
+        await self._receive(sources, 0, 0, 0.0)
+
+    async def _receive(
+        self, sources: Sequence[ToldSource], attempt: int, most: int, wait_s: float
+    ) -> ReceiveResponse:
+        journal = await shared_journal_of(self._cluster, self._group)
+        request = ReceiveRequest(
+            topic=journal.topic,
+            partition=journal.partition,
+            group=self._group,
+            member=self.member,
+            attempt=attempt,
+            max_messages=most,
+            lease_ms=self._terms.lease_ms,
+            max_wait_ms=int(wait_s * 1_000),
+            open_max=self._terms.open_max,
+            group_open_max=self._terms.group_open_max,
+            sources=[
+                SharedSource(
+                    topic=each.partition.topic,
+                    partition=each.partition.partition,
+                    topic_id=each.topic_id,
+                    begin=each.begin,
+                    end=each.end,
+                )
+                for each in sources
+            ],
+        )
+        answer: ReceiveResponse = await ask_master(
+            self._cluster,
+            journal,
+            Command.RECEIVE,
+            request,
+            deadline=self._cluster.clock.monotonic() + ANSWER_S + wait_s,
+            what="whether messages were given to this member",
+        )
+        return answer
+
+    async def settle(
+        self, sources: Sequence[tuple[TopicPartition, str]], runs: Sequence[SettledRun]
+    ) -> SettleResponse:
+        """Say what becomes of messages; one call at a time.
+
+        Raises:
+            OutcomeUnknown: There is no answer.
+            VqError: The broker refuses.
+        """
+        self._sequence += 1
+        journal = await shared_journal_of(self._cluster, self._group)
+        request = SettleRequest(
+            topic=journal.topic,
+            partition=journal.partition,
+            group=self._group,
+            member=self.member,
+            sequence=self._sequence,
+            sources=[
+                SharedSource(topic=each.topic, partition=each.partition, topic_id=topic_id)
+                for each, topic_id in sources
+            ],
+            items=[
+                SettleItem(
+                    run=SharedRun(
+                        source=each.source,
+                        first=each.first,
+                        messages=each.messages,
+                        grant=each.grant,
+                    ),
+                    kind=each.kind,
+                    time_ms=each.time_ms,
+                )
+                for each in runs
+            ],
+        )
+        answer: SettleResponse = await ask_master(
+            self._cluster,
+            journal,
+            Command.SETTLE,
+            request,
+            deadline=self._cluster.clock.monotonic() + ANSWER_S,
+            what="what became of messages that this member has settled",
+        )
+        return answer

@@ -1,0 +1,197 @@
+"""A member of a shared group: what it receives, its listeners, and where the group is.
+
+Loop-bound. The lowest message of each partition that is not done is written to ZooKeeper as the
+group's offset: retention, lag and operators go by it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig, ReadFrom
+from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.consumer.shared.desk import SharedTerms
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.receiver import SharedReceiver
+from vq.client.consumer.shared.work import Settle, SharedWork
+from vq.client.consumer.troubles import Troubles
+from vq.client.copies import MessageCopies
+from vq.client.reading.nodes import Nodes
+from vq.client.reading.partition_reader import PartitionReader
+from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.errors import VqError
+from vq.log_lines import get_logger
+from vq.message_filter import Filter
+from vq.model import Message, TopicPartition
+from vq.tasks import begin_task
+
+__all__ = ["SharedMember"]
+
+logger = get_logger(__name__)
+
+#: What an application calls for a message.
+Call = Callable[[Message], Awaitable[Any]]
+
+
+class SharedMember:
+    """See the module.
+
+    Args:
+        cluster: Where the group is.
+        config: Of the consumer.
+        member: Its name.
+        policy: What follows a failure.
+        copier: Makes dead letters.
+        troubles: Where it is told that a partition does not go on.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        member: str,
+        policy: PolicyInForce,
+        copier: MessageCopies,
+        troubles: Troubles,
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._member = member
+        self._policy = policy
+        self._copier = copier
+        self._troubles = troubles
+        terms = SharedTerms(
+            round(config.lease_s * 1_000),
+            min(config.window_messages, limits.SHARED_OPEN_MAX),
+            limits.SHARED_GROUP_OPEN_MAX,
+        )
+        self.receiver: Final = SharedReceiver(
+            cluster,
+            config.group,
+            terms,
+            nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
+            workers=config.workers,
+            trouble=self._trouble,
+        )
+        self._work: SharedWork | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._committed: dict[TopicPartition, tuple[str, int]] = {}
+
+    def start(self, listener_of: Callable[[str], Call], settle: Settle) -> None:
+        """Begin to receive.
+
+        Args:
+            listener_of: Returns what is awaited for a message of a topic.
+            settle: What the methods of messages call.
+        """
+        self._work = SharedWork(
+            self.receiver,
+            self._config.group,
+            self._policy,
+            self._copier,
+            listener_of,
+            settle,
+            workers=self._config.workers,
+            rng=self._cluster.rng,
+            clock=self._cluster.clock,
+            context=self._cluster.context,
+        )
+        self.receiver.start()
+        self._work.start()
+        self._committing = begin_task(self._commit_regularly())
+
+    async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+        """Return once that has become of a message.
+
+        Raises:
+            LeaseLost: The member does not have it any more.
+            OutcomeUnknown: There was no answer.
+        """
+        await asyncio.shield(self.receiver.settle(handle, kind, time_ms))
+
+    async def add(self, partition: TopicPartition, wanted: Filter, *, latest: bool) -> None:
+        """Read a partition, too; see ``SharedReceiver.add``.
+
+        Raises:
+            VqError: It cannot be read now.
+        """
+        try:
+            found = await self._cluster.offsets.at(self._config.group, partition)
+            topic = (await self._cluster.track(partition.topic)).topic(partition.topic)
+            committed = None
+            if found is not None and found.topic_id in {"", topic.id}:
+                committed = found.offset
+            await self.receiver.add(partition, wanted, latest=latest, committed=committed)
+        except VqError as error:
+            self._trouble(partition, 0, error)
+            raise
+        self._trouble(partition, 0, None)
+
+    async def remove(self, partition: TopicPartition) -> None:
+        """Read a partition no more."""
+        await self.receiver.remove(partition)
+        self._committed.pop(partition, None)
+
+    async def close(self, timeout_s: float) -> None:
+        """Finish what listeners are at, give back the rest, and write where the group is."""
+        if self._committing is not None:
+            self._committing.cancel()
+            await asyncio.wait([self._committing])
+        await self.receiver.stop()
+        if self._work is not None:
+            await self._work.close(timeout_s)
+        await self.receiver.close()
+        await self._try_commit()
+
+    def _trouble(self, partition: TopicPartition, number: int, error: VqError | None) -> None:
+        if error is None:
+            self._troubles.over(partition)
+        else:
+            self._troubles.failed(partition, number, error)
+
+    # Where the group is -------------------------------------------------------------------------
+    async def _commit_regularly(self) -> None:
+        while True:
+            spread = 0.8 + 0.4 * self._cluster.rng.random()
+            await asyncio.sleep(self._config.commit_interval_s * spread)
+            await self._try_commit()
+
+    async def _try_commit(self) -> None:
+        try:
+            await self.commit()
+        except VqError as error:
+            logger.warning(
+                "commit failed, trying again later", group=self._config.group, error=error
+            )
+        except Exception:
+            logger.exception("commit failed, trying again later", group=self._config.group)
+
+    async def commit(self) -> None:
+        """Write the lowest message of each partition that is not done, where it has moved.
+
+        Raises:
+            VqError: A broker or ZooKeeper does not answer; to be called again.
+        """
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        moved: dict[TopicPartition, tuple[str, int]] = {}
+        for partition, low in self.receiver.lows().items():
+            if self._committed.get(partition) == low:
+                continue
+            topic_id, number = low
+            offset = await PartitionReader(self._cluster, partition, topic_id).offset_at_number(
+                number
+            )
+            if offset is None:
+                continue
+            moved[partition] = low
+            offsets[partition] = CommittedOffset(
+                offset=offset,
+                time_ms=self._cluster.clock.wall_ms(),
+                member=self._member,
+                topic_id=topic_id,
+            )
+        if offsets:
+            await self._cluster.offsets.record(self._config.group, offsets)
+            self._committed |= moved

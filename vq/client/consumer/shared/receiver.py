@@ -1,0 +1,385 @@
+"""What a member of a shared group has in hand: asked for, read, given out one by one, settled.
+
+    journal ──▶ runs of numbers ──▶ read from their partitions ──▶ queue ──▶ take
+       ▲                                                                      │
+       └──────────────── settled, many with one request ◀─────────────────────┘
+
+Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
+each partition looks whether it has more. What waits in the queue when its lease is over is dropped:
+somebody else gets it.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from vq import limits
+from vq.backoff import Backoff
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
+from vq.client.consumer.shared.handles import (
+    MessageHandle,
+    SettleKind,
+)
+from vq.client.consumer.shared.room import ROOM_S, SharedRoom
+from vq.client.consumer.shared.settler import Settler
+from vq.client.consumer.shared.source import NumberGone, NumbersUnknown, SourceReader
+from vq.client.reading.nodes import Nodes
+from vq.errors import CorruptData, VqError
+from vq.log_lines import get_logger
+from vq.message_filter import Filter
+from vq.model import Message, TopicPartition
+from vq.remoting.wire_pb2 import SharedRun
+from vq.tasks import begin_task
+
+__all__ = ["HeldMessage", "SharedReceiver"]
+
+logger = get_logger(__name__)
+
+#: How long the journal waits for messages, and a partition for more of them: at most so long, and
+#: half of what a client waits for an answer.
+WAIT_S: Final = 5.0
+#: Partitions that are waited for at a time: each is a request that waits at its broker.
+WATCHED_MAX: Final = 200
+#: While there is something to do, a partition is looked at no more often.
+LOOK_S: Final = 0.02
+#: What cannot be read now is given back for so long.
+UNREADABLE_S: Final = 5.0
+_AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
+
+
+class HeldMessage(NamedTuple):
+    """A message that was taken.
+
+    Attributes:
+        message: It.
+        handle: With which it is settled.
+        deliveries: How often it was delivered, with this time.
+    """
+
+    message: Message
+    handle: MessageHandle
+    deliveries: int
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """A partition that is read.
+
+    Attributes:
+        reader: Of it.
+        wanted: Which messages.
+        task: Looks whether it has more.
+        low: The lowest message that is not done, as last told; None: not yet.
+    """
+
+    reader: SourceReader
+    wanted: Filter
+    task: "asyncio.Task[None] | None" = field(default=None)
+    low: int | None = None
+
+
+class SharedReceiver:
+    """See the module.
+
+    Args:
+        cluster: Where the group is.
+        group: Its name.
+        terms: With what it asks.
+        nodes: From which nodes messages are read.
+        workers: So many are at messages at a time.
+        trouble: Told of a partition that does not go on, the number of the message, and why; None:
+            it goes on.
+
+    Attributes:
+        gone: Messages that were not kept any more when they were to be read.
+        expired: Messages whose lease was over before anybody took them.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        group: str,
+        terms: SharedTerms,
+        *,
+        nodes: Nodes,
+        workers: int,
+        trouble: Callable[[TopicPartition, int, VqError | None], None],
+    ) -> None:
+        self.gone = self.expired = 0
+        self._cluster = cluster
+        self._group = group
+        self._terms = terms
+        self._nodes = nodes
+        self._trouble = trouble
+        self._desk = SharedDesk(cluster, group, terms)
+        self._wait_s = min(WAIT_S, cluster.config.request_timeout_s / 2)
+        self._sources: dict[int, _Source] = {}
+        self._next_source = 0
+        self._queue: deque[tuple[HeldMessage, float]] = deque()
+        self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
+        self._room = SharedRoom(workers, cluster.clock.monotonic())
+        self._has_room = asyncio.Event()
+        self._is_hungry = False  # the journal is asked, and has nothing
+        self._settler = Settler(self._desk, group, self._source_of, self._is_low)
+        self._watched = asyncio.Semaphore(WATCHED_MAX)
+        self._reads: set[asyncio.Task[None]] = set()
+        self._receiving: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    # Life ---------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin to ask for messages."""
+        self._receiving = begin_task(self._receive_all())
+        self._settler.start()
+
+    async def stop(self) -> None:
+        """Ask for no more, and give back what nobody has taken; what was taken can be settled."""
+        self._is_closing = True
+        watches = [each.task for each in self._sources.values() if each.task is not None]
+        receiving = [] if self._receiving is None else [self._receiving]
+        ended = [*receiving, *watches, *self._reads]
+        for task in ended:
+            task.cancel()
+        if ended:
+            await asyncio.wait(ended)
+        now = self._cluster.clock.monotonic()
+        for item, until in self._queue:
+            if until > now:
+                self.settle(item.handle, SettleKind.UNUSED)
+        self._queue.clear()
+        self._is_ready.set()
+
+    async def close(self) -> None:
+        """Have settled what is to be; after ``stop``."""
+        await self._settler.close()
+
+    async def add(
+        self,
+        partition: TopicPartition,
+        wanted: Filter,
+        *,
+        latest: bool,
+        committed: int | None = None,
+    ) -> None:
+        """Read a partition, too.
+
+        Args:
+            partition: Which.
+            wanted: Which of its messages; others count as done.
+            latest, committed: See ``SourceReader.open``.
+
+        Raises:
+            NumbersUnknown: Nobody knows the numbers of its messages.
+            VqError: A broker does not answer.
+        """
+        reader = SourceReader(self._cluster, partition, self._nodes)
+        await reader.open(latest=latest, committed=committed)
+        source = _Source(reader, wanted)
+        self._sources[self._next_source] = source
+        self._next_source += 1
+        source.task = begin_task(self._watch(source))
+        self._has_room.set()
+
+    async def remove(self, partition: TopicPartition) -> None:
+        """Read a partition no more; what is in hand of it can be settled still."""
+        for source in self._sources.values():
+            if source.reader.partition == partition and source.task is not None:
+                source.task.cancel()
+                await asyncio.wait([source.task])
+                source.task = None
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return what is read, sorted."""
+        return sorted(each.reader.partition for each in self._read_now().values())
+
+    def lows(self) -> dict[TopicPartition, tuple[str, int]]:
+        """Return, by partition, the id of its topic and the lowest message that is not done."""
+        return {
+            each.reader.partition: (each.reader.topic_id, each.low)
+            for each in self._sources.values()
+            if each.low is not None and each.task is not None
+        }
+
+    # Asking -------------------------------------------------------------------------------------
+    def _read_now(self) -> dict[int, _Source]:
+        return {at: each for at, each in self._sources.items() if each.task is not None}
+
+    def _told(self, sources: Sequence[_Source]) -> list[ToldSource]:
+        return [
+            ToldSource(
+                each.reader.partition, each.reader.topic_id, each.reader.begin, each.reader.end
+            )
+            for each in sources
+        ]
+
+    async def _receive_all(self) -> None:
+        tries = 0
+        while True:
+            self._has_room.clear()
+            sources = self._read_now()
+            room = self._room.free(self._cluster.clock.monotonic())
+            if not sources or not room:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ROOM_S):
+                        await self._has_room.wait()
+                continue
+            asked = list(sources)[: limits.SHARED_SOURCES_PER_REQUEST_MAX]
+            read = [sources[each] for each in asked]
+            most = min(room, limits.SHARED_MESSAGES_PER_RECEIVE_MAX)
+            begun = self._cluster.clock.monotonic()
+            self._is_hungry = True
+            try:
+                answer = await self._desk.receive(self._told(read), most, self._wait_s)
+                tries = 0
+            except VqError as error:
+                tries += 1
+                logger.warning(
+                    "messages of shared group cannot be received, trying again",
+                    group=self._group,
+                    error=error,
+                )
+                await asyncio.sleep(_AGAIN.pause_s(tries, self._cluster.rng))
+                continue
+            finally:
+                self._is_hungry = False
+            for source, low in zip(read, answer.lows, strict=True):
+                source.low = low
+            until = begun + self._terms.lease_ms / 1_000
+            for run in answer.runs:
+                self._room.in_hand += run.messages
+                task = begin_task(self._read(asked[run.source], run, until))
+                self._reads.add(task)
+                task.add_done_callback(self._reads.discard)
+
+    async def _watch(self, source: _Source) -> None:
+        """Look whether a partition has more, and tell the journal."""
+        tries = 0
+        reader = source.reader
+        while True:
+            try:
+                async with self._watched:
+                    await reader.until_more(self._wait_s)
+                if await reader.look() and self._is_hungry:
+                    await self._desk.tell(self._told([source]))
+                tries = 0
+                if self._room.in_hand:
+                    await asyncio.sleep(LOOK_S)
+            except VqError as error:
+                tries += 1
+                self._trouble(reader.partition, reader.end, error)
+                if isinstance(error, NumbersUnknown):
+                    logger.error(
+                        "partition is not read by a shared group",
+                        group=self._group,
+                        partition=reader.partition,
+                        error=error,
+                    )
+                await asyncio.sleep(_AGAIN.pause_s(tries, self._cluster.rng))
+            else:
+                self._trouble(reader.partition, reader.end, None)
+
+    # Reading ------------------------------------------------------------------------------------
+    async def _read(self, at: int, run: SharedRun, until: float) -> None:
+        """Read a run that this member got, into the queue."""
+        source, number = self._sources[at], run.first
+        end = run.first + run.messages
+        try:
+            async for first, messages in source.reader.read(run.first, run.messages):
+                self._queue_all(at, source.wanted, first, messages, run, until)
+                number = first + len(messages)
+        except NumberGone as error:
+            behind = min(end, max(number + 1, int(error.details["number"])))
+            self._give_up(at, number, behind, run.grant, error)
+            number = behind
+            if number < end:
+                rest = SharedRun(first=number, messages=end - number, grant=run.grant)
+                rest.deliveries = run.deliveries
+                await self._read(at, rest, until)
+        except VqError as error:
+            self._trouble(source.reader.partition, number, error)
+            if isinstance(error, CorruptData):
+                logger.error(
+                    "message of shared group cannot be read, it is delivered again",
+                    group=self._group,
+                    partition=source.reader.partition,
+                    number=number,
+                    error=error,
+                )
+            for left in range(number, end):
+                handle = MessageHandle(at, left, run.grant)
+                self.settle(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
+
+    def _give_up(self, at: int, first: int, end: int, grant: int, error: VqError) -> None:
+        """Settle messages that are not kept any more."""
+        self.gone += end - first
+        logger.error(
+            "messages of shared group are not kept any more, they count as given up",
+            group=self._group,
+            partition=self._sources[at].reader.partition,
+            first=first,
+            messages=end - first,
+            error=error,
+        )
+        for number in range(first, end):
+            self.settle(MessageHandle(at, number, grant), SettleKind.REJECT)
+
+    def _queue_all(
+        self,
+        at: int,
+        wanted: Filter,
+        first: int,
+        messages: Sequence[Message],
+        run: SharedRun,
+        until: float,
+    ) -> None:
+        check, tags = wanted.check, wanted.tags
+        for number, message in enumerate(messages, first):
+            handle = MessageHandle(at, number, run.grant)
+            is_left_out = check is not None and not check(message)
+            if is_left_out or (tags and message.tag not in tags):
+                self.settle(handle, SettleKind.ACK)
+            else:
+                self._queue.append((HeldMessage(message, handle, run.deliveries), until))
+        self._is_ready.set()
+
+    async def take(self) -> HeldMessage | None:
+        """Return the next message; None: this was closed."""
+        while True:
+            while self._queue:
+                item, until = self._queue.popleft()
+                if until > self._cluster.clock.monotonic():
+                    return item
+                self.expired += 1
+                self._over()
+            if self._is_closing:
+                return None
+            self._is_ready.clear()
+            await self._is_ready.wait()
+
+    # Settling ---------------------------------------------------------------------------------
+    def settle(
+        self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0
+    ) -> "asyncio.Future[None]":
+        """Say what becomes of a message; each but for EXTEND ends its time with this member.
+
+        Returns:
+            What is done once it is so, or has the error: ``LeaseLost``, or ``OutcomeUnknown``.
+        """
+        if kind is not SettleKind.EXTEND:
+            self._over()
+        return self._settler.settle(handle, kind, time_ms)
+
+    def _over(self) -> None:
+        self._room.over()
+        self._has_room.set()
+
+    def _source_of(self, at: int) -> tuple[TopicPartition, str]:
+        reader = self._sources[at].reader
+        return reader.partition, reader.topic_id
+
+    def _is_low(self, at: int, low: int) -> None:
+        self._sources[at].low = low

@@ -1,0 +1,144 @@
+"""What a member of a shared group says of messages: many with one request, one after the other.
+
+Loop-bound. Of one message, one thing is said after the other.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from vq import limits
+from vq.client.consumer.shared.desk import SharedDesk
+from vq.client.consumer.shared.handles import MessageHandle, SaidOfMessage, SettleKind, merged
+from vq.errors import LeaseLost, VqError
+from vq.log_lines import get_logger
+from vq.model import TopicPartition
+from vq.tasks import begin_task
+
+__all__ = ["Settler"]
+
+logger = get_logger(__name__)
+
+#: At the end it is waited so long for what is settled.
+CLOSE_S: Final = 10.0
+
+#: What is said of a message, and who waits for the answer.
+_Said = tuple[SaidOfMessage, "asyncio.Future[None]"]
+
+
+class Settler:
+    """See the module.
+
+    Args:
+        desk: Asks the journal.
+        group: Of the member.
+        source_of: Returns the partition of a source, and the id of its topic.
+        told: Called with a source and its lowest message that is not done.
+    """
+
+    def __init__(
+        self,
+        desk: SharedDesk,
+        group: str,
+        source_of: Callable[[int], tuple[TopicPartition, str]],
+        told: Callable[[int, int], None],
+    ) -> None:
+        self._desk = desk
+        self._group = group
+        self._source_of = source_of
+        self._told = told
+        self._outgoing: list[_Said] = []
+        self._sent: list[asyncio.Future[None]] = []  # of these the answer is not there yet
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to send what is said."""
+        self._task = begin_task(self._settle_all())
+
+    def settle(
+        self, handle: MessageHandle, kind: SettleKind, time_ms: int
+    ) -> "asyncio.Future[None]":
+        """Say what becomes of a message; see ``SharedReceiver.settle``."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieved)
+        self._outgoing.append((SaidOfMessage(handle, kind, time_ms), future))
+        self._wake.set()
+        return future
+
+    async def close(self) -> None:
+        """Have settled what is to be."""
+        waiting = [*self._sent, *(each for _, each in self._outgoing)]
+        if waiting:
+            await asyncio.wait(waiting, timeout=CLOSE_S)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for each in waiting:
+            each.cancel()
+
+    async def _settle_all(self) -> None:
+        while True:
+            await self._wake.wait()
+            batch: dict[MessageHandle, _Said] = {}
+            later: list[_Said] = []
+            for each in self._outgoing:
+                is_full = len(batch) >= limits.SHARED_RUNS_PER_SETTLE_MAX
+                if is_full or each[0].handle in batch:
+                    later.append(each)
+                else:
+                    batch[each[0].handle] = each
+            self._outgoing = later
+            if not later:
+                self._wake.clear()
+            if batch:
+                self._sent = [each for _, each in batch.values()]
+                await self._settle(batch)
+
+    async def _settle(self, batch: dict[MessageHandle, _Said]) -> None:
+        used = sorted({handle.source for handle in batch})
+        at = {source: index for index, source in enumerate(used)}
+        said = merged(each for each, _ in batch.values())
+        runs = [each._replace(source=at[each.source]) for each in said]
+        sources: Sequence[tuple[TopicPartition, str]] = list(map(self._source_of, used))
+        try:
+            answer = await self._desk.settle(sources, runs)
+        except VqError as error:
+            logger.warning(
+                "messages of shared group cannot be settled",
+                group=self._group,
+                messages=len(batch),
+                error=error,
+            )
+            for _, future in batch.values():
+                _fail(future, error)
+            return
+        lost = {
+            MessageHandle(used[run.source], number, run.grant)
+            for run in answer.lost
+            for number in range(run.first, run.first + run.messages)
+        }
+        for source, low in zip(used, answer.lows, strict=True):
+            self._told(source, low)
+        for handle, (_, future) in batch.items():
+            if handle in lost:
+                partition, _id = self._source_of(handle.source)
+                told = LeaseLost(
+                    f"message {handle.number} of {partition} is not with this member of group "
+                    f"{self._group!r} any more: its lease has ended, or it was settled before",
+                    details={"number": handle.number},
+                )
+                _fail(future, told)
+            elif not future.done():
+                future.set_result(None)
+
+
+def _fail(future: "asyncio.Future[None]", error: VqError) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _retrieved(future: "asyncio.Future[Any]") -> None:
+    """Whoever does not await it does not care."""
+    if not future.cancelled():
+        future.exception()

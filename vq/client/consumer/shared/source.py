@@ -1,0 +1,141 @@
+"""A partition of a shared group: its messages by their numbers. Loop-bound."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from vq.client.cluster import ClusterClient
+from vq.client.reading.decode import Decoder
+from vq.client.reading.nodes import Nodes
+from vq.client.reading.partition_reader import PartitionReader
+from vq.errors import CorruptData, OffsetOutOfRange
+from vq.model import Message, TopicPartition
+from vq.remoting.wire_pb2 import GetRequest
+
+__all__ = ["NumberGone", "NumbersUnknown", "SourceReader"]
+
+#: Places behind what was read last; what follows it is mostly read next.
+_PLACES_MAX: Final = 64
+
+
+class NumbersUnknown(CorruptData):
+    """No broker knows the numbers of a partition, and a shared group goes by them."""
+
+
+class NumberGone(OffsetOutOfRange):
+    """The message of a number is not kept any more."""
+
+
+class SourceReader:
+    """See the module.
+
+    Args:
+        cluster: Where.
+        partition: Which.
+        nodes: From which nodes it is read.
+
+    Attributes:
+        partition: Which.
+        topic_id: Of its topic.
+        begin: The number with which the group begins, if it has not begun.
+        end: The number of the first message that is not there, as last looked up.
+    """
+
+    def __init__(self, cluster: ClusterClient, partition: TopicPartition, nodes: Nodes) -> None:
+        self.partition: Final = partition
+        self.topic_id = ""
+        self.begin = self.end = 0
+        self._reader = PartitionReader(cluster, partition, nodes=nodes)
+        self._ends_at = 0
+        self._places: dict[int, int] = {}  # offsets by the numbers of messages
+
+    async def open(self, *, latest: bool, committed: int | None) -> None:
+        """Look up where the group begins, if it has not begun.
+
+        Args:
+            latest: At the end, and not at the first message that is kept.
+            committed: At this offset; None: the group has committed none.
+
+        Raises:
+            NumbersUnknown: Numbers are not known here.
+            VqError: A broker does not answer.
+        """
+        await self.look()
+        self.topic_id = self._reader.topic_id
+        self.begin = self.end
+        if committed is not None or not latest:
+            bounds = await self._reader.bounds()
+            at = bounds.earliest if committed is None else committed
+            at = min(max(at, bounds.earliest), bounds.latest)
+            begin = await self._reader.number_at(at)
+            if begin is None:
+                raise self._unknown()
+            self.begin = min(begin, self.end)
+
+    async def look(self) -> bool:
+        """Look up the end; return whether there is more than before.
+
+        Raises:
+            NumbersUnknown: Numbers are not known here.
+            VqError: A broker does not answer.
+        """
+        offset, number = await self._reader.end()
+        if number is None:
+            raise self._unknown()
+        is_more, self.end, self._ends_at = number > self.end, number, offset
+        self._note(number, offset)
+        return is_more
+
+    async def until_more(self, wait_s: float) -> None:
+        """Return once there may be more than when it was looked up, or after so long.
+
+        Raises:
+            VqError: A broker does not answer.
+        """
+        await self._reader.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
+
+    def _note(self, number: int, offset: int) -> None:
+        self._places.pop(number, None)
+        self._places[number] = offset
+        if len(self._places) > _PLACES_MAX:
+            del self._places[next(iter(self._places))]
+
+    async def read(self, first: int, messages: int) -> AsyncIterator[tuple[int, Sequence[Message]]]:
+        """Go through messages, in steps: the number of the first one of each, and these.
+
+        Raises:
+            NumberGone: The first one is not kept; ``details["number"]`` is the first one that is.
+            CorruptData: Some cannot be read; what precedes it was yielded.
+            VqError: A broker does not answer.
+        """
+        offset = self._places.get(first)
+        if offset is None:
+            offset = await self._reader.offset_at_number(first)
+            found = None if offset is None else await self._reader.number_at(offset)
+            if offset is None or found is None:
+                raise self._unknown()
+            if found != first:
+                raise NumberGone(
+                    f"message {first} of {self.partition} is not kept any more; the first one that "
+                    f"is has number {found}",
+                    details={"number": found},
+                )
+        number, left = first, messages
+        read = self._reader.read(offset, Decoder(self.partition), wait_s=1.0)
+        while left > 0:
+            step = (await anext(read))[:left]
+            if step:
+                self._note(number + len(step), step[-1].next_offset)
+                yield number, step
+                number, left = number + len(step), left - len(step)
+            elif read.is_idle:
+                raise NumberGone(
+                    f"{self.partition} ends before message {number}: it was cut",
+                    details={"number": first + messages},
+                )
+
+    def _unknown(self) -> NumbersUnknown:
+        return NumbersUnknown(
+            f"no broker knows the numbers of the messages of {self.partition}, and a shared group "
+            "goes by them: read it with another model, or have its messages sent to a new topic",
+            details={"offset": 0},
+        )

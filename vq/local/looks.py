@@ -1,0 +1,211 @@
+"""What a local queue tells of its messages without giving them; and moving or dropping many."""
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from vq.errors import InvalidArgument
+from vq.local.core import QueueCore
+from vq.local.items import LATER, LocalItem
+from vq.local.notes import code_of
+from vq.model import Message
+from vq.shown import shown
+
+__all__ = [
+    "ListedMessage",
+    "LocalQueueMetrics",
+    "MessageStanding",
+    "list_messages",
+    "metrics_of",
+    "peek",
+    "purge",
+    "requeue",
+]
+
+LIST_MAX: Final = 100_000
+
+
+class MessageStanding(enum.StrEnum):
+    """Where a message of a local queue is."""
+
+    READY = "ready"  # in line
+    TAKEN = "taken"  # with a taker
+    LATER = "later"  # it waits for its time: it is delayed, or failed
+
+
+class ListedMessage(NamedTuple):
+    """A message as a list shows it; it is no item, so nobody can complete it.
+
+    Attributes:
+        message: The message.
+        standing: Where it is.
+        priority: 0 to 2.
+        attempts: How often it was given to a taker.
+        due_ms: When it is given, in ms since 1970; None: it waits for no time.
+    """
+
+    message: Message
+    standing: MessageStanding
+    priority: int
+    attempts: int
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueueMetrics:
+    """The numbers of a queue. Those that others change meanwhile are off by what is under way.
+
+    Attributes:
+        ready: Messages in line, in memory and on disk.
+        taken: Messages with takers.
+        later: Messages that wait for their times.
+        takers: Threads and tasks that wait for a message.
+        put: Messages that were put since the queue was opened.
+        completed: Messages that were completed since then.
+        failed: Times that a taker gave a message back.
+        expired: Leases that ended.
+        dropped: Messages that a ring dropped.
+        repeated: Puts whose idempotency key was seen already.
+        commits: Rounds of group commit.
+        bytes_on_disk: Of all logs.
+    """
+
+    ready: int
+    taken: int
+    later: int
+    takers: int
+    put: int
+    completed: int
+    failed: int
+    expired: int
+    dropped: int
+    repeated: int
+    commits: int
+    bytes_on_disk: int
+
+
+def metrics_of(core: QueueCore) -> LocalQueueMetrics:
+    """Return the numbers of a queue."""
+    state, counts = core.state, core.counts
+    ready, later = state.waiting, len(state.asides)
+    put = counts.stored or core.counted()
+    in_memory = sum(len(line.ready) for line in state.lines)
+    return LocalQueueMetrics(
+        ready=ready,
+        taken=max(len(core.opened) - in_memory, 0),
+        later=later,
+        takers=len(core.takers.line),
+        put=put,
+        completed=max(core.size_at_open + put - counts.dropped - core.size, 0),
+        failed=counts.failed,
+        expired=counts.expired,
+        dropped=counts.dropped,
+        repeated=counts.repeated,
+        commits=counts.commits,
+        bytes_on_disk=core.size_bytes,
+    )
+
+
+def peek(core: QueueCore) -> Message | None:
+    """Return the message that would be given next, and leave it there."""
+    core.check()
+    with core.lock:
+        for lane in range(len(core.state.lines) - 1, -1, -1):
+            line = core.state.lines[lane]
+            while not line.ready and line.unread:
+                core.load(lane)
+            if line.ready:
+                return line.ready[0].message
+    return None
+
+
+def list_messages(
+    core: QueueCore, limit: int, standing: MessageStanding | str | None
+) -> list[ListedMessage]:
+    """Return up to ``limit`` messages: those with takers, in line, and waiting for a time.
+
+    Raises:
+        InvalidArgument: The limit is no number in [1, 100,000].
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
+        raise InvalidArgument(f"limit = {shown(limit)} is no number in [1, {LIST_MAX}]")
+    core.check()
+    wanted = None if standing is None else MessageStanding(standing)
+    found = []
+    with core.lock:
+        for each in _all(core, limit):
+            if wanted is None or each.standing is wanted:
+                found.append(each)
+                if len(found) >= limit:
+                    break
+    return found
+
+
+def _all(core: QueueCore, limit: int) -> Iterator[ListedMessage]:
+    state = core.state
+    for item in tuple(state.opened):
+        if item.deadline:
+            yield ListedMessage(item.message, MessageStanding.TAKEN, item.priority, item.attempts)
+    for lane in range(len(state.lines) - 1, -1, -1):
+        line = state.lines[lane]
+        for item in tuple(line.ready):
+            yield _ready(item)
+        for item in core.unread(lane, limit):
+            yield _ready(item)
+    for aside in sorted(state.asides):
+        item = core.item_of(aside)
+        yield ListedMessage(
+            item.message, MessageStanding.LATER, aside.priority, aside.attempts, aside.due_ms
+        )
+
+
+def _ready(item: LocalItem) -> ListedMessage:
+    return ListedMessage(item.message, MessageStanding.READY, item.priority, item.attempts - 1)
+
+
+def requeue(core: QueueCore, ids: Iterable[int] | None) -> int:
+    """Give messages now that wait for a time; return how many. None: all of them."""
+    core.check()
+    wanted = None if ids is None else set(ids)
+    count = 0
+    with core.lock:
+        asides = core.state.asides
+        for at, aside in enumerate(asides):
+            if wanted is None or core.item_of(aside).id in wanted:
+                asides[at] = aside._replace(due_ms=0)
+                count += 1
+        asides.sort()
+    core.sleeper.kick()
+    return count
+
+
+def purge(core: QueueCore) -> int:
+    """Complete all messages that no taker has; return how many.
+
+    It is durable once a commit has ended that began later, with a snapshot.
+    """
+    core.check()
+    state, codes = core.state, list[int]()
+    with core.lock:
+        before = state.size
+        for line in state.lines:
+            while line.ready:
+                try:
+                    item = line.ready.popleft()
+                except IndexError:
+                    break
+                state.opened.discard(item)
+                codes.append(code_of(item.lane, item.number))
+            line.next_number = line.end_number
+            line.skipped.clear()
+        codes += [code_of(LATER, aside.number) for aside in state.asides]
+        core.room_below += len(state.kept)
+        state.asides.clear()
+        state.kept.clear()
+        count = before - state.size
+        if not core.in_memory:
+            core.intake.done.extend(codes)
+            core.wants_save = True
+    core.spaces.wake_all()
+    return count

@@ -1,0 +1,344 @@
+"""Threads that handle the messages of a local queue: a pool, mailboxes, stages of a pipeline.
+
+A message goes into the **box** of its key; a box is handled in order, one message at a time, and
+boxes side by side. Without ``by_key`` each message has a box of its own. A box is in one state:
+
+    queued     it has messages and waits for a thread
+    running    a thread handles its first message
+    waiting    its first message failed, and is tried again at a time
+    paused     nobody handles it until it is resumed
+    pausing    ... once the thread that is at it has returned
+"""
+
+import enum
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from vq.client.consumer.deliver.tries import tried_again
+from vq.errors import InvalidArgument, LeaseLost, VqError
+from vq.local.items import LocalItem
+from vq.local.queue import LocalQueue
+from vq.log_lines import get_logger
+from vq.model import Key, Message
+from vq.shown import shown
+
+__all__ = ["LocalWorkers"]
+
+logger = get_logger(__name__)
+
+#: What a handler returns: nothing, or what goes to the next queue.
+Handled = bytes | Message | Iterable[bytes | Message] | None
+_WINDOW_MAX: Final = 1_000_000
+_RENEWALS: Final = 3  # per lease
+_monotonic: Final = time.monotonic
+
+
+class BoxState(enum.Enum):
+    """What becomes of the messages of a box; see the top of this module."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    PAUSING = "pausing"
+
+
+class _Box:
+    """The messages of one key that were taken, in order."""
+
+    __slots__ = ("items", "key", "state", "tries")
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.items: deque[LocalItem] = deque()
+        self.state = BoxState.QUEUED
+        self.tries = 0  # of its first message, that failed
+
+
+class LocalWorkers:
+    """Threads that call a handler for each message, and complete what it has handled.
+
+    A handler that raises stops nothing. With ``by_key`` its message is tried again in its box, at
+    once ``retries`` times and then every ``retry_s`` (settings of the queue), and the messages of
+    its key wait; without, it goes back to the queue (``LocalQueue.fail``). While a message is here
+    its lease is renewed. Close it before the queue.
+
+    Args:
+        queue: Where messages come from.
+        handler: Is called with a message; what it returns goes to the queue ``to``.
+        workers: So many threads, >= 1.
+        by_key: Handle messages with the same key in order, one at a time.
+        to: The next queue of a pipeline. A message is completed once what was made of it is
+            durable there; after a crash in between, its puts are recognised by idempotency keys
+            within that queue's window.
+        window: So many messages are taken at once, those in paused boxes included.
+
+    Raises:
+        InvalidArgument: A number is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        queue: LocalQueue,
+        handler: Callable[[Message], Handled],
+        *,
+        workers: int = 4,
+        by_key: bool = False,
+        to: LocalQueue | None = None,
+        window: int = 1_000,
+    ) -> None:
+        for name, value in (("workers", workers), ("window", window)):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or not 1 <= value <= _WINDOW_MAX
+            ):
+                raise InvalidArgument(f"{name} = {shown(value)} is no number in [1, {_WINDOW_MAX}]")
+        self._queue = queue
+        self._handler = handler
+        self._by_key = by_key
+        self._to = to
+        self._window = window
+        self._changed = threading.Condition()
+        self._boxes: dict[object, _Box] = {}
+        self._queued: deque[_Box] = deque()
+        self._retries: list[tuple[float, int, _Box]] = []  # a heap
+        self._paused_keys: set[object] = set()
+        self._all_paused = False
+        self._held = 0
+        self._closing = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._threads = [
+            threading.Thread(target=self._take_all, name="vq-local-takes", daemon=True),
+            *(
+                threading.Thread(target=self._work, name=f"vq-local-worker-{n}", daemon=True)
+                for n in range(workers)
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # The application ------------------------------------------------------------------------------
+    def pause(self, key: Key | None = None) -> None:
+        """Handle no more messages of a key, or with None of all keys.
+
+        Handlers that run go on. Messages of a paused key wait in memory, within ``window``.
+        """
+        with self._changed:
+            if key is None:
+                self._all_paused = True
+                return
+            self._paused_keys.add(key)
+            box = self._boxes.get(key)
+            if box is not None and box.state in _ON_PAUSE:
+                box.state = _ON_PAUSE[box.state]
+
+    def resume(self, key: Key | None = None) -> None:
+        """Handle messages of a key again, or with None of all keys that are not paused by name."""
+        with self._changed:
+            if key is None:
+                self._all_paused = False
+            else:
+                self._paused_keys.discard(key)
+                box = self._boxes.get(key)
+                if box is not None and box.state is BoxState.PAUSED:
+                    self._enqueue(box)
+                elif box is not None and box.state is BoxState.PAUSING:
+                    box.state = BoxState.RUNNING
+            self._changed.notify_all()
+
+    @property
+    def held(self) -> int:
+        """How many messages were taken and are not completed."""
+        return self._held
+
+    def close(self) -> None:
+        """Wait for handlers that run; give what was taken back to the queue. May be repeated."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._wake_taker()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        for box in list(self._boxes.values()):
+            for item in reversed(box.items):
+                self._give_back(item)
+        self._boxes.clear()
+
+    def _give_back(self, item: LocalItem) -> None:
+        try:
+            self._queue._core.give_back(item)
+        except VqError as error:
+            logger.warning("message cannot be given back", queue=self._queue.name, error=error)
+
+    # Taking ---------------------------------------------------------------------------------------
+    def _wake_taker(self) -> None:
+        try:
+            self._wake.release()
+        except RuntimeError:  # it was woken already
+            pass
+
+    def _take_all(self) -> None:
+        core = self._queue._core
+        lease_s = self._queue.config.lease_s
+        pause_s = -1.0 if lease_s is None else lease_s / _RENEWALS
+        renew_at = _monotonic() + pause_s
+        try:
+            while not self._closing:
+                if lease_s is not None and _monotonic() >= renew_at:
+                    self._renew()
+                    renew_at = _monotonic() + pause_s
+                left_s = -1.0 if lease_s is None else max(renew_at - _monotonic(), 0.0)
+                if self._held >= self._window:
+                    self._wake.acquire(timeout=left_s)
+                    continue
+                item = core.take_now()
+                if item is not None:
+                    self._add(item)
+                elif core.wait_for_message(self._wake):
+                    self._wake.acquire(timeout=left_s)
+                    core.takers.leave(self._wake)
+        except VqError as error:
+            if not self._closing:
+                logger.error("taking messages ends", queue=self._queue.name, error=error)
+
+    def _renew(self) -> None:
+        with self._changed:
+            items = [item for box in self._boxes.values() for item in box.items]
+        for item in items:
+            try:
+                self._queue.extend(item)
+            except VqError:  # it was completed just now, or the queue is closed
+                continue
+
+    def _add(self, item: LocalItem) -> None:
+        key: object = item
+        if self._by_key:
+            found = item.key
+            key = item if found is None else found
+        with self._changed:
+            self._held += 1
+            box = self._boxes.get(key)
+            if box is not None:
+                box.items.append(item)
+                return
+            box = self._boxes[key] = _Box(key)
+            box.items.append(item)
+            if key in self._paused_keys:
+                box.state = BoxState.PAUSED
+            else:
+                self._enqueue(box)
+
+    def _enqueue(self, box: _Box) -> None:
+        box.state = BoxState.QUEUED
+        self._queued.append(box)
+        self._changed.notify()
+
+    # Handling -------------------------------------------------------------------------------------
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                box = self._next_box()
+                if box is None:
+                    return
+                item, tries = box.items[0], box.tries
+            done = self._handle(item, item.attempts + tries)
+            with self._changed:
+                self._settle(box, done)
+
+    def _next_box(self) -> _Box | None:
+        """Return the next box, which a thread may handle now; None: it is time to end."""
+        while not self._closing:
+            now = _monotonic()
+            while self._retries and self._retries[0][0] <= now:
+                box = heapq.heappop(self._retries)[2]
+                if box.state is BoxState.WAITING:
+                    self._enqueue(box)
+            while self._queued and not self._all_paused:
+                box = self._queued.popleft()
+                if box.state is BoxState.QUEUED:
+                    box.state = BoxState.RUNNING
+                    return box
+            self._changed.wait(self._retries[0][0] - now if self._retries else None)
+        return None
+
+    def _handle(self, item: LocalItem, attempts: int) -> bool:
+        """Call the handler; whether the message is done here."""
+        try:
+            message = item.message
+            if attempts > 1:
+                message = tried_again(message, attempts)
+            self._pass_on(item, self._handler(message))
+            self._queue.complete(item)
+        except LeaseLost:
+            return True  # another taker has it
+        except Exception as error:
+            logger.warning(
+                "handler failed, its message is tried again",
+                queue=self._queue.name,
+                id=item.id,
+                error=error,
+                exc_info=error,
+            )
+            if self._by_key:
+                return False
+            try:
+                self._queue.fail(item)
+            except VqError:  # the queue is closed; it gives the message after it is opened again
+                pass
+        return True
+
+    def _pass_on(self, item: LocalItem, made: Handled) -> None:
+        if self._to is None or made is None:
+            return
+        some: Iterable[Any] = [made] if isinstance(made, bytes | Message) else made
+        for number, each in enumerate(some):
+            key = f"{self._queue.name}/{item.id}/{number}" if item.id else None
+            self._to.put(each, idempotency_key=key)
+
+    def _settle(self, box: _Box, done: bool) -> None:
+        if done:
+            box.items.popleft()
+            box.tries = 0
+            self._held -= 1
+            if self._held == self._window - 1:
+                self._wake_taker()
+        else:
+            box.tries += 1
+        if box.state is BoxState.PAUSING:
+            box.state = BoxState.PAUSED
+        elif not done and box.tries > self._queue.config.retries:
+            box.state = BoxState.WAITING
+            due = _monotonic() + self._queue.config.retry_s
+            heapq.heappush(self._retries, (due, id(box), box))
+            self._changed.notify()
+        elif box.items:
+            self._enqueue(box)
+        if not box.items:
+            del self._boxes[box.key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+#: What a pause makes of a box; a paused box stays as it is.
+_ON_PAUSE: Final = {
+    BoxState.QUEUED: BoxState.PAUSED,
+    BoxState.WAITING: BoxState.PAUSED,
+    BoxState.RUNNING: BoxState.PAUSING,
+}

@@ -1,0 +1,126 @@
+"""What is open of a shared group, as the node tells it that leads the group's journal."""
+
+from dataclasses import dataclass
+
+from vq.client.asking import ask_master
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.shared.desk import ANSWER_S, shared_journal_of
+from vq.coordination.groups import groups
+from vq.coordination.tree.values.group_terms import GroupModel
+from vq.errors import InvalidState, UnknownTopic
+from vq.model import TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import SharedRequest, SharedResponse
+from vq.reserved import SHARED_TOPIC
+
+#: Partitions in one answer.
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProgress:
+    """What is open of one partition of a shared group. Messages are told by their numbers.
+
+    Attributes:
+        topic, partition: Which.
+        low: The lowest message that is not done.
+        cursor: From this message on none was delivered.
+        open: Messages between these that are not done.
+        held: Of these, members have so many.
+        waiting: Of these, so many are due later: they have failed.
+        deliveries_max: How often that open message was delivered that was delivered most.
+    """
+
+    topic: str
+    partition: int
+    low: int
+    cursor: int
+    open: int
+    held: int
+    waiting: int
+    deliveries_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroupDescription:
+    """What is open of a shared group.
+
+    Attributes:
+        group: Its name.
+        journal: The partition of ``_vq.shared`` that knows it.
+        receiving: Members that wait for messages now.
+        partitions: Those of which the group has had messages, by topic and partition.
+    """
+
+    group: str
+    journal: int
+    receiving: int
+    partitions: tuple[SharedProgress, ...]
+
+
+async def describe_shared_group(cluster: ClusterClient, group: str) -> SharedGroupDescription:
+    """Return what is open of a shared group.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+        InvalidState: It is not shared.
+        VqError: The node that leads its journal does not answer.
+    """
+    contract = await groups.known_group(cluster.coordinator, group)
+    if contract.model != GroupModel.SHARED:
+        raise InvalidState(
+            f"group {group!r} is {contract.model}: its members commit offsets, see "
+            "`vq group describe`"
+        )
+    journal = await shared_journal_of(cluster, group)
+    found: list[SharedProgress] = []
+    receiving = 0
+    request = SharedRequest(group=group, max_count=_PAGE)
+    while True:
+        answer = await _ask(cluster, journal, request)
+        receiving = answer.receiving
+        found += [
+            SharedProgress(
+                each.topic,
+                each.partition,
+                each.low,
+                each.cursor,
+                each.open,
+                each.held,
+                each.waiting,
+                each.deliveries_max,
+            )
+            for each in answer.sources
+        ]
+        if not answer.more:
+            return SharedGroupDescription(group, journal.partition, receiving, tuple(found))
+        request.after_topic, request.after_partition = found[-1].topic, found[-1].partition
+
+
+async def forget_shared_group(cluster: ClusterClient, group: str) -> None:
+    """Have the journal forget a shared group.
+
+    Raises:
+        VqError: The node that leads the journal does not answer, or refuses.
+    """
+    try:
+        await cluster.track(SHARED_TOPIC)
+    except UnknownTopic:
+        return  # there never was a shared group
+    journal = await shared_journal_of(cluster, group)
+    await _ask(cluster, journal, SharedRequest(group=group, forget=True))
+
+
+async def _ask(
+    cluster: ClusterClient, journal: TopicPartition, request: SharedRequest
+) -> SharedResponse:
+    request.topic, request.partition = journal
+    answer: SharedResponse = await ask_master(
+        cluster,
+        journal,
+        Command.SHARED,
+        request,
+        deadline=cluster.clock.monotonic() + ANSWER_S,
+        what="whether the group is forgotten",
+    )
+    return answer
