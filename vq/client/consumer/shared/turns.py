@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from vq import limits
 
-__all__ = ["SourceTurns", "Turn"]
+__all__ = ["SourceTurn", "SourceTurns"]
 
 
-class Turn(NamedTuple):
+class SourceTurn(NamedTuple):
     """What one request asks for.
 
     Attributes:
@@ -45,7 +45,7 @@ class SourceTurns:
         """Note that a partition has more than when it was asked for."""
         self._news[source] = None
 
-    def next(self, sources: Sequence[int]) -> Turn:
+    def next(self, sources: Sequence[int]) -> SourceTurn:
         """Return what the next request asks for.
 
         Args:
@@ -53,7 +53,7 @@ class SourceTurns:
         """
         if len(sources) <= self._most:
             self._news.clear()
-            return Turn(sources, is_all=True, waits=True)
+            return SourceTurn(sources, is_all=True, waits=True)
         known = set(sources)
         first = [each for each in self._news if each in known][: self._most // 2]
         self._news = {each: None for each in self._news if each in known and each not in first}
@@ -67,7 +67,7 @@ class SourceTurns:
             self._without += 1
             if source not in taken:
                 in_turn.append(source)
-        return Turn([*first, *in_turn], is_all=False, waits=waits)
+        return SourceTurn([*first, *in_turn], is_all=False, waits=waits)
 
     def found(self, *, something: bool) -> None:
         """Note whether the last request has brought anything."""
