@@ -24,11 +24,13 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
         "vq/__init__.py": "names of vq itself, from a table",
         "vq/admin.py": "names of vq itself, from a table",
         "vq/cli/main.py": "commands, from a table",
+        "vq/worker/handlers.py": "the module of handlers that the command line names",
     },
     "process": {
         "vq/cli/bench/worker.py": "vq itself, with a fixed list",
         "vq/devtools/zookeeper.py": "the Java of the machine, with a fixed list",
         "vq/devtools/processes.py": "vq itself, with a fixed list",
+        "vq/worker/process.py": "vq itself, with a fixed list",
         "vq/console/acts/reports.py": "the report of the console, with a fixed list",
         "pyspark_vq/session.py": "the Java of the machine, with a fixed list",
     },

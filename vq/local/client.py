@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from vq.client.producer.intake.stages import Heads, as_bytes
+from vq.clock import SystemClock
 from vq.errors import ConnectionCut, InvalidState, LeaseLost, Unreachable
+from vq.local.core import delay_of
 from vq.local.items import LocalItem
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
 from vq.local.wire import (
@@ -135,7 +137,7 @@ class LocalQueueClient:
         head = Heads.of(message.tag, message.key, message.headers)
         values, body = written_item(LocalItem(as_bytes(message.content), self.name, head=head))
         if delay_s is None:
-            delay_s = message.delay_s
+            delay_s = delay_of(message, SystemClock())
         asked = {
             "do": "put",
             **values,

@@ -49,7 +49,7 @@ from vq.shown import shown
 from vq.store.disk.disk import Disk
 from vq.store.records.record import Properties, encode_properties
 
-__all__ = ["LocalCounts", "QueueCore"]
+__all__ = ["LocalCounts", "QueueCore", "delay_of"]
 
 logger = get_logger(__name__)
 
@@ -189,7 +189,7 @@ class QueueCore:
         message = content if isinstance(content, Message) else Message("", content)
         tag, key, headers = message.tag, message.key, message.headers
         if delay_s is None:
-            delay_s = _delay_of(message, self._clock)
+            delay_s = delay_of(message, self._clock)
         data = as_bytes(message.content)
         if len(data) > limits.MESSAGE_BYTES_MAX:
             raise MessageTooLarge(
@@ -775,7 +775,7 @@ def _check_key(key: object) -> None:
         )
 
 
-def _delay_of(message: Message, clock: Clock) -> float | None:
+def delay_of(message: Message, clock: Clock) -> float | None:
     """Return the delay that a message asks for by itself."""
     if message.deliver_at is None:
         return message.delay_s

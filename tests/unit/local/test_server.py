@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def test_a_message_comes_as_it_was_put(client: LocalQueueClient) -> None:
     assert (len(client), client.metrics().ready) == (2, 2)
     assert client.purge() == 2
     assert client.drain(WAIT_S)
+
+
+def test_a_message_with_a_time_waits_for_it(client: LocalQueueClient) -> None:
+    client.put(Message("any", b"later", deliver_at=time.time() + 3600))
+    block_until(lambda: client.metrics().later == 1)
+    assert client.take(0) is None
 
 
 def test_failed_messages_are_requeued(client: LocalQueueClient) -> None:
