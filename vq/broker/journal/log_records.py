@@ -135,13 +135,14 @@ class LogRecords:
         channel = self._channel
         end, first = channel.read_limit, max(channel.start_offset, self.begin)
         start = max(end - size, first)
-        parts, at = [], start
+        parts: list[memoryview] = []
+        at = start
         while at < end:
-            data = await self.bytes_at(at, end - at)
-            if not data:
+            part = await self.bytes_at(at, end - at)
+            if not part:
                 break
-            parts.append(data)
-            at += len(data)
+            parts.append(part)
+            at += len(part)
         data = b"".join(parts)
         self.read_bytes += len(data)
         begin = start
