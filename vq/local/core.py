@@ -66,6 +66,8 @@ _LEASE_LOOKS: Final = 10  # per lease
 _LEASE_LOOK_S: Final = 0.02  # ... and not more often
 _DELAY_S_MAX: Final = 40 * 24 * 3600.0
 _KEY_CHARS_MAX: Final = 256
+#: So many bytes of contents are few: they are copied, so that the blocks they lie in can go.
+_MOVED_BYTES: Final = 8 * limits.MIB
 _JOIN_S: Final = 60.0
 
 _FORKED: Final = "the process was forked after the queue was opened: open it in the child"
@@ -509,20 +511,25 @@ class QueueCore:
             self.room_below -= 1
             return
         again.deadline = _no_lease  # nobody gets it before its copy is stored
+        copy = self._copy_for_later(item, due_ms, item.attempts)
+        self.intake.moves[copy] = again
+        self.intake.items.append(copy)
+
+    def _copy_for_later(self, item: LocalItem, due_ms: int, given: int) -> LocalItem:
+        """Return a copy for the lane ``LATER``, which names its message; ``given`` times given."""
         found = item.properties
         properties = Properties(
             found.key,
             found.headers,
             due_ms,
-            item.attempts,
+            given,
             origin_of(item),
             TopicPartition(LANE_TOPIC, item.priority),
         )
         head = _with_properties(item.head, properties)
-        copy = LocalItem(item.content, self.name, LATER, item.priority, head, item.attempts)
+        copy = LocalItem(item.content, self.name, LATER, item.priority, head, given)
         copy.deadline = due_ms
-        self.intake.moves[copy] = again
-        self.intake.items.append(copy)
+        return copy
 
     def extend_item(self, item: LocalItem) -> None:
         """Begin the lease of a message anew.
@@ -624,6 +631,7 @@ class QueueCore:
             self.takers.wake(ready)
         if storage.wants_snapshot or self.wants_save:
             self.wants_save = False
+            self._move_forward(storage)
             self.save()
         return error
 
@@ -640,6 +648,53 @@ class QueueCore:
                 self.opened.discard(moved)
                 self.intake.done.append(code_of(moved.lane, moved.number))
         return 0
+
+    def _move_forward(self, storage: Storage) -> None:
+        """Copy the few messages that keep the oldest blocks of the lane ``LATER`` to its end.
+
+        As with a message that fails, the one record says that the copy is there and the message is
+        gone. Only this thread gives asides to takers, so none of them is given meanwhile.
+        """
+        copies: dict[LocalItem, Aside] = {}
+        places: dict[int, tuple[int, int]] = {}
+        size = 0
+        with self.lock:
+            try:
+                for block in self.state.few_in(storage.later_blocks):
+                    some = self._copies_of(block, _MOVED_BYTES - size)
+                    if some is None:
+                        break
+                    copies |= some
+                    size += sum(len(each.content) for each in some)
+                if not copies:
+                    return
+                for part in storage.append(LATER, list(copies)):
+                    places |= {copies[each].number: (each.number, each.offset) for each in part}
+            except (DiskFull, Busy, CorruptData) as error:
+                logger.info("old messages cannot be moved", queue=self.name, error=error)
+            except VqError as failed:
+                self._break(failed)
+                return
+            tickets = storage.begin_flush()
+        outcome = storage.flush(tickets)
+        with self.lock:
+            lost = storage.end_flush(tickets, outcome)
+            if lost is not None:
+                self._break(lost)
+                return
+            gone = self.state.moved(places)
+            self.intake.done.extend(code_of(LATER, number) for number in gone)
+
+    def _copies_of(self, asides: Iterable[Aside], most: int) -> dict[LocalItem, Aside] | None:
+        """Return copies of messages of at most so many bytes; None: they have more."""
+        copies: dict[LocalItem, Aside] = {}
+        for aside in asides:
+            item = self.item_of(aside)
+            most -= len(item.content)
+            if most < 0:
+                return None
+            copies[self._copy_for_later(item, aside.due_ms, aside.attempts)] = aside
+        return copies
 
     def save(self) -> None:
         """Save a snapshot, and drop what nobody needs any more. For the thread only."""

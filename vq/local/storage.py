@@ -454,6 +454,11 @@ class Storage:
         return self.end_number(LATER), self._logs[LATER].end_offset
 
     @property
+    def later_blocks(self) -> list[int]:
+        """Where the blocks of the lane ``LATER`` end that take no more messages, rising."""
+        return [block.end_offset for block in self._logs[LATER].closed_blocks]
+
+    @property
     def notes_end(self) -> int:
         """Where the next note goes."""
         return self._logs[NOTES].end_offset

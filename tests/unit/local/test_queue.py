@@ -464,3 +464,27 @@ def test_the_metrics_count(opened: Open) -> None:
     found = queue.metrics()
     assert (found.put, found.completed, found.failed, found.repeated) == (6, 1, 1, 1)
     assert (found.ready, found.taken, found.later) == (3, 1, 1)
+
+
+def test_what_fails_for_ever_keeps_no_blocks(directory: Path) -> None:
+    """It is copied forward, with its time and its tries, and the blocks behind it go."""
+    content = bytes(1 << 20)
+    with LocalQueue(directory, LocalQueueConfig(retries=0, retry_s=3600.0)) as queue:
+        queue.put(Message("t", b"poison", "tag", "key", {"a": "b"}), priority=1)
+        queue.fail(taken(queue))
+        queue.put(b"far", delay_s=7200)
+        for _ in range(7):
+            queue.put_many([Message("t", content, delay_s=0.001)] * 16)
+            for _ in range(16):
+                queue.complete(taken(queue))
+        before = queue.list(standing="later")
+        assert [each.message.content for each in before] == [b"poison", b"far"]
+        assert queue.metrics().bytes_on_disk < 100 << 20  # of 112
+    with LocalQueue(directory) as queue:
+        after = queue.list(standing="later")
+        assert [(e.message[1:5], e.attempts, e.due_ms, e.priority) for e in after] == [
+            (e.message[1:5], e.attempts, e.due_ms, e.priority) for e in before
+        ]
+        assert queue.requeue() == 2
+        assert sorted([taken(queue).content, taken(queue).content]) == [b"far", b"poison"]
+        assert len(queue) == 2
