@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,7 +41,7 @@ from vq.local.notes import Aside, code_of
 from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
-from vq.local.storage import LANE_TOPIC, Storage, origin_of
+from vq.local.storage import LANE_TOPIC, DamagedMessages, Storage, origin_of
 from vq.local.waits import DONE_LINGER_S, CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
@@ -363,8 +363,8 @@ class QueueCore:
         assert storage is not None
         line = state.lines[lane]
         room = max(line.room(self.config), 1)
-        found, offset = storage.read(lane, line.next_offset, line.next_number, room)
-        if not found:
+        found, offset, number = storage.read(lane, line.next_offset, line.next_number, room)
+        if number == line.next_number:
             raise CorruptData(
                 f"message {line.next_number} of {self.directory}/lane-{lane} is missing"
             )
@@ -373,7 +373,7 @@ class QueueCore:
             for number, record in found
             if not line.skipped or state.wanted(lane, number)
         ]
-        state.loaded(lane, items, found[-1].number + 1, offset)
+        state.loaded(lane, items, number, offset)
         return len(items)
 
     def unread(self, lane: int, count: int) -> list[LocalItem]:
@@ -384,13 +384,12 @@ class QueueCore:
         items: list[LocalItem] = []
         number, offset = line.next_number, line.next_offset
         while number < line.end_number and len(items) < count:
-            found, offset = storage.read(lane, offset, number, count)
+            found, offset, number = storage.read(lane, offset, number, count)
             items += [
                 LocalItem.stored(record, self.name, lane, each, priority=lane, attempts=1)
                 for each, record in found
                 if self.state.wanted(lane, each)
             ]
-            number = found[-1].number + 1
         return items[:count]
 
     def item_of(self, aside: Aside) -> LocalItem:
@@ -741,12 +740,35 @@ class QueueCore:
         try:
             item = self.item_of(aside)
         except VqError as error:
+            if self._is_set_aside(aside, error):
+                return
             logger.error("message cannot be read, trying again later", queue=self.name, error=error)
             state.put_back(aside, now_ms + int(self.config.retry_s * 1000))
             return
         if state.kept.pop(aside.number, None) is not None:
             self.room_below += 1
         state.give(item, first=False)
+
+    def _is_set_aside(self, aside: Aside, error: VqError) -> bool:
+        """Whether a message that cannot be read is out of the queue, and its bytes are kept."""
+        if self._storage is None or not isinstance(error, CorruptData):
+            return False
+        try:
+            self._storage.set_aside(aside, error)
+        except VqError:
+            return False
+        self.intake.done.append(code_of(LATER, aside.number))
+        return True
+
+    @property
+    def damaged(self) -> Sequence[DamagedMessages]:
+        """What was set aside because it could not be read."""
+        return () if self._storage is None else tuple(self._storage.damaged)
+
+    @property
+    def damaged_now(self) -> int:
+        """How many messages that is since the queue was opened."""
+        return 0 if self._storage is None else self._storage.damaged_now
 
     def _expire(self, now: float) -> int:
         count = 0

@@ -370,7 +370,7 @@ def restored(
     for lane, was in enumerate(snapshot.lanes):
         following = was.next_number
         opened = [
-            OpenRange(start, end, each.offset)
+            OpenRange(start, end, each.offset, each.start)
             for each in was.opened
             for start, end in without((each.start, each.end), gone[lane])
         ]
