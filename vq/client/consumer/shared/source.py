@@ -142,8 +142,8 @@ class SourceReader:
             try:
                 step = (await anext(read))[:left]
             except (CorruptData, PartitionQuarantined) as error:
-                at = read.next_offset
-                if bad_record_in(error) == at and await read.is_bad_everywhere(at):
+                at = bad_record_in(error)  # what lies before it, if anything, is no message
+                if at is not None and await read.is_bad_everywhere(at):
                     self._note(number, at)
                     raise RecordUnreadable(at, error) from error
                 raise
