@@ -61,17 +61,26 @@ def shared(context: Context) -> Rounds:
         cluster.run("send_keyed", topic=topic, count=count)
         _taken(cluster, topic, int(0.05 * count), ROWS[FOUR], "warm-up")
         for round_ in range(context.rounds):
-            rates = {
+            got = {
                 name: _taken(cluster, topic, int(row.share * count), row, f"{round_}-{number}")
                 for number, (name, row) in enumerate(ROWS.items())
             }
-            yield [
-                Figure(name, rate, "msg/s", rates.get(ROWS[name].baseline or ""))
-                for name, rate in rates.items()
-            ]
+            figures = []
+            for name, found in got.items():
+                before = got.get(ROWS[name].baseline or "")
+                rate = None if before is None else before.rate
+                each_us = None if before is None else before.each_us
+                figures.append(Figure(name, found.rate, "msg/s", rate))
+                figures.append(Figure(f"{name}, processor", found.each_us, "µs", each_us))
+            yield figures
 
 
-def _taken(cluster: Cluster, topic: str, count: int, row: SharedRow, group: str) -> float:
+class _Taken(NamedTuple):
+    rate: float  # a second
+    each_us: float  # processor time of the client for each message
+
+
+def _taken(cluster: Cluster, topic: str, count: int, row: SharedRow, group: str) -> _Taken:
     got = cluster.run(
         "take_in",
         topic=topic,
@@ -80,7 +89,8 @@ def _taken(cluster: Cluster, topic: str, count: int, row: SharedRow, group: str)
         settings=row.settings,
         handler_s=row.handler_s,
     )
-    return float(got["messages"] / got["seconds"])
+    messages = got["messages"]
+    return _Taken(messages / got["seconds"], got["processor_s"] / messages * 1e6)
 
 
 def take_in(
@@ -94,7 +104,7 @@ def take_in(
     handler_s: float,
 ) -> dict[str, Any]:
     """Handle ``count`` messages as a group's only member, from the first one that is done on."""
-    marks, ended = [0.0, 0.0], threading.Event()
+    marks, ended = [(0.0, 0.0)] * 2, threading.Event()
     numbers = iter(range(count))  # one step for each message, whichever thread takes it
 
     def handle(message: vq.Message) -> None:
@@ -102,9 +112,9 @@ def take_in(
             time.sleep(handler_s)
         number = next(numbers, None)
         if number == 0:
-            marks[0] = time.perf_counter()
+            marks[0] = time.perf_counter(), time.process_time()
         elif number == count - 1:
-            marks[1] = time.perf_counter()
+            marks[1] = time.perf_counter(), time.process_time()
             ended.set()
 
     with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
@@ -114,7 +124,12 @@ def take_in(
         consumer.start()
         if not ended.wait(_WAIT_S):
             raise WorkFailed(f"not all of {count} messages arrived in time")
-    return {"messages": count - 1, "seconds": max(marks[1] - marks[0], 1e-9)}
+    (began, began_cpu), (end, end_cpu) = marks
+    return {
+        "messages": count - 1,
+        "seconds": max(end - began, 1e-9),
+        "processor_s": end_cpu - began_cpu,
+    }
 
 
 WORKS: Final = {take_in.__name__: take_in}
