@@ -383,7 +383,9 @@ class Parts:
             clock=clock,
             runner=runner,
         )
-        self.shared = SharedJournals(self.partitions, outbox, gate, clock=clock, runner=runner)
+        self.shared = SharedJournals(
+            self.partitions, outbox, gate, self.authority, clock=clock, runner=runner
+        )
         self.mastership = Mastership(
             role,
             coordinator,

@@ -12,6 +12,8 @@ from vq.model import Address
 logger = get_logger(__name__)
 #: What listens here is reached from this machine alone.
 LOOPBACK: Final = "127.0.0.1"
+#: Bits of an IPv6 address that one subscriber does not choose; the other 64 anybody can change.
+_IPV6_PREFIX: Final = 64
 
 
 def is_loopback(host: str) -> bool:
@@ -28,6 +30,22 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return (mapped or ip).is_loopback
+
+
+def counted_address(address: str) -> str:
+    """Return what the attempts from an address are counted under: a network of IPv6, as ``a::/64``.
+
+    An address of IPv4 is itself, also where IPv6 carries it; so is what is no address.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), _IPV6_PREFIX), strict=False))
 
 
 def check_plaintext(

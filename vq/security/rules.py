@@ -39,6 +39,7 @@ __all__ = [
     "Resource",
     "Right",
     "RuleEffect",
+    "can_be",
     "decide",
     "parse_resource",
     "parse_rights",
@@ -356,6 +357,15 @@ def source_of(need: Need) -> Need:
     if answered is not None:
         return Need(_OF_REPLIES.get(right, right), Resource.TOPIC, answered)
     return Need(right, Resource.CLUSTER)
+
+
+def can_be(resource: Resource, name: str) -> bool:
+    """Whether something may have the name: anybody may ask for any text, however long."""
+    if resource is Resource.CLUSTER:
+        return True
+    if resource is Resource.TRANSACTIONAL_ID:
+        return 1 <= len(name) <= TRANSACTIONAL_ID_CHARS_MAX
+    return is_valid_name(name)
 
 
 def parse_resource(text: str) -> tuple[Resource, str, bool]:

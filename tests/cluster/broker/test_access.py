@@ -11,6 +11,7 @@ from support.access import allow, believe_names, connect_as
 from support.broker import Client, MemoryCluster, fetched, memory_cluster, message
 from support.client import factory_of
 from support.fetch_requests import add, again
+from support.shared_member import with_shared_topic
 from support.waiting import WAIT_S, until
 
 from vq.broker.base.config import Authorization
@@ -301,6 +302,25 @@ async def test_a_name_as_long_as_a_header_is_refused_shortly(guarded: MemoryClus
     assert len(error.message) < 300
 
 
+async def test_names_that_nothing_can_have_are_not_kept(guarded: MemoryCluster) -> None:
+    """They are as long as the client likes, and no rule can be about one of them."""
+    alice, member = await connect(guarded, "alice"), await connect(guarded, "member")
+    asked = [
+        (Command.GET, wire.GetRequest(topic="x" * 500_000), b""),
+        (Command.GET, wire.GetRequest(topic="*"), b""),
+        (Command.SHARED, wire.SharedRequest(topic=SHARED_TOPIC, group="*"), b""),
+        (Command.FENCE, wire.FenceRequest(topic=TRANSACTIONS_TOPIC, client="y" * 500_000), b""),
+        (Command.FENCE, wire.FenceRequest(topic=TRANSACTIONS_TOPIC, client="pay 1"), b""),
+        (Command.GET, wire.GetRequest(topic="orders"), b""),
+    ]
+    await assert_refused(alice, *asked)
+    status, _ = await member.call(Command.STATUS, wire.StatusRequest(with_security=True))
+    told = {each.resource for each in status.security.missing}
+    assert told == {"transactional-id:pay 1", "topic:orders"}
+    kept = guarded.nodes["b1"].parts.authority.missing()
+    assert sum(len(each.need.name) + len(each.why) for each in kept) < 500
+
+
 # What the body does -----------------------------------------------------------------------------
 async def test_a_delayed_message_needs_the_right_where_it_goes(guarded: MemoryCluster) -> None:
     await allow(guarded, "allow user:alice write topic:t")
@@ -506,6 +526,32 @@ async def test_a_check_that_waits_tells_nothing_when_the_right_is_withdrawn(
     await allow(guarded, *rules, "deny user:bob write group:g")
     frame = await asyncio.wait_for(waits, WAIT_S)
     assert (frame.status, frame.body) == (NotAuthorized.status, b"")
+
+
+@pytest.mark.parametrize("withdrawn", ["group:g", "topic:t"])
+async def test_a_receive_that_waits_gets_nothing_when_the_right_is_withdrawn(
+    guarded: MemoryCluster, withdrawn: str
+) -> None:
+    """Else it would have messages for its whole lease, and give them to nobody."""
+    rules = ["allow * read group:g", "allow * read topic:t"]
+    await allow(guarded, *rules)
+    await with_shared_topic(guarded)
+    alice, bob = await connect(guarded, "alice"), await connect(guarded, "bob")
+
+    def receive(client: Client, member: int, end: int, wait_ms: int) -> "asyncio.Future[Any]":
+        source = wire.SharedSource(topic="t", topic_id="i", end=end)
+        asked = {"topic": SHARED_TOPIC, "group": "g", "member": member, "attempt": 1}
+        asked |= {"max_messages": 9, "lease_ms": 60_000, "open_max": 99, "group_open_max": 99}
+        header = wire.ReceiveRequest(**asked, max_wait_ms=wait_ms, sources=[source])
+        return client.send(Command.RECEIVE, header)
+
+    waits = receive(bob, 1, 0, 20_000)
+    await allow(guarded, *rules, f"deny user:bob read {withdrawn}")
+    frame = await asyncio.wait_for(waits, 5)
+    assert frame.status == NotAuthorized.status
+    answer = decode_reply(await asyncio.wait_for(receive(alice, 2, 5, 0), WAIT_S))
+    assert isinstance(answer, wire.ReceiveResponse)
+    assert [each.messages for each in answer.runs] == [5]
 
 
 async def test_a_partition_at_rest_is_refused_when_it_is_asked_for_again(

@@ -569,3 +569,24 @@ async def test_metrics_name_some_users_and_count_the_others_together(
     assert told.keys() == {"alice", "bob", accounts.OTHERS}
     assert told["alice"] == pytest.approx(1.0, abs=0.2)
     assert told[accounts.OTHERS] == pytest.approx(2.0, abs=0.4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "size"),
+    [
+        ({"state": 4}, 100_000),
+        ({"state": 4, "client": "x" * 100_000}, 0),
+        ({"state": 0}, 0),
+        ({"state": 1}, 0),
+    ],
+)
+async def test_what_decides_nothing_waits_as_other_requests_do(
+    cluster: MemoryCluster, fields: dict[str, Any], size: int
+) -> None:
+    """A decision is exempt, and so it may carry nothing: else bytes would have no limit."""
+    await limit(cluster, "user:alice bytes-in=1K")
+    busy, other = await connect(cluster), await connect(cluster)
+    await answered(put(busy, size=100_000))
+    asked = wire.TransactRequest(topic="t", transaction=7, **fields)
+    (frame,) = await answered(unheard(other.send(Command.TRANSACT, asked, b"x" * size)))
+    assert frame.status == Throttled.status

@@ -137,6 +137,18 @@ async def test_failures_of_an_address_are_bounded(cluster: MemoryCluster, node: 
     await ping(await connected(cluster, node, host="guesser"))
 
 
+async def test_failures_of_a_network_of_ipv6_are_bounded_together(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """Whoever has one address there has 2 to the power of 64."""
+    for number in range(BURST):
+        with pytest.raises(NotAuthenticated):
+            await connected(cluster, node, Login("anna", "wrong"), host=f"2001:db8::{number:x}")
+    with pytest.raises(Busy, match="from 2001:db8::/64"):
+        await connected(cluster, node, host="2001:db8::ffff")
+    await ping(await connected(cluster, node, host="2001:db8:0:1::ffff"))
+
+
 # Whose connection ends ----------------------------------------------------------------------------
 async def test_connections_of_a_removed_user_end(cluster: MemoryCluster, node: BrokerNode) -> None:
     """Within a second of virtual time, with all that they wait for."""

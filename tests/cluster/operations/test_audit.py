@@ -180,6 +180,11 @@ async def test_no_record_has_a_secret(
     identities = Identities(operators=("op:" + "A" * 28,), brokers=(), clients={})
     for value, hidden in (
         ("postgresql://anna:hidden@db/x", "hidden"),
+        ("postgresql://anna:hid/hidden@db/x", "hid"),
+        ("postgresql://anna:hid@hidden@db/x", "hid"),
+        ("postgresql://anna:hid hidden@db/x", "hid"),
+        ("postgresql://db/x?user=anna&password=hidden", "hidden"),
+        ("https://store/x?X-Amz-Signature=hidden&a=1", "hidden"),
         ({"password": "hidden", "a": {"vq_token": "hidden"}}, "hidden"),
         (identities, "AAAA"),
         (b"hidden", "hidden"),

@@ -12,7 +12,7 @@ from vq.console.server import serve
 from vq.errors import InvalidArgument
 from vq.gateway.config import GatewayConfig
 from vq.gateway.server import GatewayProcess
-from vq.remoting.ports import check_plaintext, is_loopback
+from vq.remoting.ports import check_plaintext, counted_address, is_loopback
 
 WARNS = "other machines are served without TLS"
 
@@ -127,3 +127,23 @@ async def test_nor_do_the_gateway_and_the_console(tmp_path) -> None:
 )
 def test_loopback_is_known_in_every_form(address, expected):
     assert is_loopback(address) is expected
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("203.0.113.5", "203.0.113.5"),
+        ("::ffff:203.0.113.5", "203.0.113.5"),
+        ("2001:db8:0:1::5", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::/64"),
+        ("2001:db8:0:2::5", "2001:db8:0:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix", "unix"),
+        ("", ""),
+    ],
+)
+def test_attempts_of_ipv6_are_counted_for_the_network_of_a_subscriber(
+    address: str, counted: str
+) -> None:
+    """Whoever has one address of IPv6 has 2 to the power of 64 of them."""
+    assert counted_address(address) == counted

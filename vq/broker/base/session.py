@@ -1,7 +1,7 @@
 """A connection as channels see it: requests come from it and are answered through it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from vq.errors import BadChecksum, UnknownPartition, VqError
 from vq.remoting.connection import RequestId
@@ -15,6 +15,15 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """Forget it without an answer."""
+        ...
+
+
+@runtime_checkable
+class Revocable(Cancellable, Protocol):
+    """A request that waits, and that a user had a right to when it came."""
+
+    def look_at_rights(self) -> int:
+        """End what the user has no right to any more; return how many decisions that took."""
         ...
 
 

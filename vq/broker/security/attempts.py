@@ -1,13 +1,15 @@
 """How many failed attempts to authenticate one address has: a bound on guessing passwords.
 
 An address may fail ``BURST`` times at once and ``PER_S`` times a second for ever: clients behind
-one address with an old password do not lock out the others, and a guesser gets nowhere.
+one address with an old password do not lock out the others, and a guesser gets nowhere. Addresses
+of IPv6 count by their network: whoever has one has 2^64 of them.
 """
 
 from typing import Final
 
 from vq.broker.base.debts import Debts
 from vq.errors import Busy
+from vq.remoting.ports import counted_address
 
 BURST: Final = 100
 PER_S: Final = 10.0
@@ -32,14 +34,15 @@ class FailedAttempts:
         Raises:
             Busy: It has failed too often lately.
         """
-        if self._debts.of(address, now) >= BURST:
+        counted = counted_address(address)
+        if self._debts.of(counted, now) >= BURST:
             self.refused += 1
             raise Busy(
-                f"too many failed attempts to authenticate from {address}: at most {PER_S:g} a "
+                f"too many failed attempts to authenticate from {counted}: at most {PER_S:g} a "
                 f"second after the first {BURST}; try again later"
             )
 
     def fail(self, address: str, now: float) -> None:
         """Note that an attempt of an address has failed."""
         self.failed += 1
-        self._debts.owe(address, 1, now)
+        self._debts.owe(counted_address(address), 1, now)

@@ -21,7 +21,8 @@ from vq.clock import Clock
 from vq.errors import Busy, NotAuthorized, VqError
 from vq.log_lines import get_logger
 from vq.remoting.membership import Principal
-from vq.security.rules import ANONYMOUS, AccessDecision, Need, Resource, Right
+from vq.security.rules import ANONYMOUS, AccessDecision, Need, Resource, Right, can_be
+from vq.shown import shown
 
 __all__ = ["Authority", "Missing"]
 
@@ -149,7 +150,8 @@ class Authority:
         by_rule = not why
         why = why or (decision.because if decision is not None else "")
         self._note(asker, need, why)
-        self._remember(asker, need, why, by_rule=by_rule, denied=by_rule and rule is not None)
+        if can_be(need.resource, need.name):
+            self._remember(asker, need, why, by_rule=by_rule, denied=by_rule and rule is not None)
         if self.enforces:
             user = asker.user or ANONYMOUS
             raise NotAuthorized(
@@ -178,6 +180,8 @@ class Authority:
     # What is told -------------------------------------------------------------------------------
     def _note(self, asker: Principal, need: Need, why: str) -> None:
         self._counts[need.right, need.resource] += 1
+        if not can_be(need.resource, need.name):  # it may be as long as a header
+            need = need._replace(name=shown(need.name))
         key = asker.user or ANONYMOUS, need
         if key in self._untold or len(self._untold) < TOLD_MAX:
             self._untold[key] += 1

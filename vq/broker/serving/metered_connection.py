@@ -29,6 +29,7 @@ from vq import limits
 from vq.broker.security.accounts import Accounts
 from vq.clock import Clock
 from vq.errors import VqError
+from vq.model import TransactionState
 from vq.remoting.connection import (
     Closing,
     ConnectionState,
@@ -59,6 +60,15 @@ _PUT: Final = Command.PUT.value
 #: Reads whose answers may have any part of what there is.
 _CUT: Final = frozenset({Command.GET.value, Command.FETCH.value})
 _TRANSACT: Final = Command.TRANSACT.value
+#: What a request without messages asks of a transaction in order to end it.
+_DECISIONS: Final = frozenset(
+    {
+        TransactionState.PREPARED,
+        TransactionState.COMMITTED,
+        TransactionState.ROLLED_BACK,
+        TransactionState.FORGOTTEN,
+    }
+)
 
 
 class _QuotaLine:
@@ -499,5 +509,11 @@ def _bytes_of(events: Sequence[Opened | Request | Closing]) -> int:
 
 
 def _is_decision(request: Request) -> bool:
-    """Whether it decides about a transaction and sends nothing."""
-    return request.request_id.command == _TRANSACT and not request.message.parts  # type: ignore[attr-defined]
+    """Whether it decides about a transaction and sends nothing: no body, and no large header."""
+    request_id, message, _ = request
+    return (
+        request_id.command == _TRANSACT
+        and not request_id.size
+        and not message.parts  # type: ignore[attr-defined]
+        and message.state in _DECISIONS  # type: ignore[attr-defined]
+    )

@@ -1,18 +1,18 @@
 """Ends reads that wait when the right to read was withdrawn.
 
-A request is decided when it comes. A FETCH or a GET may then wait, and a fetch session lasts as
-long as its connection. So when other rules hold, or none, all of them are looked at again: some in
-each turn of the loop. What is added to a session meanwhile is decided by the new rules.
+A request is decided when it comes. A FETCH, a GET or a RECEIVE may then wait, and a fetch session
+lasts as long as its connection. So when other rules hold, or none, all of them are looked at again:
+some in each turn of the loop. What is added to a session meanwhile is decided by the new rules.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from vq.broker.base.session import Revocable
 from vq.broker.security.authority import Authority
 from vq.broker.security.known_rules import KnownRules
 from vq.broker.serving.broker_session import BrokerSession
-from vq.broker.serving.fetching import ServedSession
 from vq.broker.serving.server import Server
 
 __all__ = ["Revoker"]
@@ -58,7 +58,7 @@ class Revoker:
             if session.principal.proved:
                 continue
             for waiting in list(session.waiting):
-                if isinstance(waiting, ServedSession):
+                if isinstance(waiting, Revocable):
                     looks += waiting.look_at_rights()
         self._goes_on = bool(self._left)
         if self._goes_on:

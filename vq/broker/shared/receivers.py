@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from vq.broker.base.session import Session
+from vq.broker.security.authority import Authority
 from vq.broker.shared.ledger import ReceiveAsk
 from vq.broker.shared.notes import Acquired
 from vq.errors import Busy, VqError
+from vq.security.rules import Need, Resource, Right
 
 __all__ = ["Receivers", "WaitingMember"]
 
@@ -24,9 +26,10 @@ class WaitingMember:
         got: What it gets; None: it has ended.
     """
 
-    __slots__ = ("ask", "got", "group", "session", "wants")
+    __slots__ = ("_authority", "ask", "got", "group", "session", "wants")
 
-    def __init__(self, session: Session, group: str, ask: ReceiveAsk) -> None:
+    def __init__(self, session: Session, group: str, ask: ReceiveAsk, authority: Authority) -> None:
+        self._authority = authority
         self.session = session
         self.group = group
         self.ask = ask
@@ -39,11 +42,36 @@ class WaitingMember:
         if not self.got.done():
             self.got.set_result(None)
 
+    def look_at_rights(self) -> int:
+        """See ``session.Revocable``: what it waits for would be nobody else's for its lease."""
+        needs = [Need(Right.READ, Resource.GROUP, self.group)]
+        needs += [
+            Need(Right.READ, Resource.TOPIC, topic)
+            for topic in dict.fromkeys(each.source.topic for each in self.ask.told)
+        ]
+        for need in needs:
+            refusal = self._authority.refusal(self.session.principal, *need)
+            if refusal is not None:
+                self.fail(refusal)
+                break
+        return len(needs)
+
+    def fail(self, error: VqError) -> None:
+        """End it with an error, unless it has ended."""
+        if not self.got.done():
+            self.got.set_exception(error)
+            self.got.exception()
+
 
 class Receivers:
-    """See the module. Loop-bound."""
+    """See the module. Loop-bound.
 
-    def __init__(self) -> None:
+    Args:
+        authority: Says whether members that wait may still receive.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
         self._waiting: dict[str, dict[WaitingMember, None]] = {}  # by group, in their order
         self._members: dict[tuple[str, int], WaitingMember] = {}
 
@@ -62,7 +90,7 @@ class Receivers:
             self.leave(before)
         if len(self._members) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} members wait for messages of this journal; no more may")
-        waiting = WaitingMember(session, group, ask)
+        waiting = WaitingMember(session, group, ask, self._authority)
         session.waiting[waiting] = None
         self._members[group, ask.member] = waiting
         self._waiting.setdefault(group, {})[waiting] = None
@@ -95,6 +123,4 @@ class Receivers:
         """Refuse all that wait: another node leads."""
         for waiting in list(self._members.values()):
             self.leave(waiting)
-            if not waiting.got.done():
-                waiting.got.set_exception(error)
-                waiting.got.exception()
+            waiting.fail(error)

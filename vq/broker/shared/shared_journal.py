@@ -21,6 +21,7 @@ from vq.broker.journal.notes import NOTE_TAG
 from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.channel import Channel
+from vq.broker.security.authority import Authority
 from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedLedger
 from vq.broker.shared.notes import (
     Acquired,
@@ -93,6 +94,7 @@ class SharedJournal(JournalReader):
     Args:
         channel, outbox, gate, clock, runner: See ``JournalReader``.
         counts: Of the node.
+        authority: See ``Receivers``.
 
     Attributes:
         ledger: The groups.
@@ -112,10 +114,11 @@ class SharedJournal(JournalReader):
         clock: Clock,
         runner: Runner,
         counts: SharedCounts,
+        authority: Authority,
     ) -> None:
         super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
         self.ledger: Final = SharedLedger()
-        self.receivers: Final = Receivers()
+        self.receivers: Final = Receivers(authority)
         self.opened_bytes = 0
         self._counts = counts
         self._appended: deque[tuple[int, asyncio.Future[None]]] = deque()  # ends of notes

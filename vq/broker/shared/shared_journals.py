@@ -11,6 +11,7 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
+from vq.broker.security.authority import Authority
 from vq.broker.shared.ledger import SharedGroup
 from vq.broker.shared.shared_journal import SharedCounts, SharedJournal
 from vq.broker.standing.gate import Gate
@@ -34,6 +35,7 @@ class SharedJournals:
         partitions: Those of the node.
         outbox: Reads what another group of nodes has of a log.
         gate: Says whether anything may be appended.
+        authority: See ``Receivers``.
         clock, runner: See ``SharedJournal``.
 
     Attributes:
@@ -46,6 +48,7 @@ class SharedJournals:
         partitions: Partitions,
         outbox: Outbox,
         gate: Gate,
+        authority: Authority,
         *,
         clock: Clock,
         runner: Runner,
@@ -55,7 +58,13 @@ class SharedJournals:
         self.readers: Final = JournalReaders[SharedJournal](
             SHARED_TOPIC,
             partial(
-                SharedJournal, outbox=outbox, gate=gate, clock=clock, runner=runner, counts=counts
+                SharedJournal,
+                outbox=outbox,
+                gate=gate,
+                clock=clock,
+                runner=runner,
+                counts=counts,
+                authority=authority,
             ),
             partitions,
             gate,

@@ -1,6 +1,5 @@
 """How often somebody may try to log in: a bound for each name and for each address."""
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -8,24 +7,6 @@ from typing import Final
 FAILURES_MAX: Final = 8
 WINDOW_S: Final = 300.0
 _KEYS_MAX: Final = 10_000
-#: Bits of an IPv6 address that one subscriber does not choose; the other 64 anybody can change.
-_IPV6_PREFIX: Final = 64
-
-
-def counted_address(address: str) -> str:
-    """Return what the attempts from an address are counted under: a network of IPv6, as ``a::/64``.
-
-    An address of IPv4 is itself, also where IPv6 carries it; so is what is no address.
-    """
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found), _IPV6_PREFIX), strict=False))
 
 
 class Attempts:

@@ -5,13 +5,14 @@ import asyncio
 from starlette.responses import RedirectResponse, Response
 
 from vq.console.accounts.accounts import Account, verified
-from vq.console.accounts.attempts import Attempts, counted_address
+from vq.console.accounts.attempts import Attempts
 from vq.console.accounts.sessions import begin_session, end_session
 from vq.console.pages.page import ConsolePage
 from vq.console.web.addresses import own_path
 from vq.console.web.context import PageContext
 from vq.console.web.languages import LANGUAGES
 from vq.console.web.security import COOKIE, LANGUAGE_COOKIE
+from vq.remoting.ports import counted_address
 
 _YEAR_S = 366 * 86_400
 _HASHES_AT_ONCE = asyncio.Semaphore(2)  # each takes 64 MiB of memory

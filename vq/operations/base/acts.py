@@ -65,8 +65,13 @@ _DEPTH_MAX: Final = 5
 _END_S: Final = 5.0
 #: Arguments that are never told.
 _SECRET: Final = re.compile(r"password|secret|auth|token|private|identities", re.IGNORECASE)
-#: The user and the password in a URL.
-_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]*@")
+#: The user and the password in a URL: a password may have a slash, an ``@`` or a space.
+_IN_URL: Final = re.compile(r"""(?<=://)(?:[^\s"']*|[^@"'\n]*)@""")
+#: A secret among the parameters of a URL.
+_IN_QUERY: Final = re.compile(
+    r"""(?<=[?&])([\w.-]*(?:password|passwd|secret|auth|token|sig)[\w.-]*)=[^&\s"']*""",
+    re.IGNORECASE,
+)
 
 
 class ActNotRecorded(CoordinationError):
@@ -357,4 +362,4 @@ def _text(value: Any) -> str:
 
 
 def _cleaned(text: str) -> str:
-    return _IN_URL.sub("", text)
+    return _IN_QUERY.sub(r"\1=(not told)", _IN_URL.sub("", text))

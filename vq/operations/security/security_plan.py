@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from vq.errors import InvalidArgument
+from vq.security.rules import parse_resource
+
 __all__ = [
     "AnonymousSeen",
     "MissingAccess",
@@ -364,6 +367,14 @@ def _rules(facts: SecurityFacts, nodes: Known, _: Anonymous, missing: Missings) 
                 "belongs to another user",
             )
             return SecurityStep("rules", StepState.NEXT, standing, todo, (), commands, page)
+        left_out = sum(each.missing_left_out for each in nodes)
+        if left_out:
+            todo = (
+                f"{left_out} rights that were missing are not told, and some may be of users: stop "
+                "the clients without a user that ask for so much, restart the brokers, and plan "
+                "again",
+            )
+            return SecurityStep("rules", StepState.NEXT, standing, todo, (), (), page)
         settings = ('authorization = "enforced"',)
         if not all(each.super_users for each in nodes):
             settings = ('super_users = ["NAME"]', *settings)
@@ -383,12 +394,21 @@ def _proposed(missing: Missings) -> tuple[str, ...]:
     """Return the commands that would give what is missing: one for each user and resource."""
     rights: dict[tuple[str, str], dict[str, None]] = {}
     for each in missing:
-        if each.by_rule and not each.denied:
+        if each.by_rule and not each.denied and _is_one(each.resource):
             rights.setdefault((f"user:{each.user}", each.resource), {})[each.right] = None
     return tuple(
         shlex.join(["vq", "acl", "add", subject, ",".join(_without_implied(given)), resource])
         for (subject, resource), given in rights.items()
     )
+
+
+def _is_one(resource: str) -> bool:
+    """Whether the text is that of one resource, and not what ``vq acl add`` takes for many."""
+    try:
+        _, _, is_prefix = parse_resource(resource)
+    except InvalidArgument:
+        return False
+    return not is_prefix
 
 
 def _without_implied(rights: Iterable[str]) -> list[str]:

@@ -1,8 +1,6 @@
 """How often somebody may try to log in."""
 
-import pytest
-
-from vq.console.accounts.attempts import FAILURES_MAX, WINDOW_S, Attempts, counted_address
+from vq.console.accounts.attempts import FAILURES_MAX, WINDOW_S, Attempts
 
 
 def test_failures_of_a_name_or_an_address_make_both_wait() -> None:
@@ -24,21 +22,3 @@ def test_a_success_is_no_failure() -> None:
         attempts.failed("a@1", "1")
         attempts.succeeded("a@1", "1")
         assert attempts.wait_s("a@1", "1") == 0
-
-
-@pytest.mark.parametrize(
-    ("address", "counted"),
-    [
-        ("203.0.113.5", "203.0.113.5"),
-        ("::ffff:203.0.113.5", "203.0.113.5"),
-        ("2001:db8:0:1::5", "2001:db8:0:1::/64"),
-        ("2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::/64"),
-        ("2001:db8:0:2::5", "2001:db8:0:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("unix", "unix"),
-        ("", ""),
-    ],
-)
-def test_attempts_of_ipv6_are_counted_for_the_network_of_a_subscriber(address, counted) -> None:
-    """Whoever has one address of IPv6 has 2 to the power of 64 of them."""
-    assert counted_address(address) == counted

@@ -132,6 +132,27 @@ def test_missing_rights_become_one_command_for_each_user_and_resource() -> None:
     )
 
 
+def test_no_command_gives_more_than_was_asked_for() -> None:
+    """Behind a name ``*`` makes it the beginning of names, so a name may not end with one."""
+    asked = ("topic:*", "topic:orders*", "group:*", "transactional-id:pay*", "topic:'a…'", "topic:")
+    missing = tuple(replace(LACKS, resource=each) for each in asked)
+    node = replace(CLOSED, authorization="permissive", missing=missing)
+    plan = security_plan(closed_but(node))
+    assert plan.next is not None
+    assert (plan.next.name, plan.next.settings, plan.next.commands) == ("rules", (), ())
+    assert len(plan.missing) == len(asked), "they are told all the same"
+
+
+def test_rules_are_not_to_be_enforced_while_some_of_what_is_missing_is_not_told() -> None:
+    """Clients without a user may ask for so much that nothing of users is among what is told."""
+    nobodys = tuple(replace(LACKS, user="", resource=f"topic:t{n}") for n in range(200))
+    node = replace(CLOSED, authorization="permissive", missing=nobodys, missing_left_out=7)
+    plan = security_plan(closed_but(node))
+    assert plan.next is not None
+    assert (plan.next.name, plan.next.settings) == ("rules", ())
+    assert plan.next.todo[0].startswith("7 rights that were missing are not told")
+
+
 @pytest.mark.parametrize("super_users", [(), ("root",)])
 def test_a_super_user_is_named_before_rules_are_enforced(super_users: tuple[str, ...]) -> None:
     node = replace(CLOSED, authorization="permissive", super_users=super_users)
