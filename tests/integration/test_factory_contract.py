@@ -1,8 +1,10 @@
-"""One contract over all clusters that a factory reaches: in memory, and real processes.
+"""One contract over all that a factory reaches: a cluster in memory, real processes, local queues.
 
-Code that holds it moves from one to the other by another factory.
+Code that holds it moves from one to the other by another factory. Where local queues differ by
+design, a test skips them with the reason; the how-to "Use a queue inside one process" has a table.
 """
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import pytest
 from support.waiting import block_until
 
 import vq
+from vq.client.failed_file import FailedFile
 from vq.errors import UnknownTopic
 from vq.testing import ThreadCluster
 from vq.testing.fixtures import real_cluster
@@ -32,7 +35,15 @@ def in_processes(directory: Path) -> Iterator[Open]:
         yield lambda _: stack.enter_context(vq.MessageFactory(config))
 
 
-@pytest.fixture(scope="module", params=[in_memory, in_processes])
+@contextmanager
+def local(directory: Path) -> Iterator[Open]:
+    with ExitStack() as stack:
+        config = vq.MessageFactoryConfig(local=str(directory))
+        factory = stack.enter_context(vq.MessageFactory(config))
+        yield lambda _: factory
+
+
+@pytest.fixture(scope="module", params=[in_memory, in_processes, local])
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Open]:
@@ -49,10 +60,15 @@ def factory(opened: Open, request: pytest.FixtureRequest) -> vq.MessageFactory:
 
 @pytest.fixture
 def topic(factory: vq.MessageFactory, request: pytest.FixtureRequest) -> str:
-    """A topic of this test, with two partitions."""
-    name = f"t-{request.node.originalname}"[:60]
-    factory.admin.create_topic(name, vq.TopicSettings(partitions=2))
+    """A topic of this test, with two partitions; local queues make theirs, with one."""
+    name = "t-" + re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
+    if not is_local(factory):
+        factory.admin.create_topic(name, vq.TopicSettings(partitions=2))
     return name
+
+
+def is_local(factory: vq.MessageFactory) -> bool:
+    return factory.config.local is not None
 
 
 def consumer_of(
@@ -91,6 +107,8 @@ def test_what_was_sent_is_received_once_and_in_order(
 def test_each_group_gets_all_and_goes_on_where_it_was(
     factory: vq.MessageFactory, topic: str
 ) -> None:
+    if is_local(factory):
+        pytest.skip("a local queue gives each message to one taker, so it has one group")
     with factory.create_producer() as producer:
         for group, expected in (("one", 10), ("two", 20), ("one", 20)):
             for number in range(10):
@@ -101,14 +119,28 @@ def test_each_group_gets_all_and_goes_on_where_it_was(
             assert len(seen) == expected
 
 
-def test_a_filter_leaves_out_the_others(factory: vq.MessageFactory, topic: str) -> None:
+def test_a_group_goes_on_where_it_was(factory: vq.MessageFactory, topic: str) -> None:
+    with factory.create_producer() as producer:
+        for begin in (0, 10):
+            for number in range(begin, begin + 10):
+                producer.send_sync(vq.Message(topic, b"%d" % number, key="one"))
+            seen: list[vq.Message] = []
+            with consumer_of(factory, topic, seen.append):
+                block_until(lambda seen=seen: len(seen) >= 10)
+            assert [each.content for each in seen] == [b"%d" % n for n in range(begin, begin + 10)]
+
+
+@pytest.mark.parametrize("wanted", ["a", "a || c", vq.Where("TAGS = 'a'")])
+def test_a_filter_leaves_out_the_others(
+    factory: vq.MessageFactory, topic: str, wanted: str | vq.Where
+) -> None:
     with factory.create_producer() as producer:
         for number in range(20):
             producer.send_sync(vq.Message(topic, b"%d" % number, tag="ab"[number % 2]))
     seen: list[vq.Message] = []
     config = vq.ConsumerConfig(group=f"g-{topic}", start_position="earliest")
     with factory.create_consumer(config) as consumer:
-        consumer.subscribe(topic, listener=seen.append, message_filter="a")
+        consumer.subscribe(topic, listener=seen.append, message_filter=wanted)
         consumer.start()
         block_until(lambda: len(seen) >= 10)
     assert {each.tag for each in seen} == {"a"}
@@ -132,6 +164,105 @@ def test_what_a_listener_fails_for_comes_again(factory: vq.MessageFactory, topic
     assert set(calls.values()) == {2}
 
 
+@pytest.mark.parametrize("on_failure", ["dead-letter", "retry-topic"])
+def test_what_fails_too_often_is_a_dead_letter(
+    factory: vq.MessageFactory, topic: str, on_failure: str
+) -> None:
+    """It tells where it comes from and why; the others of the topic go on."""
+    attempts: list[int] = []
+    others: list[bytes] = []
+
+    def listener(message: vq.Message) -> None:
+        if message.tag == "bad":
+            attempts.append(message.attempts)
+            raise ValueError("cannot be done")
+        others.append(message.content)
+
+    with factory.create_producer() as producer:
+        place = producer.send_sync(vq.Message(topic, b"1", "bad", "k", {"h": "v"}))
+        producer.send_sync(vq.Message(topic, b"2", key="k"))
+    settings: dict[str, object] = {
+        "max_attempts": 2,
+        "retry_backoff": (0.01, 0.1),
+        "on_failure": on_failure,
+    }
+    if on_failure == "retry-topic":
+        settings |= {"mode": "concurrent", "retry_schedule": (0.2,)}
+    tries = 4 if on_failure == "retry-topic" else 2
+    group = f"g-{topic}"
+    with consumer_of(factory, topic, listener, group=group, **settings):
+        block_until(lambda: len(attempts) >= tries and others == [b"2"])
+        letters = dead_letters_of(factory, group)
+    assert attempts == [*range(1, tries + 1)]
+    assert [(each.content, each.tag, each.key) for each in letters] == [(b"1", "bad", "k")]
+    (letter,) = letters
+    assert (letter.headers or {})["h"] == "v"
+    assert letter.origin is not None
+    assert letter.failure is not None
+    assert letter.origin.topic == topic
+    assert "cannot be done" in letter.failure.reason
+    if on_failure == "dead-letter":
+        assert (letter.origin.partition, letter.origin.offset) == (place.partition, place.offset)
+        assert letter.failure.attempts == 2
+
+
+def dead_letters_of(factory: vq.MessageFactory, group: str) -> list[vq.Message]:
+    """Return the first dead letters of a group, once there are some."""
+    topic, found = f"_vq.dlq.{group}", list[vq.Message]()
+    if not is_local(factory):
+        block_until(
+            lambda: topic in {each.name for each in factory.admin.list_topics(reserved=True)}
+        )
+    with consumer_of(factory, topic, found.append, group=f"of-{group}"):
+        block_until(lambda: bool(found))
+    return found
+
+
+def test_what_is_held_keeps_its_order(factory: vq.MessageFactory, topic: str) -> None:
+    calls: list[tuple[bytes, int]] = []
+
+    def fail_first(message: vq.Message) -> object:
+        calls.append((message.content, message.attempts))
+        return vq.RETRY if message.content == b"0" and message.attempts < 4 else None
+
+    with factory.create_producer() as producer:
+        for number in range(3):
+            producer.send_sync(vq.Message(topic, b"%d" % number, key="k"))
+    with consumer_of(factory, topic, fail_first, max_attempts=2, retry_backoff=(0.01, 0.02)):
+        block_until(lambda: len(calls) >= 6)
+    assert calls == [(b"0", 1), (b"0", 2), (b"0", 3), (b"0", 4), (b"1", 1), (b"2", 1)]
+
+
+def test_what_is_skipped_is_in_a_file(
+    factory: vq.MessageFactory,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VQ_FAILED_DIR", str(tmp_path))
+    directory = tmp_path
+    if is_local(factory):
+        directory = Path(factory.config.local or "")
+    seen: list[bytes] = []
+
+    def listener(message: vq.Message) -> None:
+        seen.append(message.content)
+        if message.content == b"bad":
+            raise ValueError("cannot be done")
+
+    with factory.create_producer() as producer:
+        for content in (b"bad", b"good"):
+            producer.send_sync(vq.Message(topic, content, key="k"))
+    settings = {"max_attempts": 2, "retry_backoff": (0.01, 0.1), "on_failure": "skip"}
+    with consumer_of(factory, topic, listener, member_id="m", **settings):
+        block_until(lambda: seen == [b"bad", b"bad", b"good"])
+    (file,) = directory.glob(f"*/g-{topic}/m.failed")
+    (skipped,) = FailedFile(file).read().messages.values()
+    assert (skipped.message.content, skipped.failure.attempts) == (b"bad", 2)
+
+
 def test_a_topic_that_is_not_there_is_an_error(factory: vq.MessageFactory) -> None:
+    if is_local(factory):
+        pytest.skip("a local queue is made when it is first used")
     with factory.create_producer() as producer, pytest.raises(UnknownTopic):
         producer.send_sync(vq.Message("nowhere", b""))

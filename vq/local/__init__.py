@@ -10,6 +10,7 @@ Not in here: the log and its files (``vq.store``), and coroutines (``vq.aio``).
     looks, queue           the API for threads
     wire, server, client   a queue for other processes of the machine
     workers                threads that call a handler: pools, mailboxes, stages
+    listeners, factory     producers and consumers with the settings of a cluster's
 """
 
 from vq.local.client import LocalQueueClient

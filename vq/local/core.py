@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -179,8 +179,11 @@ class QueueCore:
         delay_s: float | None,
         priority: int,
         idempotency_key: str | None,
+        told: Mapping[str, str] | None = None,
     ) -> LocalItem | None:
         """Return what to store for a put; None: its key was seen within the window.
+
+        ``told`` has the headers of vq's own that a copy has beside those of the message.
 
         Raises:
             InvalidArgument, MessageTooLarge: An argument is unusable.
@@ -206,8 +209,10 @@ class QueueCore:
         due_ms = None if delay_s is None else self._due_ms(delay_s)
         if idempotency_key is not None and not self.in_memory:
             _check_key(idempotency_key)
-        if due_ms is not None or (idempotency_key is not None and not self.in_memory):
-            named = {} if idempotency_key is None else {IDEMPOTENCY_HEADER: idempotency_key}
+        if due_ms is not None or told or (idempotency_key is not None and not self.in_memory):
+            named = dict(told or {})
+            if idempotency_key is not None:
+                named[IDEMPOTENCY_HEADER] = idempotency_key
             head = _with_properties(
                 head,
                 Properties(

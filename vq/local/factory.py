@@ -6,6 +6,7 @@ cluster by another configuration; what only a cluster has is refused, with its n
 
 import concurrent.futures
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -13,23 +14,26 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
-from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.client.consumer.deliver.tries import Retry
+from vq.client.config import ConsumerConfig, ProducerConfig, WhenFull
 from vq.client.future import SendCallback, check_callback, report
 from vq.client.kinds import check_function
 from vq.client.producer.intake.stages import serialize_with
-from vq.errors import InvalidArgument, InvalidState, ListenerFailed
+from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
+from vq.errors import BufferFull, InvalidArgument, InvalidState
 from vq.local.items import LocalItem
+from vq.local.listeners import ListenerWorkers, as_delivered, passing
 from vq.local.queue import LocalQueue
 from vq.local.settings import LocalQueueConfig
 from vq.local.waits import CommitWaiter
-from vq.local.workers import LocalWorkers
+from vq.message_filter import Filter, Wanting
 from vq.model import Message, SendResult, check_name
+from vq.reserved import Purpose, check_own_name, group_of, is_reserved
 from vq.shown import shown
 
 __all__ = ["LocalFactory", "LocalMessageConsumer", "LocalMessageProducer"]
 
 _SEND_SYNC_S: Final = 3.0
+_monotonic: Final = time.monotonic
 #: Settings that would change what a message means, which a local queue does not have.
 _NO_PRODUCER_SETTINGS: Final = (
     "partitioner",
@@ -39,7 +43,18 @@ _NO_PRODUCER_SETTINGS: Final = (
     "producer_group",
     "transaction_listener",
 )
-_NO_CONSUMER_SETTINGS: Final = ("offset_store", "model", "batch_size", "listener_timeout_s")
+_NO_CONSUMER_SETTINGS: Final = (
+    "offset_store",
+    "model",
+    "batch_size",
+    "listener_timeout_s",
+    "restart_s",
+    "start_position",
+    "window_bytes",
+    "read_from",
+    "rack",
+    "strategy",
+)
 
 
 class LocalFactory:
@@ -53,7 +68,7 @@ class LocalFactory:
         self._directory = Path(directory)
         self._lock = threading.Lock()
         self._queues: dict[str, LocalQueue] = {}
-        self._groups: dict[str, str] = {}
+        self._groups: dict[str, tuple[str, Filter]] = {}
         self._consumers: list[LocalMessageConsumer] = []
         self._closed = False
 
@@ -93,24 +108,43 @@ class LocalFactory:
             InvalidArgument: A setting needs a cluster.
         """
         _refuse_settings(config, _NO_CONSUMER_SETTINGS)
+        if not config.group:
+            raise InvalidArgument("a consumer of local queues needs group = '...'")
+        for name, stop in (("on_failure", OnFailure.STOP), ("on_bad_record", OnBadRecord.STOP)):
+            if getattr(config, name) == stop:
+                raise InvalidArgument(
+                    f"{name} = '{stop}' needs a cluster: here nothing remembers that a group was "
+                    "stopped; give 'skip' or 'dead-letter', or leave it out: the message is held"
+                )
         consumer = LocalMessageConsumer(self, config)
         with self._lock:
             self._consumers.append(consumer)
         return consumer
 
-    def join(self, topic: str, group: str) -> None:
+    def join(self, topic: str, group: str, wanted: Filter) -> None:
         """Note who reads a topic: a message goes to one taker, so there is one group.
 
         Raises:
-            InvalidArgument: Another group reads it.
+            InvalidArgument: Another group reads it, or this one with another filter.
         """
         with self._lock:
-            first = self._groups.setdefault(topic, group)
+            first, its_filter = self._groups.setdefault(topic, (group, wanted))
         if first != group:
             raise InvalidArgument(
                 f"group {group!r} cannot read topic {topic!r}, which group {first!r} reads: in a "
                 "local queue each message goes to one taker; give each group a topic of its own"
             )
+        if its_filter != wanted:
+            raise InvalidArgument(
+                f"another consumer of group {group!r} reads topic {topic!r} with another "
+                "message_filter: what passes one of them would be lost to the other; give all "
+                "members of a group the same"
+            )
+
+    @property
+    def directory(self) -> Path:
+        """Of all queues."""
+        return self._directory
 
     def shutdown(self) -> None:
         """Close all consumers, then all queues. May be called again."""
@@ -160,24 +194,28 @@ class LocalMessageProducer:
 
     def publish(self, topic: str) -> None:
         """Open the queue of a topic."""
-        self._factory.queue(topic)
+        self._factory.queue(check_own_name(topic))
 
     def _prepared(self, message: object) -> tuple[LocalQueue, LocalItem]:
         if self.closed:
             raise InvalidState("the producer is closed")
         if not isinstance(message, Message):
             raise InvalidArgument(f"{shown(message)} is no vq.Message")
-        queue = self._factory.queue(message.topic)
+        queue = self._factory.queue(check_own_name(message.topic))
         content = self._serialize(message.content)
         item = queue._core.prepare(message._replace(content=content), None, 0, None)
         assert item is not None, "only a repeated key makes none"
         return queue, item
 
     def send_sync(self, message: Message, timeout: float | None = _SEND_SYNC_S) -> SendResult:
-        """Send a message; return its place once it is durable. It takes as long as the disk."""
+        """Send a message; return its place once it is durable.
+
+        Raises:
+            TimedOut: The disk has not answered within ``timeout``; it may be stored, or will be.
+        """
         queue, item = self._prepared(message)
         queue._core.check()
-        queue._commit_with((item,))
+        queue._commit_with((item,), timeout)
         return _place_of(item)
 
     def send_async(
@@ -186,22 +224,36 @@ class LocalMessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> "concurrent.futures.Future[SendResult]":
-        """Accept a message and return at once; ``callback`` runs on the thread that commits."""
+        """Accept a message and return at once; ``callback`` runs on the thread that commits.
+
+        Raises:
+            InvalidArgument: There is a time-out: nothing takes back a message on its way.
+            BufferFull: Too many are on their way, and ``when_full`` is ``raise``.
+        """
         check_callback(callback)
+        _refuse_timeout(timeout)
         queue, item = self._prepared(message)
         core = queue._core
         core.check()
-        if core.intake_full:
-            queue.flush()
+        self._wait_for_space(queue)
         sending = _Sending(item, callback)
         core.accept((item,), sending.waiter)
         return sending.future
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
-        """Send a message without an outcome."""
+        """Send a message without an outcome. Errors as of ``send_async``."""
+        _refuse_timeout(timeout)
         queue, item = self._prepared(message)
         queue._core.check()
+        self._wait_for_space(queue)
         queue._core.accept((item,), None)
+
+    def _wait_for_space(self, queue: LocalQueue) -> None:
+        if not queue._core.intake_full:
+            return
+        if self.config.when_full is WhenFull.RAISE:
+            raise BufferFull(f"too many messages wait for the disk of queue {queue.name!r}")
+        queue._commit_with(())
 
     def send_batch(
         self, messages: Iterable[Message], timeout: float | None = None
@@ -215,13 +267,17 @@ class LocalMessageProducer:
             items.append(item)
         for queue, some in by_queue.values():
             queue._core.check()
-            queue._commit_with(some)
+            queue._commit_with(some, timeout)
         return [_place_of(item) for item in items]
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return once all that was sent before is durable."""
+        """Return once all that was sent before is durable.
+
+        Raises:
+            TimedOut: A disk has not answered within ``timeout``.
+        """
         for queue in list(self._factory._queues.values()):
-            queue.flush()
+            queue._commit_with((), timeout)
 
     def close(self) -> None:
         """Flush, and take no more messages. May be called again."""
@@ -247,8 +303,8 @@ class LocalMessageProducer:
 class LocalMessageConsumer:
     """The part of ``vq.MessageConsumer`` that needs no cluster.
 
-    ``config.workers`` threads call the listener, for messages of one key in order, one at a time. A
-    listener that raises gets its message again: at once three times, then every 5 s.
+    ``config.workers`` threads call the listener, in the order that ``config.mode`` promises; a
+    topic is one partition. What fails is tried again as the settings of the consumer say.
     """
 
     def __init__(self, factory: LocalFactory, config: ConsumerConfig) -> None:
@@ -256,7 +312,8 @@ class LocalMessageConsumer:
         self._factory = factory
         self.config = config
         self._listeners: dict[str, Callable[[Message], Any] | None] = {}
-        self._workers: dict[str, LocalWorkers] = {}
+        self._filters: dict[str, Filter] = {}
+        self._workers: dict[str, ListenerWorkers] = {}
         self._in_hand: list[tuple[LocalQueue, LocalItem]] = []
         self.closed = False
 
@@ -265,21 +322,29 @@ class LocalMessageConsumer:
         topic_or_pattern: str,
         length: int = limits.MIB,
         listener: Callable[[Message], Any] | None = None,
-        message_filter: object = None,
+        message_filter: Wanting = None,
     ) -> Self:
-        """Add a topic, and the listener of its messages, before ``start``."""
-        if message_filter not in {None, "*"}:
+        """Add a topic, and the listener of its messages, before ``start``.
+
+        What does not pass the filter counts as handled, as in a cluster.
+        """
+        group, topic = self.config.group, topic_or_pattern
+        wanted = Filter.of(message_filter)
+        if isinstance(topic, str) and {"*", "?"} & set(topic):
+            raise InvalidArgument(f"the pattern {topic!r} needs a cluster; subscribe to each topic")
+        check_name("topic", topic)
+        if group_of(topic, Purpose.DEAD_LETTERS) in {None, group} and is_reserved(topic):
             raise InvalidArgument(
-                f"message_filter = {shown(message_filter)}: a local queue gives all messages; look "
-                "at message.tag in the listener"
+                f"group {group!r} cannot read {topic!r}: of topics of vq's own a local queue has "
+                "those of dead letters, which another group than theirs reads"
             )
-        check_name("topic", topic_or_pattern)
         if listener is not None:
             check_function("listener", listener, "give a plain function of a message")
         if self._listeners and (listener is None) != (None in self._listeners.values()):
             raise InvalidArgument("all topics of a consumer have listeners, or none has")
-        self._factory.join(topic_or_pattern, self.config.group)
-        self._listeners[topic_or_pattern] = listener
+        self._factory.join(topic, group, wanted)
+        self._listeners[topic] = listener
+        self._filters[topic] = wanted
         return self
 
     def start(self) -> Self:
@@ -289,8 +354,13 @@ class LocalMessageConsumer:
         for topic, listener in self._listeners.items():
             queue = self._factory.queue(topic)
             if listener is not None and topic not in self._workers:
-                self._workers[topic] = LocalWorkers(
-                    queue, _calling(listener), workers=self.config.workers, by_key=True
+                self._workers[topic] = ListenerWorkers(
+                    queue,
+                    listener,
+                    config=self.config,
+                    wanted=self._filters[topic],
+                    dead_letters=self._factory.queue,
+                    directory=self._factory.directory,
                 )
         return self
 
@@ -300,10 +370,21 @@ class LocalMessageConsumer:
             raise InvalidState("get_many needs an open consumer with one topic of a local queue")
         self.commit()
         (topic,) = self._listeners
-        queue = self._factory.queue(topic)
-        items = queue.take_many(max_messages, timeout)
-        self._in_hand = [(queue, item) for item in items]
-        return [item.message for item in items]
+        queue, passes = self._factory.queue(topic), passing(self._filters[topic])
+        deadline = None if timeout is None else _monotonic() + timeout
+        while True:
+            left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
+            items = queue.take_many(max_messages, left_s)
+            found = []
+            for item in items:
+                message = as_delivered(item)
+                if passes(message):
+                    self._in_hand.append((queue, item))
+                    found.append(message)
+                else:
+                    queue.complete(item)
+            if found or not items:
+                return found
 
     def commit(self) -> None:
         """Complete what ``get_many`` has returned."""
@@ -336,16 +417,16 @@ class LocalMessageConsumer:
         self.close()
 
 
-def _calling(listener: Callable[[Message], Any]) -> Callable[[Message], None]:
-    def call(message: Message) -> None:
-        if isinstance(listener(message), Retry):
-            raise ListenerFailed("the listener asked for another try")
-
-    return call
-
-
 def _place_of(item: LocalItem) -> SendResult:
     return SendResult(item.lane, item.offset, item.id)
+
+
+def _refuse_timeout(timeout: float | None) -> None:
+    if timeout is not None:
+        raise InvalidArgument(
+            f"timeout = {shown(timeout)} needs a cluster: a message that was accepted is stored "
+            "however long the disk takes; send_sync and send_batch wait with a time-out"
+        )
 
 
 def _refuse_settings(config: ProducerConfig | ConsumerConfig, names: Iterable[str]) -> None:

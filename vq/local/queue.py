@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from vq import limits
 from vq.clock import Clock, SystemClock
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, TimedOut
 from vq.local import looks
 from vq.local.core import QueueCore
 from vq.local.items import LocalItem
@@ -191,6 +191,12 @@ class LocalQueue:
                 self._commit_with(())
         return len(items)
 
+    def _put_copy(self, message: Message, told: Mapping[str, str], key: str) -> None:
+        """Put a message with headers of vq's own, once for this idempotency key."""
+        self._core.check()
+        item = self._core.prepare(message, None, 0, key, told)
+        self._commit_with(() if item is None else (item,))
+
     def flush(self) -> None:
         """Return once all that was put and completed before is durable.
 
@@ -207,12 +213,15 @@ class LocalQueue:
         if error is not None:
             raise error
 
-    def _commit_with(self, items: Sequence[LocalItem]) -> None:
+    def _commit_with(self, items: Sequence[LocalItem], timeout: float | None = None) -> None:
         waker = threading.Lock()
         waker.acquire()
         waiter = CommitWaiter(items, waker)
         self._core.accept(items, waiter)
-        waker.acquire()
+        if not waker.acquire(timeout=-1.0 if timeout is None else timeout):
+            raise TimedOut(
+                f"the disk of queue {self._name!r} has not answered within {timeout:g} s"
+            )
         if waiter.error is not None:
             raise waiter.error
 

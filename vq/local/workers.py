@@ -218,11 +218,16 @@ class LocalWorkers:
             except VqError:  # it was completed just now, or the queue is closed
                 continue
 
+    def _box_key(self, item: LocalItem) -> object:
+        """Return what names the box of a message; itself: it has one of its own."""
+        found = item.key if self._by_key else None
+        return item if found is None else found
+
     def _add(self, item: LocalItem) -> None:
-        key: object = item
-        if self._by_key:
-            found = item.key
-            key = item if found is None else found
+        try:
+            key = self._box_key(item)
+        except VqError:  # its key cannot be parsed; its handling tells it
+            key = item
         with self._changed:
             self._held += 1
             box = self._boxes.get(key)
@@ -249,9 +254,9 @@ class LocalWorkers:
                 if box is None:
                     return
                 item, tries = box.items[0], box.tries
-            done = self._handle(item, item.attempts + tries)
+            pause_s = self._handle(item, tries)
             with self._changed:
-                self._settle(box, done)
+                self._settle(box, pause_s)
 
     def _next_box(self) -> _Box | None:
         """Return the next box, which a thread may handle now; None: it is time to end."""
@@ -269,17 +274,21 @@ class LocalWorkers:
             self._changed.wait(self._retries[0][0] - now if self._retries else None)
         return None
 
-    def _handle(self, item: LocalItem, attempts: int) -> bool:
-        """Call the handler; whether the message is done here."""
+    def _handle(self, item: LocalItem, tries: int) -> float | None:
+        """Call the handler for a message that failed ``tries`` times in its box.
+
+        Returns:
+            The pause before its next try there, in seconds; None: the box is done with it.
+        """
         try:
-            message = item.message
+            message, attempts = item.message, item.attempts + tries
             if attempts > 1:
                 message = tried_again(message, attempts)
             self._pass_on(item, self._handler(message))
             self._queue.complete(item)
         except LeaseLost:
-            return True  # another taker has it
-        except Exception as error:
+            return None  # another taker has it
+        except BaseException as error:  # also SystemExit: the thread works for other boxes
             logger.warning(
                 "handler failed, its message is tried again",
                 queue=self._queue.name,
@@ -288,12 +297,12 @@ class LocalWorkers:
                 exc_info=error,
             )
             if self._by_key:
-                return False
+                return self._queue.config.retry_s if tries >= self._queue.config.retries else 0.0
             try:
                 self._queue.fail(item)
             except VqError:  # the queue is closed; it gives the message after it is opened again
                 pass
-        return True
+        return None
 
     def _pass_on(self, item: LocalItem, made: Handled) -> None:
         if self._to is None or made is None:
@@ -303,8 +312,8 @@ class LocalWorkers:
             key = f"{self._queue.name}/{item.id}/{number}" if item.id else None
             self._to.put(each, idempotency_key=key)
 
-    def _settle(self, box: _Box, done: bool) -> None:
-        if done:
+    def _settle(self, box: _Box, pause_s: float | None) -> None:
+        if pause_s is None:
             box.items.popleft()
             box.tries = 0
             self._held -= 1
@@ -314,10 +323,9 @@ class LocalWorkers:
             box.tries += 1
         if box.state is BoxState.PAUSING:
             box.state = BoxState.PAUSED
-        elif not done and box.tries > self._queue.config.retries:
+        elif pause_s:
             box.state = BoxState.WAITING
-            due = _monotonic() + self._queue.config.retry_s
-            heapq.heappush(self._retries, (due, id(box), box))
+            heapq.heappush(self._retries, (_monotonic() + pause_s, id(box), box))
             self._changed.notify()
         elif box.items:
             self._enqueue(box)

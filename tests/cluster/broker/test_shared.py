@@ -246,12 +246,17 @@ async def test_a_broker_that_starts_knows_what_it_told(cluster: MemoryCluster, k
     assert (source.low, source.open, source.waiting) == (2, 6, 1)
 
 
-async def test_whatever_dies_nothing_is_lost_or_with_two(cluster: MemoryCluster) -> None:
+async def test_whatever_dies_nothing_is_lost_or_with_two(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Members receive and settle at random while nodes crash in turn; then all of it is done.
 
     Each message has one holder at a time, is delivered again only if it is not done, and its count
-    rises by one with each delivery.
+    rises by one with each delivery. Who leads next reads the end of the journal alone.
     """
+    monkeypatch.setattr(shared_journal, "CARRY_BYTES", 4_000)
+    monkeypatch.setattr(shared_journal, "FLOOR_BYTES", 1_000)
+    monkeypatch.setattr(shared_journal, "LOOKED_THROUGH_BYTES", (2_000, 6_000))
     await begun(cluster, nodes=2)
     for seed in range(3):
         with case(seed):
@@ -353,4 +358,32 @@ async def test_the_log_is_needed_only_for_what_was_noted_last(
     await crash(cluster, "b1", keep_all)
     await cluster.start()
     assert await one.status() == before
+    assert await idle.settle(kept, ACK) == []
+
+
+async def test_a_busy_journal_is_opened_by_its_end(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note tells from where on the log is needed: the next node reads no more than that."""
+    monkeypatch.setattr(shared_journal, "CARRY_BYTES", 8_000)
+    monkeypatch.setattr(shared_journal, "FLOOR_BYTES", 1_000)
+    monkeypatch.setattr(shared_journal, "LOOKED_THROUGH_BYTES", (3_000, 8_000))
+    node = await begun(cluster)
+    one, idle = SharedMember(cluster, 1, [10_000]), SharedMember(cluster, 2, [0, 10])
+    (kept,) = await idle.receive(4, lease_ms=3_600_000)
+    for times in (200, 200):
+        for _ in range(times):
+            (got,) = await one.receive(5)
+            assert await one.settle(got._replace(messages=4), ACK) == []
+            assert await one.settle(got._replace(first=got.first + 4, messages=1), REJECT) == []
+        (journal,) = [e for e in node.parts.shared.readers.all.values() if e.ledger.groups]
+        channel = journal.channel
+        await until(lambda: channel.read_limit - (channel.needed or 0) < 20_000)  # noqa: B023
+        assert channel.read_limit - channel.start_offset > 60_000, "retention has taken nothing"
+        before = await one.status()
+        await crash(cluster, "b1", keep_all)
+        node = await cluster.start()
+        assert await one.status() == before
+        (journal,) = [e for e in node.parts.shared.readers.all.values() if e.ledger.groups]
+        assert journal.opened_bytes < 20_000
     assert await idle.settle(kept, ACK) == []

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.waiting import WAIT_S, block_until
@@ -83,10 +84,102 @@ def test_what_needs_a_cluster_is_refused_by_name(config: vq.MessageFactoryConfig
         first.subscribe("t")
         with pytest.raises(InvalidArgument, match="which group 'a' reads"):
             factory.create_consumer(vq.ConsumerConfig(group="b")).subscribe("t")
-        with pytest.raises(InvalidArgument, match="message_filter"):
-            first.subscribe("u", message_filter="tag")
+        second = factory.create_consumer(vq.ConsumerConfig(group="a"))
+        with pytest.raises(InvalidArgument, match="with another message_filter"):
+            second.subscribe("t", message_filter="tag")
+        with pytest.raises(InvalidArgument, match=r"pattern 't\*' needs a cluster"):
+            first.subscribe("t*")
+        with pytest.raises(InvalidArgument, match=r"cannot read '_vq\.dlq\.a'"):
+            first.subscribe("_vq.dlq.a")
+        with pytest.raises(InvalidArgument, match="are reserved"):
+            producer.send_sync(Message("_vq.dlq.a", b""))
+        with pytest.raises(InvalidArgument, match=r"timeout = 1\.0 needs a cluster"):
+            producer.send_async(Message("t", b""), timeout=1.0)
         with pytest.raises(InvalidState, match="open already"):
             factory.open()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"on_failure": "stop"},
+        {"on_bad_record": "stop"},
+        {"start_position": "latest"},
+        {"batch_size": 2},
+        {"listener_timeout_s": 1.0},
+        {"model": "shared"},
+        {"read_from": "any"},
+        {"window_bytes": 1 << 20},
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(
+    config: vq.MessageFactoryConfig, settings: dict[str, Any]
+) -> None:
+    (name,) = settings
+    with (
+        vq.MessageFactory(config) as factory,
+        pytest.raises(InvalidArgument, match=f"{name} = .* needs a cluster"),
+    ):
+        factory.create_consumer(vq.ConsumerConfig(group="g", **settings))
+
+
+def test_a_failed_message_of_one_key_holds_up_no_other_key(
+    config: vq.MessageFactoryConfig,
+) -> None:
+    seen: list[bytes] = []
+
+    def listener(message: Message) -> object:
+        seen.append(message.content)
+        return vq.Retry(after_s=3600.0) if message.content == b"a1" else None
+
+    with vq.MessageFactory(config) as factory:
+        factory.create_producer().send_batch(
+            [Message("t", b"a1", key="a"), Message("t", b"a2", key="a"), Message("t", b"b1")]
+        )
+        settings = vq.ConsumerConfig(group="g", mode="keyed", workers=2)
+        with factory.create_consumer(settings) as consumer:
+            consumer.subscribe("t", listener=listener).start()
+            block_until(lambda: sorted(seen) == [b"a1", b"b1"])
+
+
+def test_redeliveries_go_on_after_a_restart(config: vq.MessageFactoryConfig) -> None:
+    """The schedule is not begun anew: the second delivery is the last one before it is given up."""
+    calls: list[int] = []
+
+    def listener(message: Message) -> None:
+        calls.append(message.attempts)
+        raise SystemExit("not even this ends the thread")
+
+    settings = vq.ConsumerConfig(
+        group="g",
+        mode="concurrent",
+        max_attempts=1,
+        on_failure="retry-topic",
+        retry_schedule=(0.3,),
+    )
+    with vq.MessageFactory(config) as factory:
+        factory.create_producer().send_sync(Message("t", b"bad"))
+        with factory.create_consumer(settings) as consumer:
+            consumer.subscribe("t", listener=listener).start()
+            block_until(lambda: calls == [1])
+    with vq.MessageFactory(config) as factory:
+        with factory.create_consumer(settings) as consumer:
+            consumer.subscribe("t", listener=listener).start()
+            block_until(lambda: calls == [1, 2])
+        reader = factory.create_consumer(vq.ConsumerConfig(group="of-g")).subscribe("_vq.dlq.g")
+        (letter,) = reader.get_many(9, WAIT_S)
+        assert (letter.content, reader.get_many(9, 0)) == (b"bad", [])
+
+
+def test_messages_that_are_pulled_pass_the_filter(config: vq.MessageFactoryConfig) -> None:
+    with vq.MessageFactory(config) as factory:
+        tags = "abab"
+        factory.create_producer().send_batch([Message("t", tag.encode(), tag) for tag in tags])
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g"))
+        consumer.subscribe("t", message_filter="b").start()
+        assert [each.content for each in consumer.get_many(1, 1)] == [b"b"]
+        assert [each.content for each in consumer.get_many(9, 1)] == [b"b"]
+        assert consumer.get_many(9, 0) == []
 
 
 async def test_the_factory_of_coroutines_says_what_to_use(config: vq.MessageFactoryConfig) -> None:

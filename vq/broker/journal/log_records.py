@@ -50,6 +50,7 @@ class LogRecords:
         position: Where reading goes on.
         unread: The beginnings of ranges that were passed by, each with its end.
         settled: Offsets in these of messages that notes name: they are not read later.
+        read_bytes: How much was read.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LogRecords:
         self.position = self.begin
         self.unread: dict[int, int] = {}
         self.settled: set[int] = set()
+        self.read_bytes = 0
         self._channel = channel
         self._passes_by = passes_by
         self._outbox = outbox
@@ -99,6 +101,7 @@ class LogRecords:
                 raise
             self.begin = self.position = earliest  # retention has taken what is before
             return []
+        self.read_bytes += len(data)
         records: list[Record] = []
         try:
             end = decode_into(data, position, records)
@@ -115,6 +118,42 @@ class LogRecords:
             self._size = max(self._size, bytes_needed(data))
         else:
             self.position, self._size = end, READ_BYTES
+        return records
+
+    def begin_at(self, offset: int) -> None:
+        """Leave out what is before a record; before anything was read."""
+        self.begin = self.position = max(offset, self.begin)
+
+    async def last_records(self, size: int) -> list[Record]:
+        """Return the records in about so many bytes before the end of what is committed.
+
+        Some of what another group of nodes has, or what cannot be read, may be left out.
+
+        Raises:
+            VqError, OSError: They cannot be read now.
+        """
+        channel = self._channel
+        end, first = channel.read_limit, max(channel.start_offset, self.begin)
+        start = max(end - size, first)
+        parts: list[memoryview] = []
+        at = start
+        while at < end:
+            part = await self.bytes_at(at, end - at)
+            if not part:
+                break
+            parts.append(part)
+            at += len(part)
+        data = b"".join(parts)
+        self.read_bytes += len(data)
+        begin = start
+        if start > first:
+            header = first_control(data, start)
+            if header is None:
+                return []
+            begin = header.start_offset
+        records: list[Record] = []
+        with suppress(CorruptData):
+            decode_into(memoryview(data)[begin - start :], begin, records)
         return records
 
     def _pass_by(self, error: CorruptData, data: bytes) -> int:

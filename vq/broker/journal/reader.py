@@ -67,7 +67,7 @@ class JournalReader(Woken, ABC):
     ) -> None:
         self.channel: Final = channel
         self.is_live = False
-        self._is_over = False
+        self._has_begun = self._is_over = False
         self._gate = gate
         self._clock = clock
         self._woken = asyncio.Event()
@@ -87,7 +87,9 @@ class JournalReader(Woken, ABC):
             while True:
                 self._woken.clear()
                 try:
-                    await self._read()
+                    self._has_begun = self._has_begun or await self.begin()
+                    if self._has_begun:
+                        await self._read()
                     self.tell("reading", "")
                 except (VqError, OSError) as error:
                     why = f"{self.what} of {self.channel} cannot be read: {error}"
@@ -122,7 +124,7 @@ class JournalReader(Woken, ABC):
 
     def _is_caught_up(self) -> bool:
         channel = self.channel
-        return channel.knows_end and self._log.position >= channel.read_limit
+        return self._has_begun and channel.knows_end and self._log.position >= channel.read_limit
 
     def tell(self, what: object, why: str) -> None:
         """Note why something does not go on; "": it does. A new reason is logged."""
@@ -174,6 +176,14 @@ class JournalReader(Woken, ABC):
             self.tell("writing", f"nothing can be noted in {self.channel}: {why}")
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
         return why
+
+    async def begin(self) -> bool:
+        """Leave out what need not be read of the log; return False if that is not known yet.
+
+        Raises:
+            VqError, OSError: It cannot be looked up now.
+        """
+        return True
 
     # What the log is about ------------------------------------------------------------------------
     def take_all(self, records: Sequence[Record]) -> None:

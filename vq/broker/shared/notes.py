@@ -5,6 +5,7 @@
     SourceState       all that is open of one partition for one group: earlier notes are not needed
     Members           what members have asked last: the same
     Forgotten         a group is deleted
+    JournalFloor      what is before an offset of the log is needed for nothing
 
 Messages are named by their numbers. A run is messages that follow each other: the first number and
 how many they are. A note has its runs as bytes behind it.
@@ -21,6 +22,7 @@ __all__ = [
     "Acquired",
     "Forgotten",
     "Granted",
+    "JournalFloor",
     "Lost",
     "MemberState",
     "Members",
@@ -33,6 +35,7 @@ __all__ = [
     "SourceState",
     "decode_note",
     "encode_note",
+    "floor_in",
     "is_snapshot",
 ]
 
@@ -44,6 +47,7 @@ _MEMBER: Final = Struct(">QQQQI")
 #: So notes begin that say all of something: what they are about is needed from there on.
 _PART: Final = b'{"part":'
 _MEMBERS: Final = b'{"members":'
+_FLOOR: Final = b'{"from":'
 
 
 class SettlementKind(IntEnum):
@@ -223,7 +227,24 @@ class Forgotten(NamedTuple):
     group: str
 
 
+class JournalFloor(NamedTuple):
+    """What is before this offset of the log is not needed: all of it is noted again behind it."""
+
+    offset: int
+
+
 Note: TypeAlias = Acquired | SettledMessages | SourceState | Members | Forgotten
+
+
+def floor_in(payload: bytes) -> int | None:
+    """Return the offset of a ``JournalFloor``; None: it is another note.
+
+    Raises:
+        CorruptData: It is none.
+    """
+    if not payload.startswith(_FLOOR):
+        return None
+    return notes.decode(payload, lambda head, _: int(head["from"]))
 
 
 def is_snapshot(payload: bytes) -> bool:
@@ -231,7 +252,7 @@ def is_snapshot(payload: bytes) -> bool:
     return payload.startswith((_PART, _MEMBERS))
 
 
-def encode_note(note: Note) -> bytes:
+def encode_note(note: Note | JournalFloor) -> bytes:
     """Return the record of a note."""
     if isinstance(note, Acquired):
         head: dict[str, Any] = {
@@ -269,6 +290,8 @@ def encode_note(note: Note) -> bytes:
             parts.append(_packed(_LOST, (run._replace(source=at[key]) for key, run in each.lost)))
         head = {"members": note.group, "of": list(map(list, sources))}
         return notes.encode(head, b"".join(parts))
+    if isinstance(note, JournalFloor):
+        return notes.encode({"from": note.offset})
     return notes.encode({"forgotten": note.group})
 
 

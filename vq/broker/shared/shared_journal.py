@@ -26,6 +26,7 @@ from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedLedger
 from vq.broker.shared.notes import (
     Acquired,
     Forgotten,
+    JournalFloor,
     Lost,
     Members,
     Note,
@@ -35,6 +36,7 @@ from vq.broker.shared.notes import (
     SourceState,
     decode_note,
     encode_note,
+    floor_in,
     is_snapshot,
 )
 from vq.broker.shared.receivers import Receivers
@@ -60,6 +62,10 @@ logger = get_logger(__name__)
 
 #: What is open is noted again once so much was written behind it.
 CARRY_BYTES: Final = 16 * MIB
+#: After so much it is noted from where on the log is needed,
+FLOOR_BYTES: Final = 1 * MIB
+#: and that is looked for in so much before the end: first the one, then the other.
+LOOKED_THROUGH_BYTES: Final = (2 * MIB, 16 * MIB)
 #: So much of it is noted again at a time, or one partition.
 CARRIED_BYTES: Final = 512 * KIB
 #: What is noted must be committed within so long; later its outcome is unknown.
@@ -93,6 +99,7 @@ class SharedJournal(JournalReader):
     Attributes:
         ledger: The groups.
         receivers: Members that wait for messages.
+        opened_bytes: So much of the log was read until it was live.
         what: See ``JournalReader``.
     """
 
@@ -112,10 +119,12 @@ class SharedJournal(JournalReader):
         super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
         self.ledger: Final = SharedLedger()
         self.receivers: Final = Receivers(authority)
+        self.opened_bytes = 0
         self._counts = counts
         self._appended: deque[tuple[int, asyncio.Future[None]]] = deque()  # ends of notes
         self._wholes: OrderedDict[_Whole, int] = OrderedDict()  # where each is noted
         self._carrying: set[_Whole] = set()  # noted again, and not read back
+        self._told_at = 0  # when it was noted last from where on the log is needed
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by group: when something is due
 
     def _now(self) -> Now:
@@ -336,6 +345,22 @@ class SharedJournal(JournalReader):
             if not committed.done():
                 committed.set_result(None)
 
+    async def begin(self) -> bool:
+        """See ``JournalReader``: a note near the end tells from where on the log is needed."""
+        channel, log = self.channel, self._log
+        if not channel.knows_end:
+            return False
+        for size in LOOKED_THROUGH_BYTES:
+            for record in reversed(await log.last_records(size)):
+                found = floor_in(record.payload) if record.tag == NOTE_TAG else None
+                if found is not None:
+                    self._told_at = record.offset
+                    log.begin_at(found)
+                    return True
+            if channel.read_limit - log.begin <= size:
+                break
+        return True
+
     def take(self, record: Record) -> None:
         """See ``JournalReader``; what this node has noted is known."""
         if record.tag != NOTE_TAG:
@@ -346,6 +371,8 @@ class SharedJournal(JournalReader):
             )
             return
         if self.is_live and not is_snapshot(record.payload):
+            return
+        if floor_in(record.payload) is not None:
             return
         note = decode_note(record.payload)
         if not self.is_live:
@@ -361,9 +388,13 @@ class SharedJournal(JournalReader):
 
     def go_live(self) -> None:
         """See ``JournalReader``."""
+        self.opened_bytes = self._log.read_bytes
         self.ledger.begin_leases(self._now())
         logger.info(
-            "shared groups were read", partition=self.channel, groups=len(self.ledger.groups)
+            "shared groups were read",
+            partition=self.channel,
+            groups=len(self.ledger.groups),
+            bytes=self.opened_bytes,
         )
 
     def write(self) -> None:
@@ -384,6 +415,10 @@ class SharedJournal(JournalReader):
                 room -= len(encode_note(note))
         if notes and self.append(list(map(encode_note, notes))) is None:
             self._carrying.update(taken)
+        if self.position - self._told_at >= FLOOR_BYTES:
+            floor = min([self.position, *self.needs()])
+            if self.append([encode_note(JournalFloor(floor))]) is None:
+                self._told_at = self.position
 
     def needs(self) -> Sequence[int]:
         """See ``JournalReader``."""

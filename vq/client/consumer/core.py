@@ -134,12 +134,18 @@ class ConsumerCore:
         if config.model is GroupModel.BROADCASTING and config.group:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
+        self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
         self._shared: SharedMember | None = None
         if config.model is GroupModel.SHARED and config.group:
             self._shared = SharedMember(
-                cluster, config, self.member, self.policy, self.failed.copier, self._troubles
+                cluster,
+                config,
+                self.member,
+                self.policy,
+                self.failed.copier,
+                self._bad_records,
+                self._troubles,
             )
-        self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
         self.reader = Reader(cluster, self._troubles)
         self.stops = Stops(
             cluster,

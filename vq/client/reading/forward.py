@@ -173,6 +173,16 @@ class ForwardRead(Generic[T]):
             with contextlib.suppress(asyncio.CancelledError, VqError):
                 await task
 
+    async def is_bad_everywhere(self, offset: int) -> bool:
+        """Whether each node gave bad bytes for a record, and one has found them so on its disk.
+
+        To be asked after the error of the last step.
+
+        Raises:
+            VqError: The nodes are not known now.
+        """
+        return await self._damaged.report(offset) and self._damaged.is_everywhere
+
     async def _read_again(self, error: VqError) -> None:
         """Go back to the record that failed a check, after a pause.
 

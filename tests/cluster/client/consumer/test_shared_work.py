@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import dataclasses
 import itertools
 import random
 from collections import Counter
@@ -10,23 +11,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
+from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of, started
 from support.waiting import until
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.receiver import SharedReceiver
+from vq.client.consumer.shared.turns import SourceTurns
 from vq.client.consumer.shared.work import SharedMessage, SharedWork
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
+from vq.coordination.tree.values.group_terms import OnBadRecord
 from vq.errors import LeaseLost
 from vq.message_filter import ALL, Filter
 from vq.model import Message, TopicPartition
 from vq.store.disk.memory_disk import keep_all
+from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 
@@ -62,6 +67,8 @@ class SharedMember:
             group="g", mode="concurrent", **{"on_failure": "dead-letter", **settings}
         )
         self.troubles: dict[TopicPartition, Any] = {}
+        self.policy, copies = PolicyInForce(config), MessageCopies(client, "g")
+        self.bad_records = BadRecords(client, "g", copies)
         self.wanted = wanted
         self.receiver = SharedReceiver(
             client,
@@ -69,13 +76,15 @@ class SharedMember:
             SharedTerms(round(lease_s * 1_000), open_max, 100_000),
             nodes=Nodes(client),
             workers=workers,
+            policy=self.policy,
+            bad_records=self.bad_records,
             trouble=lambda partition, _, error: self.troubles.update({partition: error}),
         )
         self.work = SharedWork(
             self.receiver,
             "g",
-            PolicyInForce(config),
-            MessageCopies(client, "g"),
+            self.policy,
+            copies,
             lambda _: listener,
             self.receiver.settle,
             workers=workers,
@@ -332,3 +341,62 @@ async def test_a_broker_that_dies_loses_nothing_of_a_shared_group(cluster: Memor
         await until(lambda: len(seen) == 200)
         await until(lambda: any(lows(each) == 200 for each in found))
     assert set(seen.values()) == {1}
+
+
+async def test_all_partitions_of_a_member_have_their_turn(cluster: MemoryCluster) -> None:
+    """Also if a request has no room for all: whether there is much to do, or nothing at times."""
+    seen: Counter[bytes] = Counter()
+
+    async def listener(message: SharedMessage) -> None:
+        seen[message.content] += 1
+
+    async with started(cluster, seed=next(SEEDS), host="m") as client:
+        member = SharedMember(client, listener)
+        member.receiver._turns = SourceTurns(2)
+        await member.start()
+        for times in (1, 2):
+            await send(cluster, 100)
+            begin = cluster.ensemble.clock.monotonic()
+            await until(lambda: sum(seen.values()) == 100 * times)  # noqa: B023
+            assert cluster.ensemble.clock.monotonic() - begin < 10
+            await until(lambda: lows(member) == 100 * times)  # noqa: B023
+            await asyncio.sleep(30)
+        await member.close()
+    assert set(seen.values()) == {2}
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "dead-letter"])
+async def test_a_record_that_nobody_can_read_goes_by_the_policy(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    """What is behind it does not wait for it; what was passed over never comes again."""
+    seen: list[bytes] = []
+
+    async def listener(message: SharedMessage) -> None:
+        seen.append(message.content)
+
+    wire = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    good = [encode_record(number, b"%d" % number) for number in range(4)]
+    bad = good[0][:4] + bytes([good[0][4] ^ 1]) + good[0][5:]
+    await wire.put("t", 0, [good[0], good[1], bad, good[2], bad, bad, good[3]])
+    settings = {"on_bad_record": policy, "retry_backoff": (1.0, 30.0)}
+    async with members(cluster, 1, listener, **settings) as (member,):
+        await until(lambda: len(seen) == 4, timeout_s=600.0)
+        if policy == "stop":
+            await asyncio.sleep(120)
+            assert member.troubles[TopicPartition("t", 0)] is not None
+            assert lows(member) == 2
+            assert caplog.text.count("does not pass over it") < 20
+            assert member.bad_records.passed == 0
+            now = member.policy.now
+            member.policy.follow(dataclasses.replace(now, on_bad_record=OnBadRecord.SKIP))
+        await until(lambda: lows(member) == 7, timeout_s=600.0)
+        await until(lambda: member.troubles[TopicPartition("t", 0)] is None)
+        assert member.bad_records.passed == 3
+    assert sorted(seen) == [b"0", b"1", b"2", b"3"]
+    async with factory_of(cluster) as factory:
+        found = []
+        if policy == "dead-letter":
+            found = [each async for each in factory.admin.read_dead_letters("g")]
+    assert [each.message.content for each in found] == ([bad] * 3 if found else [])
+    assert len(found) == (3 if policy == "dead-letter" else 0)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
+from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
@@ -44,6 +45,7 @@ class SharedMember:
         member: Its name.
         policy: What follows a failure.
         copier: Makes dead letters.
+        bad_records: Passes over records that nobody can read.
         troubles: Where it is told that a partition does not go on.
     """
 
@@ -54,6 +56,7 @@ class SharedMember:
         member: str,
         policy: PolicyInForce,
         copier: MessageCopies,
+        bad_records: BadRecords,
         troubles: Troubles,
     ) -> None:
         self._cluster = cluster
@@ -73,6 +76,8 @@ class SharedMember:
             terms,
             nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
             workers=config.workers,
+            policy=policy,
+            bad_records=bad_records,
             trouble=self._trouble,
         )
         self._work: SharedWork | None = None

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
+from vq.client.consumer.deliver.bad_records import BadRecords
+from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
 from vq.client.consumer.shared.handles import (
     MessageHandle,
@@ -26,8 +28,15 @@ from vq.client.consumer.shared.handles import (
 )
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
 from vq.client.consumer.shared.settler import Settler
-from vq.client.consumer.shared.source import NumberGone, NumbersUnknown, SourceReader
+from vq.client.consumer.shared.source import (
+    NumberGone,
+    NumbersUnknown,
+    RecordUnreadable,
+    SourceReader,
+)
+from vq.client.consumer.shared.turns import SourceTurns
 from vq.client.reading.nodes import Nodes
+from vq.coordination.tree.values.group_terms import OnBadRecord
 from vq.errors import CorruptData, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
@@ -42,8 +51,13 @@ logger = get_logger(__name__)
 #: How long the journal waits for messages, and a partition for more of them: at most so long, and
 #: half of what a client waits for an answer.
 WAIT_S: Final = 5.0
-#: Partitions that are waited for at a time: each is a request that waits at its broker.
+#: For so long if the request cannot name all partitions: what others have waits for its end.
+TURN_S: Final = 0.5
+#: Partitions that are waited for at a time: each is a request that waits at its broker. If there
+#: are more, each waits less, so that all of them have their turn within ``WAIT_S``;
 WATCHED_MAX: Final = 200
+#: but not less than this.
+WATCH_S_MIN: Final = 0.25
 #: While there is something to do, a partition is looked at no more often.
 LOOK_S: Final = 0.02
 #: What cannot be read now is given back for so long.
@@ -74,12 +88,19 @@ class _Source:
         wanted: Which messages.
         task: Looks whether it has more.
         low: The lowest message that is not done, as last told; None: not yet.
+        bad: The last message that nobody can read, and that the group does not pass over.
     """
 
     reader: SourceReader
     wanted: Filter
     task: "asyncio.Task[None] | None" = field(default=None)
     low: int | None = None
+    bad: int | None = None
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a message that nobody can read is still not done."""
+        return self.bad is not None and (self.low is None or self.low <= self.bad)
 
 
 class SharedReceiver:
@@ -91,6 +112,8 @@ class SharedReceiver:
         terms: With what it asks.
         nodes: From which nodes messages are read.
         workers: So many are at messages at a time.
+        policy: What becomes of a record that nobody can read.
+        bad_records: Passes over these.
         trouble: Told of a partition that does not go on, the number of the message, and why; None:
             it goes on.
 
@@ -107,6 +130,8 @@ class SharedReceiver:
         *,
         nodes: Nodes,
         workers: int,
+        policy: PolicyInForce,
+        bad_records: BadRecords,
         trouble: Callable[[TopicPartition, int, VqError | None], None],
     ) -> None:
         self.gone = self.expired = 0
@@ -114,6 +139,8 @@ class SharedReceiver:
         self._group = group
         self._terms = terms
         self._nodes = nodes
+        self._policy = policy
+        self._bad_records = bad_records
         self._trouble = trouble
         self._desk = SharedDesk(cluster, group, terms)
         self._wait_s = min(WAIT_S, cluster.config.request_timeout_s / 2)
@@ -123,7 +150,8 @@ class SharedReceiver:
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
-        self._is_hungry = False  # the journal is asked, and has nothing
+        self._turns = SourceTurns()
+        self._asked: set[int] = set()  # the journal is asked for these, and has nothing of them
         self._settler = Settler(self._desk, group, self._source_of, self._is_low)
         self._watched = asyncio.Semaphore(WATCHED_MAX)
         self._reads: set[asyncio.Task[None]] = set()
@@ -179,9 +207,9 @@ class SharedReceiver:
         reader = SourceReader(self._cluster, partition, self._nodes)
         await reader.open(latest=latest, committed=committed)
         source = _Source(reader, wanted)
-        self._sources[self._next_source] = source
-        self._next_source += 1
-        source.task = begin_task(self._watch(source))
+        at, self._next_source = self._next_source, self._next_source + 1
+        self._sources[at] = source
+        source.task = begin_task(self._watch(at, source))
         self._has_room.set()
 
     async def remove(self, partition: TopicPartition) -> None:
@@ -227,13 +255,16 @@ class SharedReceiver:
                     async with asyncio.timeout(ROOM_S):
                         await self._has_room.wait()
                 continue
-            asked = list(sources)[: limits.SHARED_SOURCES_PER_REQUEST_MAX]
+            turn = self._turns.next(list(sources))
+            asked, wait_s = turn.sources, 0.0
+            if turn.waits:
+                wait_s = self._wait_s if turn.is_all else min(TURN_S, self._wait_s)
             read = [sources[each] for each in asked]
             most = min(room, limits.SHARED_MESSAGES_PER_RECEIVE_MAX)
             begun = self._cluster.clock.monotonic()
-            self._is_hungry = True
+            self._asked = set(asked)
             try:
-                answer = await self._desk.receive(self._told(read), most, self._wait_s)
+                answer = await self._desk.receive(self._told(read), most, wait_s)
                 tries = 0
             except VqError as error:
                 tries += 1
@@ -245,7 +276,8 @@ class SharedReceiver:
                 await asyncio.sleep(_AGAIN.pause_s(tries, self._cluster.rng))
                 continue
             finally:
-                self._is_hungry = False
+                self._asked = set()
+            self._turns.found(something=bool(answer.runs))
             for source, low in zip(read, answer.lows, strict=True):
                 source.low = low
             until = begun + self._terms.lease_ms / 1_000
@@ -255,16 +287,24 @@ class SharedReceiver:
                 self._reads.add(task)
                 task.add_done_callback(self._reads.discard)
 
-    async def _watch(self, source: _Source) -> None:
+    def _watch_s(self) -> float:
+        """Return how long a partition is waited for, so that all have their turn."""
+        turns = max(1.0, len(self._sources) / WATCHED_MAX)
+        return max(self._wait_s / turns, min(WATCH_S_MIN, self._wait_s))
+
+    async def _watch(self, at: int, source: _Source) -> None:
         """Look whether a partition has more, and tell the journal."""
         tries = 0
         reader = source.reader
         while True:
             try:
                 async with self._watched:
-                    await reader.until_more(self._wait_s)
-                if await reader.look() and self._is_hungry:
-                    await self._desk.tell(self._told([source]))
+                    await reader.until_more(self._watch_s())
+                if await reader.look():
+                    if at in self._asked:
+                        await self._desk.tell(self._told([source]))
+                    else:
+                        self._turns.has_more(at)
                 tries = 0
                 if self._room.in_hand:
                     await asyncio.sleep(LOOK_S)
@@ -280,38 +320,93 @@ class SharedReceiver:
                     )
                 await asyncio.sleep(_AGAIN.pause_s(tries, self._cluster.rng))
             else:
-                self._trouble(reader.partition, reader.end, None)
+                if not source.is_held_up:
+                    self._trouble(reader.partition, reader.end, None)
 
     # Reading ------------------------------------------------------------------------------------
     async def _read(self, at: int, run: SharedRun, until: float) -> None:
         """Read a run that this member got, into the queue."""
-        source, number = self._sources[at], run.first
-        end = run.first + run.messages
+        number, end = run.first, run.first + run.messages
+        while number < end:
+            number = await self._read_from(at, run, number, until)
+
+    async def _read_from(self, at: int, run: SharedRun, number: int, until: float) -> int:
+        """Read a run from a message on; return where to go on, or its end."""
+        source, end = self._sources[at], run.first + run.messages
         try:
-            async for first, messages in source.reader.read(run.first, run.messages):
+            async for first, messages in source.reader.read(number, end - number):
                 self._queue_all(at, source.wanted, first, messages, run, until)
                 number = first + len(messages)
         except NumberGone as error:
             behind = min(end, max(number + 1, int(error.details["number"])))
             self._give_up(at, number, behind, run.grant, error)
-            number = behind
-            if number < end:
-                rest = SharedRun(first=number, messages=end - number, grant=run.grant)
-                rest.deliveries = run.deliveries
-                await self._read(at, rest, until)
+            return behind
+        except RecordUnreadable as error:
+            try:
+                return await self._pass_over(at, number, run, error)
+            except VqError as failed:
+                self._unread(at, number, run, failed)
         except VqError as error:
-            self._trouble(source.reader.partition, number, error)
-            if isinstance(error, CorruptData):
-                logger.error(
-                    "message of shared group cannot be read, it is delivered again",
-                    group=self._group,
-                    partition=source.reader.partition,
-                    number=number,
-                    error=error,
-                )
-            for left in range(number, end):
-                handle = MessageHandle(at, left, run.grant)
-                self.settle(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
+            self._unread(at, number, run, error)
+        return end
+
+    def _unread(self, at: int, number: int, run: SharedRun, error: VqError) -> None:
+        """Give back for a time what cannot be read now, from a message on."""
+        partition = self._sources[at].reader.partition
+        self._trouble(partition, number, error)
+        if isinstance(error, CorruptData):
+            logger.error(
+                "message of shared group cannot be read, it is delivered again",
+                group=self._group,
+                partition=partition,
+                number=number,
+                error=error,
+            )
+        for left in range(number, run.first + run.messages):
+            handle = MessageHandle(at, left, run.grant)
+            self.settle(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
+
+    async def _pass_over(
+        self, at: int, number: int, run: SharedRun, error: RecordUnreadable
+    ) -> int:
+        """Do about a record that nobody can read what the policy says.
+
+        Returns:
+            The number of the first message behind it.
+
+        Raises:
+            VqError: A broker does not answer, or the dead letter is not stored.
+        """
+        source, policy = self._sources[at], self._policy.now
+        reader, damage = source.reader, error.damage
+        is_held = policy.on_bad_record == OnBadRecord.STOP
+        if is_held:
+            source.bad = number
+            self._trouble(reader.partition, number, damage)
+            following = await reader.by_position.behind(error.offset, damage)
+        else:
+            following = await self._bad_records.settle(
+                reader.by_position,
+                error.offset,
+                damage,
+                keep=policy.on_bad_record == OnBadRecord.DEAD_LETTER,
+            )
+        behind = max(number + 1, await reader.number_of(following))
+        kind, pause_ms = SettleKind.REJECT, 0
+        if is_held:
+            kind, pause_ms = SettleKind.RELEASE, round(policy.retry_backoff_s[-1] * 1_000)
+            logger.error(
+                "record cannot be read from any node, the group does not pass over it",
+                group=self._group,
+                partition=reader.partition,
+                number=number,
+                messages=behind - number,
+                again_s=policy.retry_backoff_s[-1],
+                error=damage,
+            )
+        for each in range(number, min(behind, run.first + run.messages)):
+            self.settle(MessageHandle(at, each, run.grant), kind, pause_ms)
+        return behind
 
     def _give_up(self, at: int, first: int, end: int, grant: int, error: VqError) -> None:
         """Settle messages that are not kept any more."""

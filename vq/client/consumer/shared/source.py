@@ -4,14 +4,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from vq.client.cluster import ClusterClient
+from vq.client.reading.damage import bad_record_in
 from vq.client.reading.decode import Decoder
 from vq.client.reading.nodes import Nodes
 from vq.client.reading.partition_reader import PartitionReader
-from vq.errors import CorruptData, OffsetOutOfRange
+from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, VqError
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import GetRequest
 
-__all__ = ["NumberGone", "NumbersUnknown", "SourceReader"]
+__all__ = ["NumberGone", "NumbersUnknown", "RecordUnreadable", "SourceReader"]
 
 #: Places behind what was read last; what follows it is mostly read next.
 _PLACES_MAX: Final = 64
@@ -23,6 +24,20 @@ class NumbersUnknown(CorruptData):
 
 class NumberGone(OffsetOutOfRange):
     """The message of a number is not kept any more."""
+
+
+class RecordUnreadable(CorruptData):
+    """A record that no node has so that it can be read; what precedes it was yielded.
+
+    Attributes:
+        offset: Where it is.
+        damage: What is wrong with it.
+    """
+
+    def __init__(self, offset: int, damage: VqError) -> None:
+        super().__init__(str(damage), details=damage.details)
+        self.offset = offset
+        self.damage = damage
 
 
 class SourceReader:
@@ -38,13 +53,14 @@ class SourceReader:
         topic_id: Of its topic.
         begin: The number with which the group begins, if it has not begun.
         end: The number of the first message that is not there, as last looked up.
+        by_position: Reads it by position.
     """
 
     def __init__(self, cluster: ClusterClient, partition: TopicPartition, nodes: Nodes) -> None:
         self.partition: Final = partition
         self.topic_id = ""
         self.begin = self.end = 0
-        self._reader = PartitionReader(cluster, partition, nodes=nodes)
+        self.by_position: Final = PartitionReader(cluster, partition, nodes=nodes)
         self._ends_at = 0
         self._places: dict[int, int] = {}  # offsets by the numbers of messages
 
@@ -60,13 +76,13 @@ class SourceReader:
             VqError: A broker does not answer.
         """
         await self.look()
-        self.topic_id = self._reader.topic_id
+        self.topic_id = self.by_position.topic_id
         self.begin = self.end
         if committed is not None or not latest:
-            bounds = await self._reader.bounds()
+            bounds = await self.by_position.bounds()
             at = bounds.earliest if committed is None else committed
             at = min(max(at, bounds.earliest), bounds.latest)
-            begin = await self._reader.number_at(at)
+            begin = await self.by_position.number_at(at)
             if begin is None:
                 raise self._unknown()
             self.begin = min(begin, self.end)
@@ -78,7 +94,7 @@ class SourceReader:
             NumbersUnknown: Numbers are not known here.
             VqError: A broker does not answer.
         """
-        offset, number = await self._reader.end()
+        offset, number = await self.by_position.end()
         if number is None:
             raise self._unknown()
         is_more, self.end, self._ends_at = number > self.end, number, offset
@@ -91,7 +107,7 @@ class SourceReader:
         Raises:
             VqError: A broker does not answer.
         """
-        await self._reader.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
+        await self.by_position.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
 
     def _note(self, number: int, offset: int) -> None:
         self._places.pop(number, None)
@@ -104,13 +120,14 @@ class SourceReader:
 
         Raises:
             NumberGone: The first one is not kept; ``details["number"]`` is the first one that is.
-            CorruptData: Some cannot be read; what precedes it was yielded.
+            RecordUnreadable: One can be read from no node; what precedes it was yielded.
+            CorruptData: Some cannot be read now; the same.
             VqError: A broker does not answer.
         """
         offset = self._places.get(first)
         if offset is None:
-            offset = await self._reader.offset_at_number(first)
-            found = None if offset is None else await self._reader.number_at(offset)
+            offset = await self.by_position.offset_at_number(first)
+            found = None if offset is None else await self.by_position.number_at(offset)
             if offset is None or found is None:
                 raise self._unknown()
             if found != first:
@@ -120,9 +137,16 @@ class SourceReader:
                     details={"number": found},
                 )
         number, left = first, messages
-        read = self._reader.read(offset, Decoder(self.partition), wait_s=1.0)
+        read = self.by_position.read(offset, Decoder(self.partition), wait_s=1.0)
         while left > 0:
-            step = (await anext(read))[:left]
+            try:
+                step = (await anext(read))[:left]
+            except (CorruptData, PartitionQuarantined) as error:
+                at = read.next_offset
+                if bad_record_in(error) == at and await read.is_bad_everywhere(at):
+                    self._note(number, at)
+                    raise RecordUnreadable(at, error) from error
+                raise
             if step:
                 self._note(number + len(step), step[-1].next_offset)
                 yield number, step
@@ -132,6 +156,19 @@ class SourceReader:
                     f"{self.partition} ends before message {number}: it was cut",
                     details={"number": first + messages},
                 )
+
+    async def number_of(self, offset: int) -> int:
+        """Return the number of the message at an offset, to read on there.
+
+        Raises:
+            NumbersUnknown: It is not known.
+            VqError: A broker does not answer.
+        """
+        number = await self.by_position.number_at(offset)
+        if number is None:
+            raise self._unknown()
+        self._note(number, offset)
+        return number
 
     def _unknown(self) -> NumbersUnknown:
         return NumbersUnknown(
