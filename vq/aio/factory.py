@@ -5,7 +5,7 @@ import contextlib
 import os
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Self, cast, overload
 
 from vq.aio.consumer import MessageConsumer
 from vq.aio.producer import MessageProducer
@@ -21,7 +21,7 @@ from vq.client.kinds import settings_of
 from vq.client.patched import check_not_patched
 from vq.client.producer.core import ProducerCore
 from vq.client.shared_calls import shared
-from vq.errors import InvalidArgument, InvalidState
+from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
 from vq.operations.brokers.brokers import all_statuses, broker_status
 from vq.operations.partitions.placements import partitions_of
@@ -29,6 +29,8 @@ from vq.tasks import begin_task
 
 if TYPE_CHECKING:
     from vq.aio.admin import Admin
+    from vq.aio.local_factory import AsyncLocalConsumer
+    from vq.local.factory import LocalFactory
 
 _MADE: "weakref.WeakSet[MessageFactory]" = weakref.WeakSet()
 
@@ -47,6 +49,8 @@ class MessageFactory:
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
         self._closing: asyncio.Task[None] | None = None
+        self._local: LocalFactory | None = None  # instead of a cluster
+        self._local_consumers: list[AsyncLocalConsumer] = []
         _MADE.add(self)
 
     @classmethod
@@ -66,21 +70,27 @@ class MessageFactory:
         if self._cluster is not None:
             self._cluster.check_loop()
         async with self._opening:
-            if self._cluster is not None:
+            if self._cluster is not None or self._local is not None:
                 raise InvalidState("this factory is open already")
             if config is not None:
                 self.config = settings_of(MessageFactoryConfig, config)
             if self.config.local is not None:
-                raise InvalidArgument(
-                    f"local = {self.config.local!r}: vq.aio.MessageFactory has clusters only; use "
-                    "vq.aio.LocalQueue"
-                )
+                from vq.local.factory import LocalFactory  # most programs have a cluster
+
+                self._local = LocalFactory(self.config.local)
+                return self
             check_not_patched()
             self._cluster = await open_cluster(self.config)
         return self
 
     async def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
+        if self._local is not None:
+            from vq.aio.local_factory import AsyncLocalProducer
+
+            inner = self._local.producer(settings_of(ProducerConfig, config))
+            local = AsyncLocalProducer(self._local, inner)
+            return cast("MessageProducer", local)  # the part of it that needs no cluster
         cluster = self._here()
         settings = settings_of(ProducerConfig, config)
         await cluster.lease_slot()
@@ -93,6 +103,14 @@ class MessageFactory:
 
     async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
         """Return a new consumer; ``shutdown`` closes it if the application does not."""
+        if self._local is not None:
+            from vq.aio.local_factory import AsyncLocalConsumer
+
+            inner = self._local.consumer(settings_of(ConsumerConfig, config))
+            local = AsyncLocalConsumer(self._local, inner)
+            self._local_consumers = [each for each in self._local_consumers if not each.closed]
+            self._local_consumers.append(local)
+            return cast("MessageConsumer", local)
         cluster = self._here()
         permit = Permit(cluster.clock.monotonic)
         settings = settings_of(ConsumerConfig, config)
@@ -134,6 +152,8 @@ class MessageFactory:
         return await broker_status(cluster, broker)
 
     def _opened(self) -> ClusterClient:
+        if self._local is not None:
+            raise InvalidState("this factory has local queues: that needs a cluster")
         if self._cluster is None:
             raise InvalidState("the factory is not open; await open() or use it in `async with`")
         return self._cluster
@@ -150,6 +170,12 @@ class MessageFactory:
         If a step fails, the other steps are done nevertheless, and then the error is raised. If the
         caller is cancelled, all steps go on in their order: they need each other.
         """
+        local = self._local
+        if local is not None:
+            for each in self._local_consumers:
+                await each.close()
+            await asyncio.to_thread(local.shutdown)
+            self._local, self._local_consumers = None, []
         if self._cluster is not None:
             if self._cluster.forked:
                 self._cluster = None
@@ -182,6 +208,8 @@ class MessageFactory:
                 consumer._inbox.abandon_in_child(FORKED)
 
     async def __aenter__(self) -> Self:
+        if self._local is not None:
+            return self
         if self._cluster is None:
             return await self.open()
         self._cluster.check_loop()

@@ -9,10 +9,12 @@ from typing import Any, Final, Self
 
 from vq.clock import SystemClock
 from vq.errors import InvalidState
+from vq.local import looks
 from vq.local.core import QueueCore
 from vq.local.items import LocalItem
 from vq.local.looks import LocalQueueMetrics, metrics_of
 from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter
 from vq.model import Message
 from vq.store.disk.real_disk import RealDisk
@@ -89,6 +91,13 @@ class LocalQueue:
             QueueCore, self._directory, self._config, RealDisk(), SystemClock()
         )
         return self
+
+    @classmethod
+    def over(cls, core: QueueCore) -> Self:
+        """Return the coroutines of a queue that is open; who opened it closes it. For vq only."""
+        queue = cls(core.directory, core.config)
+        queue._opened = core
+        return queue
 
     @property
     def _core(self) -> QueueCore:
@@ -224,6 +233,30 @@ class LocalQueue:
     def extend(self, item: LocalItem) -> None:
         """Begin the lease of a message anew."""
         self._core.extend_item(item)
+
+    async def peek(self) -> Message | None:
+        """Return the message that would be given next, and leave it there; None: there is none."""
+        return await asyncio.to_thread(looks.peek, self._core)
+
+    async def list(
+        self, limit: int = 100, *, standing: looks.MessageStanding | str | None = None
+    ) -> "Sequence[looks.ListedMessage]":
+        """Return up to ``limit`` messages; see ``vq.local.LocalQueue.list``."""
+        return await asyncio.to_thread(looks.list_messages, self._core, limit, standing)
+
+    async def requeue(self, ids: Iterable[int] | None = None) -> int:
+        """Give messages now that wait for a time, delayed or failed; return how many."""
+        return await asyncio.to_thread(looks.requeue, self._core, ids)
+
+    async def purge(self) -> int:
+        """Complete all messages that no taker has; return how many, once that is durable."""
+        count = await asyncio.to_thread(looks.purge, self._core)
+        await self.flush()
+        return count
+
+    def damaged(self) -> "Sequence[DamagedMessages]":
+        """Return what could not be read; see ``vq.local.LocalQueue.damaged``."""
+        return self._core.damaged
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Wait until every message is completed; False: some are not, in time."""

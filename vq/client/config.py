@@ -139,7 +139,7 @@ class MessageFactoryConfig:
         zookeeper_tls: The same for ZooKeeper. Without it the variables ``VQ_ZOOKEEPER_TLS_CA``,
             ``VQ_ZOOKEEPER_TLS_CERTIFICATE`` and ``VQ_ZOOKEEPER_TLS_KEY`` count.
         local: A directory for queues of this process, one for each topic, instead of a cluster:
-            then nothing else counts, and what needs a cluster is refused. Not with ``vq.aio``.
+            then nothing else counts, and what needs a cluster is refused.
     """
 
     zookeeper: str = field(default_factory=environment.zookeeper)

@@ -19,9 +19,11 @@ from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
 from vq.local.queue import LocalQueue
 from vq.local.server import LocalQueueServer
 from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.storage import DamagedMessages
 from vq.local.workers import LocalWorkers
 
 __all__ = [
+    "DamagedMessages",
     "ListedMessage",
     "LocalItem",
     "LocalQueue",

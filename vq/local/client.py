@@ -17,6 +17,7 @@ from vq.errors import ConnectionCut, InvalidState, LeaseLost, Unreachable
 from vq.local.core import delay_of
 from vq.local.items import LocalItem
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
+from vq.local.storage import DamagedMessages, damaged_in
 from vq.local.wire import (
     LOCAL_PROTOCOL,
     SOCKET_NAME,
@@ -199,6 +200,11 @@ class LocalQueueClient:
         text = None if standing is None else str(standing)
         found = self._ask({"do": "list", "limit": limit, "standing": text}).values["found"]
         return [_listed(each) for each in found]
+
+    def damaged(self) -> Sequence[DamagedMessages]:
+        """Return what could not be read; see ``LocalQueue.damaged``."""
+        directory = self._path.parent
+        return damaged_in(directory, os.listdir(directory))
 
     def requeue(self, ids: Iterable[int] | None = None) -> int:
         """Give messages now that wait for a time; see ``LocalQueue.requeue``."""

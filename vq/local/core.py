@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,7 +41,7 @@ from vq.local.notes import Aside, code_of
 from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
-from vq.local.storage import LANE_TOPIC, Storage, origin_of
+from vq.local.storage import LANE_TOPIC, DamagedMessages, Storage, origin_of
 from vq.local.waits import DONE_LINGER_S, CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
@@ -66,6 +66,8 @@ _LEASE_LOOKS: Final = 10  # per lease
 _LEASE_LOOK_S: Final = 0.02  # ... and not more often
 _DELAY_S_MAX: Final = 40 * 24 * 3600.0
 _KEY_CHARS_MAX: Final = 256
+#: So many bytes of contents are few: they are copied, so that the blocks they lie in can go.
+_MOVED_BYTES: Final = 8 * limits.MIB
 _JOIN_S: Final = 60.0
 
 _FORKED: Final = "the process was forked after the queue was opened: open it in the child"
@@ -361,8 +363,8 @@ class QueueCore:
         assert storage is not None
         line = state.lines[lane]
         room = max(line.room(self.config), 1)
-        found, offset = storage.read(lane, line.next_offset, line.next_number, room)
-        if not found:
+        found, offset, number = storage.read(lane, line.next_offset, line.next_number, room)
+        if number == line.next_number:
             raise CorruptData(
                 f"message {line.next_number} of {self.directory}/lane-{lane} is missing"
             )
@@ -371,7 +373,7 @@ class QueueCore:
             for number, record in found
             if not line.skipped or state.wanted(lane, number)
         ]
-        state.loaded(lane, items, found[-1].number + 1, offset)
+        state.loaded(lane, items, number, offset)
         return len(items)
 
     def unread(self, lane: int, count: int) -> list[LocalItem]:
@@ -382,13 +384,12 @@ class QueueCore:
         items: list[LocalItem] = []
         number, offset = line.next_number, line.next_offset
         while number < line.end_number and len(items) < count:
-            found, offset = storage.read(lane, offset, number, count)
+            found, offset, number = storage.read(lane, offset, number, count)
             items += [
                 LocalItem.stored(record, self.name, lane, each, priority=lane, attempts=1)
                 for each, record in found
                 if self.state.wanted(lane, each)
             ]
-            number = found[-1].number + 1
         return items[:count]
 
     def item_of(self, aside: Aside) -> LocalItem:
@@ -509,20 +510,25 @@ class QueueCore:
             self.room_below -= 1
             return
         again.deadline = _no_lease  # nobody gets it before its copy is stored
+        copy = self._copy_for_later(item, due_ms, item.attempts)
+        self.intake.moves[copy] = again
+        self.intake.items.append(copy)
+
+    def _copy_for_later(self, item: LocalItem, due_ms: int, given: int) -> LocalItem:
+        """Return a copy for the lane ``LATER``, which names its message; ``given`` times given."""
         found = item.properties
         properties = Properties(
             found.key,
             found.headers,
             due_ms,
-            item.attempts,
+            given,
             origin_of(item),
             TopicPartition(LANE_TOPIC, item.priority),
         )
         head = _with_properties(item.head, properties)
-        copy = LocalItem(item.content, self.name, LATER, item.priority, head, item.attempts)
+        copy = LocalItem(item.content, self.name, LATER, item.priority, head, given)
         copy.deadline = due_ms
-        self.intake.moves[copy] = again
-        self.intake.items.append(copy)
+        return copy
 
     def extend_item(self, item: LocalItem) -> None:
         """Begin the lease of a message anew.
@@ -624,6 +630,7 @@ class QueueCore:
             self.takers.wake(ready)
         if storage.wants_snapshot or self.wants_save:
             self.wants_save = False
+            self._move_forward(storage)
             self.save()
         return error
 
@@ -640,6 +647,53 @@ class QueueCore:
                 self.opened.discard(moved)
                 self.intake.done.append(code_of(moved.lane, moved.number))
         return 0
+
+    def _move_forward(self, storage: Storage) -> None:
+        """Copy the few messages that keep the oldest blocks of the lane ``LATER`` to its end.
+
+        As with a message that fails, the one record says that the copy is there and the message is
+        gone. Only this thread gives asides to takers, so none of them is given meanwhile.
+        """
+        copies: dict[LocalItem, Aside] = {}
+        places: dict[int, tuple[int, int]] = {}
+        size = 0
+        with self.lock:
+            try:
+                for block in self.state.few_in(storage.later_blocks):
+                    some = self._copies_of(block, _MOVED_BYTES - size)
+                    if some is None:
+                        break
+                    copies |= some
+                    size += sum(len(each.content) for each in some)
+                if not copies:
+                    return
+                for part in storage.append(LATER, list(copies)):
+                    places |= {copies[each].number: (each.number, each.offset) for each in part}
+            except (DiskFull, Busy, CorruptData) as error:
+                logger.info("old messages cannot be moved", queue=self.name, error=error)
+            except VqError as failed:
+                self._break(failed)
+                return
+            tickets = storage.begin_flush()
+        outcome = storage.flush(tickets)
+        with self.lock:
+            lost = storage.end_flush(tickets, outcome)
+            if lost is not None:
+                self._break(lost)
+                return
+            gone = self.state.moved(places)
+            self.intake.done.extend(code_of(LATER, number) for number in gone)
+
+    def _copies_of(self, asides: Iterable[Aside], most: int) -> dict[LocalItem, Aside] | None:
+        """Return copies of messages of at most so many bytes; None: they have more."""
+        copies: dict[LocalItem, Aside] = {}
+        for aside in asides:
+            item = self.item_of(aside)
+            most -= len(item.content)
+            if most < 0:
+                return None
+            copies[self._copy_for_later(item, aside.due_ms, aside.attempts)] = aside
+        return copies
 
     def save(self) -> None:
         """Save a snapshot, and drop what nobody needs any more. For the thread only."""
@@ -686,12 +740,35 @@ class QueueCore:
         try:
             item = self.item_of(aside)
         except VqError as error:
+            if self._is_set_aside(aside, error):
+                return
             logger.error("message cannot be read, trying again later", queue=self.name, error=error)
             state.put_back(aside, now_ms + int(self.config.retry_s * 1000))
             return
         if state.kept.pop(aside.number, None) is not None:
             self.room_below += 1
         state.give(item, first=False)
+
+    def _is_set_aside(self, aside: Aside, error: VqError) -> bool:
+        """Whether a message that cannot be read is out of the queue, and its bytes are kept."""
+        if self._storage is None or not isinstance(error, CorruptData):
+            return False
+        try:
+            self._storage.set_aside(aside, error)
+        except VqError:
+            return False
+        self.intake.done.append(code_of(LATER, aside.number))
+        return True
+
+    @property
+    def damaged(self) -> Sequence[DamagedMessages]:
+        """What was set aside because it could not be read."""
+        return () if self._storage is None else tuple(self._storage.damaged)
+
+    @property
+    def damaged_now(self) -> int:
+        """How many messages that is since the queue was opened."""
+        return 0 if self._storage is None else self._storage.damaged_now
 
     def _expire(self, now: float) -> int:
         count = 0

@@ -30,7 +30,7 @@ from vq.model import Message, SendResult, check_name
 from vq.reserved import Purpose, check_own_name, group_of, is_reserved
 from vq.shown import shown
 
-__all__ = ["LocalFactory", "LocalMessageConsumer", "LocalMessageProducer"]
+__all__ = ["LocalFactory", "LocalMessageConsumer", "LocalMessageProducer", "refuse_name"]
 
 _SEND_SYNC_S: Final = 3.0
 _monotonic: Final = time.monotonic
@@ -91,6 +91,11 @@ class LocalFactory:
                 directory = self._directory / topic
                 self._queues[topic] = LocalQueue(directory, LocalQueueConfig(name=topic))
             return self._queues[topic]
+
+    def may_wait(self, topic: str) -> bool:
+        """Whether a message to a topic may wait now, for the opening of its queue or its disk."""
+        found = self._queues.get(topic)
+        return found is None or found._core.intake_full
 
     def producer(self, config: ProducerConfig) -> "LocalMessageProducer":
         """Return a producer.
@@ -163,6 +168,7 @@ class _Sending:
 
     def __init__(self, item: LocalItem, callback: SendCallback | None) -> None:
         self.future: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+        self.future.set_running_or_notify_cancel()  # a message on its way cannot be taken back
         self.waiter = CommitWaiter((item,), self)
         self._item = item
         self._callback = callback
@@ -286,7 +292,7 @@ class LocalMessageProducer:
             self.closed = True
 
     def __getattr__(self, name: str) -> NoReturn:
-        _refuse_name("producer", name)
+        refuse_name("producer", name)
 
     def __enter__(self) -> Self:
         return self
@@ -366,11 +372,9 @@ class LocalMessageConsumer:
 
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
         """Return messages of the one topic; those of the call before count as handled."""
-        if len(self._listeners) != 1 or self.closed:
-            raise InvalidState("get_many needs an open consumer with one topic of a local queue")
+        topic, passes = self.pulled()
         self.commit()
-        (topic,) = self._listeners
-        queue, passes = self._factory.queue(topic), passing(self._filters[topic])
+        queue = self._factory.queue(topic)
         deadline = None if timeout is None else _monotonic() + timeout
         while True:
             left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
@@ -385,6 +389,24 @@ class LocalMessageConsumer:
                     queue.complete(item)
             if found or not items:
                 return found
+
+    def pulled(self) -> tuple[str, Callable[[Message], bool]]:
+        """Return the one topic that is pulled from, and its filter. For vq only.
+
+        Raises:
+            InvalidState: There is none.
+        """
+        if [*self._listeners.values()] != [None] or self.closed:
+            raise InvalidState(
+                "get_many needs an open consumer with one topic of a local queue and no listener"
+            )
+        (topic,) = self._listeners
+        return topic, passing(self._filters[topic])
+
+    def hold(self, items: Iterable[LocalItem]) -> None:
+        """Have items count as handled with the next ``commit``. For vq only."""
+        topic, _ = self.pulled()
+        self._in_hand += [(self._factory.queue(topic), item) for item in items]
 
     def commit(self) -> None:
         """Complete what ``get_many`` has returned."""
@@ -403,7 +425,7 @@ class LocalMessageConsumer:
             queue._core.give_back(item)
 
     def __getattr__(self, name: str) -> NoReturn:
-        _refuse_name("consumer", name)
+        refuse_name("consumer", name)
 
     def __enter__(self) -> Self:
         return self
@@ -437,7 +459,12 @@ def _refuse_settings(config: ProducerConfig | ConsumerConfig, names: Iterable[st
             raise InvalidArgument(f"{name} = {shown(value)} needs a cluster; leave it out")
 
 
-def _refuse_name(what: str, name: str) -> NoReturn:
+def refuse_name(what: str, name: str) -> NoReturn:
+    """Refuse a method that needs a cluster; for vq only.
+
+    Raises:
+        InvalidState: Always, but for names that begin with an underscore.
+    """
     if name.startswith("_"):
         raise AttributeError(name)
     raise InvalidState(

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from vq.errors import InvalidArgument
+from vq.errors import CorruptData, InvalidArgument
 from vq.local.core import QueueCore
 from vq.local.items import LATER, LocalItem
-from vq.local.notes import code_of
+from vq.local.notes import Aside, code_of
 from vq.model import Message
 from vq.shown import shown
 
@@ -69,6 +69,7 @@ class LocalQueueMetrics:
         repeated: Puts whose idempotency key was seen already.
         commits: Rounds of group commit.
         bytes_on_disk: Of all logs.
+        damaged: Messages that could not be read and were set aside, also by earlier processes.
     """
 
     ready: int
@@ -83,6 +84,7 @@ class LocalQueueMetrics:
     repeated: int
     commits: int
     bytes_on_disk: int
+    damaged: int
 
 
 def metrics_of(core: QueueCore) -> LocalQueueMetrics:
@@ -97,13 +99,14 @@ def metrics_of(core: QueueCore) -> LocalQueueMetrics:
         later=later,
         takers=len(core.takers.line),
         put=put,
-        completed=max(core.size_at_open + put - counts.dropped - core.size, 0),
+        completed=max(core.size_at_open + put - counts.dropped - core.damaged_now - core.size, 0),
         failed=counts.failed,
         expired=counts.expired,
         dropped=counts.dropped,
         repeated=counts.repeated,
         commits=counts.commits,
         bytes_on_disk=core.size_bytes,
+        damaged=sum(each.messages for each in core.damaged if each.log != "notes"),
     )
 
 
@@ -154,7 +157,10 @@ def _all(core: QueueCore, limit: int) -> Iterator[ListedMessage]:
         for item in core.unread(lane, limit):
             yield _ready(item)
     for aside in sorted(state.asides):
-        item = core.item_of(aside)
+        try:
+            item = core.item_of(aside)
+        except CorruptData:  # it is set aside when its time comes
+            continue
         yield ListedMessage(
             item.message, MessageStanding.LATER, aside.priority, aside.attempts, aside.due_ms
         )
@@ -172,12 +178,19 @@ def requeue(core: QueueCore, ids: Iterable[int] | None) -> int:
     with core.lock:
         asides = core.state.asides
         for at, aside in enumerate(asides):
-            if wanted is None or core.item_of(aside).id in wanted:
+            if wanted is None or _id_of(core, aside) in wanted:
                 asides[at] = aside._replace(due_ms=0)
                 count += 1
         asides.sort()
     core.sleeper.kick()
     return count
+
+
+def _id_of(core: QueueCore, aside: Aside) -> int | None:
+    try:
+        return core.item_of(aside).id
+    except CorruptData:
+        return None
 
 
 def purge(core: QueueCore) -> int:

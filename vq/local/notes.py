@@ -157,11 +157,13 @@ class OpenRange(NamedTuple):
     Attributes:
         start, end: Their numbers, ``[start, end)``.
         offset: A boundary of records in the lane, at or before the first of them.
+        first: The number of the message at that boundary; -1: ``start``, as in every snapshot.
     """
 
     start: int
     end: int
     offset: int
+    first: int = -1
 
 
 class Aside(NamedTuple):
@@ -225,7 +227,7 @@ class Snapshot:
         lanes = [
             {
                 "next": [lane.next_number, lane.next_offset],
-                "open": lane.opened,
+                "open": [each[:3] for each in lane.opened],
                 "skip": lane.skipped,
                 "end": lane.end,
             }

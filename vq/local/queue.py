@@ -14,6 +14,7 @@ from vq.local import looks
 from vq.local.core import QueueCore
 from vq.local.items import LocalItem
 from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter
 from vq.model import Message
 from vq.shown import shown
@@ -406,6 +407,13 @@ class LocalQueue:
             InvalidState, StorageFailed, CorruptData, PartitionFailed: As ``take``.
         """
         return looks.list_messages(self._core, limit, standing)
+
+    def damaged(self) -> "Sequence[DamagedMessages]":
+        """Return what could not be read: its bytes were set aside, and the others went on.
+
+        Each has a file in the directory, which nothing removes; remove it when you have seen it.
+        """
+        return self._core.damaged
 
     def requeue(self, ids: Iterable[int] | None = None) -> int:
         """Give messages now that wait for a time, delayed or failed; return how many.

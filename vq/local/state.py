@@ -14,8 +14,9 @@ A message is in one place:
 """
 
 import heapq
+from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from vq.local.items import LATER, PRIORITIES, LocalItem
@@ -35,6 +36,8 @@ __all__ = ["LaneLine", "QueueState"]
 
 #: So many messages are taken from the heap at once.
 DUE_AT_ONCE: Final = 1_000
+#: So many messages are few: they are copied, so that the blocks they lie in can go.
+MOVED_AT_ONCE: Final = 1_000
 
 
 class LaneLine:
@@ -232,6 +235,44 @@ class QueueState:
             found.append(heapq.heappop(self.asides))
         return found
 
+    def few_in(self, ends: Sequence[int]) -> list[list[Aside]]:
+        """Return what keeps each of the first blocks of the lane ``LATER``, while it is little.
+
+        Those are asides; a block with a message that was given is let alone, and all behind it.
+
+        Args:
+            ends: Where its blocks end that take no more messages, in rising order.
+        """
+        if not ends:
+            return []
+        given = min((each.offset for each in tuple(self.opened) if each.lane == LATER), default=-1)
+        usable = [end for end in ends if given < 0 or end <= given]
+        found: list[list[Aside]] = [[] for _ in usable]
+        for aside in self.asides:
+            block = bisect_right(usable, aside.offset)
+            if block < len(found):
+                found[block].append(aside)
+        total = 0
+        for count, block_asides in enumerate(found):
+            total += len(block_asides)
+            if total > MOVED_AT_ONCE:
+                return found[:count]
+        return found
+
+    def moved(self, places: Mapping[int, tuple[int, int]]) -> list[int]:
+        """Take the new numbers and offsets of asides, by their old numbers.
+
+        Returns:
+            New numbers of messages that do not wait any more.
+        """
+        left = dict(places)
+        for at, aside in enumerate(self.asides):
+            if aside.number in left:
+                number, offset = left.pop(aside.number)
+                self.asides[at] = aside._replace(number=number, offset=offset)
+        self.asides.sort()
+        return [number for number, _ in left.values()]
+
     def overdue(self, now: float) -> list[LocalItem]:
         """Return messages whose lease has ended, by a monotonic clock.
 
@@ -329,7 +370,7 @@ def restored(
     for lane, was in enumerate(snapshot.lanes):
         following = was.next_number
         opened = [
-            OpenRange(start, end, each.offset)
+            OpenRange(start, end, each.offset, each.start)
             for each in was.opened
             for start, end in without((each.start, each.end), gone[lane])
         ]

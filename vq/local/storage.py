@@ -7,14 +7,16 @@
     <directory>/lane-0 ...   a log (``vq.store.log``) of each priority
     <directory>/later        ... of messages that wait for a time
     <directory>/notes        ... of completions
+    <directory>/@damaged.*   bytes of logs that could not be read, set aside
 
 What is put and what is completed are appended, nothing else: a message that goes to ``later`` is
 copied, and the copy names the message, so that one record says both. Under the lock of the queue,
 except for ``Storage.flush`` and ``save``, which wait for the disk.
 """
 
+import contextlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +25,7 @@ import google_crc32c
 from vq import limits
 from vq.client.ids import IdGenerator
 from vq.clock import Clock
-from vq.errors import CorruptData, DirectoryRefused, InvalidArgument, PartitionFailed
+from vq.errors import CorruptData, DirectoryRefused, InvalidArgument
 from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITIES, LocalItem
 from vq.local.notes import (
     Aside,
@@ -43,6 +45,7 @@ from vq.store.directory.directory import unusable
 from vq.store.disk.disk import Disk, Lock
 from vq.store.log.block import BlockCache
 from vq.store.log.log import Log, LogConfig, LogState
+from vq.store.log.lookup import batch_at
 from vq.store.log.ticket import SyncTicket
 from vq.store.records.checked_text import decode_text, encode_text
 from vq.store.records.codec import encode_records
@@ -52,11 +55,19 @@ from vq.store.records.record import (
     bytes_needed,
     decode_into,
     decode_properties,
-    decode_records,
     encode_record,
+    is_intact,
 )
+from vq.store.records.scan import first_control
 
-__all__ = ["LANE_TOPIC", "Storage", "StorageState", "origin_of"]
+__all__ = [
+    "LANE_TOPIC",
+    "DamagedMessages",
+    "Storage",
+    "StorageState",
+    "damaged_in",
+    "origin_of",
+]
 
 logger = get_logger(__name__)
 
@@ -64,6 +75,7 @@ QUEUE_NAME: Final = "@queue"
 LOCK_NAME: Final = "@lock"
 SNAPSHOT_NAME: Final = "@snapshot"
 PAD_NAME: Final = "@done"
+_DAMAGED: Final = "@damaged."
 LOGS: Final = (*(f"lane-{priority}" for priority in range(PRIORITIES)), "later", "notes")
 NOTES: Final = LATER + 1
 #: The topic in the destination of a message in ``later``; its partition is the priority.
@@ -106,12 +118,44 @@ class ReadMessage(NamedTuple):
     record: Record
 
 
+class DamagedMessages(NamedTuple):
+    """Messages that could not be read; their bytes were set aside, and the lane went on.
+
+    Attributes:
+        log: ``lane-0`` to ``lane-2``, ``later``, or ``notes`` (of completions: what those were of
+            is given again).
+        offset: Where the bytes begin in the log.
+        number: Of the first one in its lane.
+        messages: So many, or notes.
+        path: The file that has the bytes.
+    """
+
+    log: str
+    offset: int
+    number: int
+    messages: int
+    path: Path
+
+
+def damaged_in(directory: Path, names: Iterable[str]) -> list[DamagedMessages]:
+    """Return what was set aside, by the names of the files in a queue's directory."""
+    found = []
+    for name in names:
+        if name.startswith(_DAMAGED) and not name.endswith(".tmp"):
+            log, *numbers = name.removeprefix(_DAMAGED).split(".")
+            offset, number, count = (int(each) for each in numbers)
+            found.append(DamagedMessages(log, offset, number, count, directory / name))
+    return sorted(found)
+
+
 class Storage:
     """The open files of one queue; use ``Storage.open``.
 
     Attributes:
         directory: Where they are.
         pad: Takes completions at once.
+        damaged: What was set aside, also by earlier processes.
+        damaged_now: So many messages since the queue was opened.
     """
 
     def __init__(
@@ -123,6 +167,8 @@ class Storage:
         self._lock = lock
         self._logs = logs
         self._disk = disk
+        self.damaged = damaged_in(directory, disk.listdir(directory))
+        self.damaged_now = 0
         self._clock = clock
         self._runner = FlushRunner(clock)
         self._notes_from = logs[NOTES].end_offset  # where those begin that no snapshot has
@@ -252,21 +298,31 @@ class Storage:
         offset = max(offset, log.start_offset)
         while offset < log.end_offset:
             data = bytes(log.reader.read(offset, size, log.end_offset))
-            at, header = 0, decode_control(data)
-            while header is not None and at + header.byte_length <= len(data):
-                at += header.byte_length
-                header = decode_control(data, at)
+            at = 0
+            try:
+                header = decode_control(data)
+                while header is not None and at + header.byte_length <= len(data):
+                    at += header.byte_length
+                    header = decode_control(data, at)
+            except CorruptData:  # whoever reads the messages tells it
+                if not at:
+                    offset = self._next_batch(lane, offset + 1)[0]
+                    continue
             if not at:  # not one whole batch
                 size = CONTROL_BYTES if header is None else header.byte_length
                 continue
             if _IDEMPOTENCY in data:
-                yield from decode_records(data[:at], offset)
+                records: list[Record] = []
+                with contextlib.suppress(CorruptData):
+                    decode_into(data[:at], offset, records)
+                yield from records
             offset, size = offset + at, _READ_BYTES
 
     def _last_id_ms(self, log: Log) -> int:
         last = None
         if log.end_offset > log.start_offset:
-            last = log.reader.message_before(log.end_offset)
+            with contextlib.suppress(CorruptData):
+                last = log.reader.message_before(log.end_offset)
         return max(log.last_append_time_ms, 0 if last is None else time_ms_of(last))
 
     # Messages -------------------------------------------------------------------------------------
@@ -347,8 +403,10 @@ class Storage:
 
     def read(
         self, lane: int, offset: int, number: int, count: int
-    ) -> tuple[list[ReadMessage], int]:
-        """Return some durable messages from a boundary on, and where to go on.
+    ) -> tuple[list[ReadMessage], int, int]:
+        """Return some durable messages from a boundary on, and where to go on, with the number.
+
+        What is damaged is set aside, so there may be none before that place.
 
         Args:
             lane: Of the messages.
@@ -359,8 +417,7 @@ class Storage:
         Raises:
             CorruptData, PartitionFailed, PartitionQuarantined: They cannot be read.
         """
-        found, offset, _ = self._chunk(lane, offset, number, count=count)
-        return found, offset
+        return self._chunk(lane, offset, number, count=count)
 
     def open_items(self, lane: int, snapshot: LaneSnapshot, topic: str) -> list[LocalItem]:
         """Return the messages of the open ranges of a lane.
@@ -369,8 +426,8 @@ class Storage:
             CorruptData, PartitionFailed, PartitionQuarantined: As ``read``.
         """
         items = []
-        for start, end, offset in snapshot.opened:
-            number = self.number_at(lane, offset)
+        for start, end, offset, first in snapshot.opened:
+            number = start if first < 0 else first
             while number < end:
                 found, offset, number = self._chunk(lane, offset, number)
                 items += [
@@ -387,7 +444,7 @@ class Storage:
             CorruptData, PartitionFailed, PartitionQuarantined: As ``read``.
         """
         ((_, record),), _, _ = self._chunk(
-            LATER, aside.offset, aside.number, size=_ONE_BYTES, count=1
+            LATER, aside.offset, aside.number, size=_ONE_BYTES, count=1, skips=False
         )
         return LocalItem.stored(
             record,
@@ -398,17 +455,6 @@ class Storage:
             attempts=aside.attempts + 1,
         )
 
-    def number_at(self, lane: int, offset: int) -> int:
-        """Return the number of the first message at a boundary or behind it.
-
-        Raises:
-            PartitionFailed: It is not known.
-        """
-        number = self._logs[lane].reader.number_at(offset)
-        if number is None:
-            raise PartitionFailed(f"offset {offset} of {self._logs[lane].directory} has no number")
-        return number
-
     def _chunk(
         self,
         lane: int,
@@ -417,20 +463,125 @@ class Storage:
         *,
         size: int = _READ_BYTES,
         count: int | None = None,
+        skips: bool = True,
     ) -> tuple[list[ReadMessage], int, int]:
         log = self._logs[lane]
         records: list[Record] = []
         while not records and offset < log.synced_offset:
             data = bytes(log.reader.read(offset, size, log.synced_offset))
-            following = decode_into(data, offset, records)
-            if following == offset:  # not one whole record
-                size = bytes_needed(data)
+            try:
+                following = decode_into(data, offset, records)
+                if following == offset:  # not one whole record
+                    size = bytes_needed(data)
+            except CorruptData as error:
+                if records:
+                    following = records[-1].next_offset
+                elif not skips:
+                    raise
+                else:
+                    at = max(int(error.details.get("offset", offset)), offset)
+                    following, number = self._set_aside(lane, at, number, error)
             offset = following
         if count is not None and len(records) > count:
             del records[count:]
             offset = records[-1].next_offset
         found = [ReadMessage(number + at, record) for at, record in enumerate(records)]
         return found, offset, number + len(found)
+
+    # Damage -------------------------------------------------------------------------------------
+    def set_aside(self, aside: Aside, error: CorruptData) -> None:
+        """Keep the bytes of a message in ``LATER`` that cannot be read.
+
+        Raises:
+            CorruptData: They cannot be kept.
+        """
+        self._set_aside(LATER, aside.offset, aside.number, error)
+
+    def _set_aside(
+        self, lane: int, offset: int, number: int, error: CorruptData
+    ) -> tuple[int, int]:
+        """Keep the bytes that cannot be read; return the next boundary and its number.
+
+        Raises:
+            CorruptData: They cannot be kept, so nothing goes on.
+        """
+        log = self._logs[lane]
+        following, next_number = self._past_damage(lane, offset, number)
+        count = 1 if lane == NOTES else next_number - number
+        path = self.directory / f"{_DAMAGED}{LOGS[lane]}.{offset}.{number}.{count}"
+        found = DamagedMessages(LOGS[lane], offset, number, count, path)
+        if found not in self.damaged:
+            try:
+                data = bytes(log.reader.read(offset, following - offset, following))
+                self._disk.write_atomic(path, data)
+            except OSError as failed:
+                raise CorruptData(
+                    f"{error}; its bytes cannot be set aside: {failed}",
+                    hint=f"free space in {self.directory}, then take again",
+                ) from error
+            self.damaged.append(found)
+        self.damaged_now += count if lane != NOTES else 0
+        logger.error(
+            "messages cannot be read, set aside",
+            directory=log.directory,
+            offset=offset,
+            messages=count,
+            path=path,
+            error=error,
+        )
+        return following, next_number
+
+    def _past_damage(self, lane: int, offset: int, number: int) -> tuple[int, int]:
+        """Return the first boundary behind damage that is known to be one, and its number."""
+        log = self._logs[lane]
+        block = log.reader.block_at(offset)
+        try:
+            if block is None:
+                raise CorruptData(f"no block has offset {offset}")
+            batch, _ = batch_at(block, offset)
+            first = log.reader.number_at(batch.start_offset)
+        except CorruptData:
+            return self._next_batch(lane, offset + 1)
+        with contextlib.suppress(CorruptData):
+            size = bytes_needed(log.reader.read(offset, _ONE_BYTES, batch.end_offset))
+            following = offset + size
+            if following == batch.end_offset or self._is_whole(lane, following, batch.end_offset):
+                return following, number + 1
+        if first is None:
+            return self._next_batch(lane, batch.end_offset)
+        return batch.end_offset, first + batch.record_count
+
+    def _is_whole(self, lane: int, offset: int, end: int) -> bool:
+        if offset >= end:
+            return False
+        reader = self._logs[lane].reader
+        size = bytes_needed(reader.read(offset, _ONE_BYTES, end))
+        return offset + size <= end and is_intact(bytes(reader.read(offset, size, end)))
+
+    def _next_batch(self, lane: int, offset: int) -> tuple[int, int]:
+        """Return where the next batch begins at ``offset`` or behind it, and its number.
+
+        Damage hides the numbers of what follows, up to the next place that an index knows. They
+        follow from it if the batches in between are whole.
+        """
+        log = self._logs[lane]
+        first, count = -1, 0  # whole batches that end at ``offset``
+        while (block := log.reader.block_at(offset)) is not None:
+            data = block.view(offset - block.start_offset, block.end_offset - offset)
+            header = first_control(bytes(data), offset)
+            start = block.end_offset if header is None else header.start_offset
+            number = log.messages_appended
+            if start < log.end_offset:
+                known = log.reader.number_at(start)
+                number = -1 if known is None else known
+            if first < 0 or start != offset:
+                first, count = start, 0
+            if number >= 0:
+                return first, number - count
+            if header is not None:
+                count += header.record_count
+            offset = start if header is None else header.end_offset
+        return log.end_offset, log.messages_appended
 
     # Snapshots ------------------------------------------------------------------------------------
     @property
@@ -452,6 +603,11 @@ class Storage:
     def later_end(self) -> tuple[int, int]:
         """Number and offset of the end of the lane ``LATER``."""
         return self.end_number(LATER), self._logs[LATER].end_offset
+
+    @property
+    def later_blocks(self) -> list[int]:
+        """Where the blocks of the lane ``LATER`` end that take no more messages, rising."""
+        return [block.end_offset for block in self._logs[LATER].closed_blocks]
 
     @property
     def notes_end(self) -> int:

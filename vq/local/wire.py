@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 SOCKET_NAME: Final = "@socket"
-LOCAL_PROTOCOL: Final = 1
+LOCAL_PROTOCOL: Final = 2
 _LENGTHS: Final = struct.Struct(">II")
 _JSON_BYTES_MAX: Final = 64 * limits.MIB
 _BODY_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX + limits.RECORD_OVERHEAD_BYTES_MAX

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.waiting import WAIT_S, until
 
+import vq
 from vq.aio import LocalQueue
 from vq.errors import BufferFull, InvalidState
 from vq.local import LocalQueueConfig
@@ -91,3 +92,88 @@ async def test_a_queue_that_is_not_open_or_closed_refuses(directory: Path | None
     await queue.close()
     with pytest.raises(InvalidState, match="closed"):
         await waiting
+
+
+async def test_messages_are_looked_at_requeued_and_purged(queue: LocalQueue) -> None:
+    await queue.put_many([b"1", b"2"])
+    await queue.put(b"later", delay_s=3600)
+    found = await queue.peek()
+    assert found is not None
+    assert found.content == b"1"
+    assert [each.message.content for each in await queue.list()] == [b"1", b"2", b"later"]
+    assert [each.message.content for each in await queue.list(standing="later")] == [b"later"]
+    assert await queue.requeue() == 1
+    await until(lambda: queue.metrics().ready == 3)
+    assert await queue.purge() == 3
+    assert (len(queue), queue.damaged()) == (0, ())
+
+
+@pytest.fixture
+async def factory(tmp_path: Path) -> AsyncIterator[vq.aio.MessageFactory]:
+    async with vq.aio.MessageFactory(vq.MessageFactoryConfig(local=str(tmp_path))) as opened:
+        yield opened
+
+
+async def test_a_coroutine_listener_gets_what_a_producer_sends(
+    factory: vq.aio.MessageFactory,
+) -> None:
+    """On the loop; a failed one comes again, and a filter leaves out others."""
+    loop, seen, told = asyncio.get_running_loop(), list[tuple[bytes, int]](), list[object]()
+
+    async def listener(message: vq.Message) -> None:
+        assert asyncio.get_running_loop() is loop
+        await asyncio.sleep(0)
+        seen.append((message.content, message.attempts))
+        if message.content == b"1" and message.attempts == 1:
+            raise ValueError("once")
+
+    producer = await factory.create_producer()
+    first = await producer.send(vq.Message("t", b"1", "a"))
+    second = await producer.send_async(vq.Message("t", b"2", "a"), lambda *got: told.append(got))
+    assert (await second).id > first.id
+    await producer.send_batch([vq.Message("t", b"3", "b"), vq.Message("t", b"4", "a")])
+    config = vq.ConsumerConfig(group="g", retry_backoff=(0.01, 0.02))
+    consumer = await factory.create_consumer(config)
+    await consumer.subscribe("t", listener=listener, message_filter="a").start()
+    await until(lambda: len(seen) == 4)
+    assert seen == [(b"1", 1), (b"1", 2), (b"2", 1), (b"4", 1)]
+    await until(lambda: told == [(second.result(), None)])
+    with pytest.raises(InvalidState, match="needs a cluster"):
+        producer.metrics()
+
+
+async def test_what_is_pulled_counts_with_the_next_call_and_a_cancelled_call_takes_none(
+    factory: vq.aio.MessageFactory,
+) -> None:
+    producer = await factory.create_producer()
+    consumer = (await factory.create_consumer(vq.ConsumerConfig(group="g"))).subscribe("t")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await consumer.get_many(1)
+    await producer.send_batch([vq.Message("t", b"%d" % n) for n in range(4)])
+    async for message in consumer:
+        if message.content == b"1":
+            break
+    assert [each.content for each in await consumer.get_many(1, 1)] == [b"2"]
+    await consumer.close()
+    again = (await factory.create_consumer(vq.ConsumerConfig(group="g"))).subscribe("t")
+    assert [each.content for each in await again.get_many(9, 1)] == [b"2", b"3"]
+    await again.commit()
+    assert await again.get_many(9, 0) == []
+
+
+async def test_a_listener_that_closes_its_consumer_is_told_so(
+    factory: vq.aio.MessageFactory,
+) -> None:
+    told = asyncio.Event()
+
+    async def listener(_: vq.Message) -> None:
+        with pytest.raises(InvalidState, match="waits for it"):
+            await consumer.close()
+        told.set()
+
+    consumer = await factory.create_consumer(vq.ConsumerConfig(group="g"))
+    await consumer.subscribe("t", listener=listener).start()
+    await (await factory.create_producer()).send(vq.Message("t", b""))
+    async with asyncio.timeout(WAIT_S):
+        await told.wait()

@@ -182,6 +182,9 @@ def test_messages_that_are_pulled_pass_the_filter(config: vq.MessageFactoryConfi
         assert consumer.get_many(9, 0) == []
 
 
-async def test_the_factory_of_coroutines_says_what_to_use(config: vq.MessageFactoryConfig) -> None:
-    with pytest.raises(InvalidArgument, match=r"use vq\.aio\.LocalQueue"):
-        await vq.aio.MessageFactory(config).open()
+def test_a_message_on_its_way_cannot_be_cancelled(config: vq.MessageFactoryConfig) -> None:
+    """It would end the thread that commits for all."""
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+        futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(20)]
+        assert not any(future.cancel() for future in futures)
+        assert len({future.result(WAIT_S).id for future in futures}) == 20

@@ -464,3 +464,93 @@ def test_the_metrics_count(opened: Open) -> None:
     found = queue.metrics()
     assert (found.put, found.completed, found.failed, found.repeated) == (6, 1, 1, 1)
     assert (found.ready, found.taken, found.later) == (3, 1, 1)
+
+
+def test_what_fails_for_ever_keeps_no_blocks(directory: Path) -> None:
+    """It is copied forward, with its time and its tries, and the blocks behind it go."""
+    content = bytes(1 << 20)
+    with LocalQueue(directory, LocalQueueConfig(retries=0, retry_s=3600.0)) as queue:
+        queue.put(Message("t", b"poison", "tag", "key", {"a": "b"}), priority=1)
+        queue.fail(taken(queue))
+        queue.put(b"far", delay_s=7200)
+        for _ in range(7):
+            queue.put_many([Message("t", content, delay_s=0.001)] * 16)
+            for _ in range(16):
+                queue.complete(taken(queue))
+        before = queue.list(standing="later")
+        assert [each.message.content for each in before] == [b"poison", b"far"]
+        assert queue.metrics().bytes_on_disk < 100 << 20  # of 112
+    with LocalQueue(directory) as queue:
+        after = queue.list(standing="later")
+        assert [(e.message[1:5], e.attempts, e.due_ms, e.priority) for e in after] == [
+            (e.message[1:5], e.attempts, e.due_ms, e.priority) for e in before
+        ]
+        assert queue.requeue() == 2
+        assert sorted([taken(queue).content, taken(queue).content]) == [b"far", b"poison"]
+        assert len(queue) == 2
+
+
+#: The end of a log is verified when it is opened, and damage there refuses the whole directory.
+FAR = bytes(300_000)
+
+
+def damage(directory: Path, log: str, content: bytes, before: int = 0) -> None:
+    """Change a byte of a content, or so many bytes before it, in the block of a log."""
+    (block,) = (each for each in (directory / log).iterdir() if content in each.read_bytes())
+    data = bytearray(block.read_bytes())
+    at = data.index(content) - before
+    data[at] ^= 0x55
+    block.write_bytes(data)
+
+
+@pytest.mark.parametrize("memory_items", [2, 10_000], ids=["read-later", "read-at-open"])
+@pytest.mark.parametrize(
+    ("before", "lost"),
+    [(0, [13]), (20, [13, 14, 15]), (20 + 88, [16, 17, 18, 19])],
+    ids=["content", "length", "batch"],
+)
+def test_what_cannot_be_read_is_set_aside_and_the_lane_goes_on(
+    directory: Path, memory_items: int, before: int, lost: list[int]
+) -> None:
+    """A damaged length hides the rest of its batch, a damaged head of a batch all of it."""
+    contents_put = [b"message-%d" % number for number in range(10, 20)]
+    config = LocalQueueConfig(memory_items=memory_items)
+    with LocalQueue(directory, config) as queue:
+        queue.put_many(contents_put[:6])
+        queue.put_many(contents_put[6:])
+        queue.put(FAR)
+        queue.put(FAR)
+    damaged = b"message-%d" % lost[0]
+    damage(directory, "lane-0", damaged, before)
+    for _ in range(2):  # what was set aside stays known
+        with LocalQueue(directory, config) as queue:
+            *left, one, other = [each.message.content for each in queue.list()]
+            assert one == other == FAR
+            assert left == [each for each in contents_put if int(each[8:]) not in lost]
+            (found,) = queue.damaged()
+            assert (found.log, found.number, found.messages) == ("lane-0", lost[0] - 10, len(lost))
+            assert damaged[:3] in found.path.read_bytes() or not before
+            assert queue.metrics().damaged == len(lost)
+    with LocalQueue(directory, config) as queue:
+        assert contents(queue) == [*left, FAR, FAR]
+        assert len(queue) == 0
+        assert queue.put(b"next")
+        assert contents(queue) == [b"next"]
+
+
+def test_what_waits_for_a_time_and_cannot_be_read_is_set_aside(directory: Path) -> None:
+    config = LocalQueueConfig(retries=0, retry_s=0.05)
+    with LocalQueue(directory, config) as queue:
+        queue.put(b"far away", delay_s=3600)
+        queue.put(FAR, delay_s=3600)
+        queue.put(FAR, delay_s=3600)
+    damage(directory, "later", b"far away")
+    with LocalQueue(directory, config) as queue:
+        assert [each.message.content for each in queue.list()] == [FAR, FAR]
+        assert queue.requeue() == 3
+        for _ in range(2):
+            queue.complete(taken(queue))
+        block_until(lambda: len(queue) == 0)
+        assert [each.log for each in queue.damaged()] == ["later"]
+    with LocalQueue(directory, config) as queue:
+        assert len(queue) == 0

@@ -19,6 +19,7 @@ MORE = {
     "balance progress --all",
     "cluster diverged --delete",
     "dlq read --content",
+    "local list --damaged",
     "topic list --deleted",
     "tx show --content",
 }

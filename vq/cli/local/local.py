@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +27,10 @@ from vq.cli.base.options import (
     command_options,
     yes_option,
 )
+from vq.cli.base.output import Output
 from vq.errors import InvalidArgument, Unreachable
 from vq.local import (
+    DamagedMessages,
     ListedMessage,
     LocalQueue,
     LocalQueueClient,
@@ -107,6 +109,12 @@ def serve(invocation: Invocation, directory: Path) -> None:
     metavar="N",
     help=f"At most so many.  [{_LIMIT}]",
 )
+@click.option(
+    "--damaged",
+    "is_of_damaged",
+    is_flag=True,
+    help="What could not be read and was set aside, with the files that have its bytes.",
+)
 @shows(
     some(
         optional(
@@ -127,23 +135,43 @@ def serve(invocation: Invocation, directory: Path) -> None:
             content=TEXT,
             content_base64=TEXT,
         )
-    )
+    ),
+    damaged=some(record(log=TEXT, offset=WHOLE, number=WHOLE, messages=WHOLE, path=TEXT)),
 )
 @command_options
-def list_(invocation: Invocation, directory: Path, state: str | None, limit: int) -> None:
+def list_(
+    invocation: Invocation, directory: Path, state: str | None, limit: int, is_of_damaged: bool
+) -> None:
     """List messages that are not completed: with takers, in line, and waiting for a time.
 
-    With --json, each has its whole content.
+    With --json, each has its whole content. Messages that cannot be read are set aside when their
+    turn comes, and the others go on; nothing removes the files with their bytes.
     """
-    with _queue(directory) as queue:
-        found = queue.list(limit, standing=state)
     output = invocation.output
+    with _queue(directory) as queue:
+        if is_of_damaged:
+            _show_damaged(output, directory, queue.damaged())
+            return
+        found = queue.list(limit, standing=state)
+        damaged = queue.metrics().damaged
+    if damaged:
+        output.remark(f"{damaged} message(s) could not be read; --damaged lists them")
     if output.as_json:
         output.document([_as_json(each) for each in found])
         return
     output.table([_as_row(each) for each in found], columns=_COLUMNS, optional=("due", "key"))
     if not found:
         output.remark(f"the queue in {directory} has no such message")
+
+
+def _show_damaged(output: Output, directory: Path, found: Sequence[DamagedMessages]) -> None:
+    rows = [{**each._asdict(), "path": str(each.path)} for each in found]
+    if output.as_json:
+        output.document(rows)
+        return
+    output.table(rows, columns=DamagedMessages._fields)
+    if not found:
+        output.remark(f"nothing of the queue in {directory} was set aside")
 
 
 def _as_row(found: ListedMessage) -> dict[str, Any]:

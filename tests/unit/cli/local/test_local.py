@@ -81,6 +81,24 @@ def test_a_directory_without_a_queue_is_refused_and_left_alone(tmp_path: Path) -
     assert not (tmp_path / "none").exists()
 
 
+def test_what_was_set_aside_is_listed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run_command(local, ["list", str(directory), "--damaged"], capsys)
+    assert "nothing" in err
+    with LocalQueue(directory) as queue:
+        for _ in range(2):  # the end of a log is verified by its open
+            queue.put(bytes(300_000), priority=1)
+    (block,) = (each for each in (directory / "lane-1").iterdir() if b"ready" in each.read_bytes())
+    block.write_bytes(block.read_bytes().replace(b"ready", b"rEady"))
+    _, out, err = run_command(local, ["list", str(directory)], capsys)
+    assert "x1b" not in out
+    assert "1 message(s) could not be read; --damaged lists them" in err
+    with LocalQueue(directory) as queue, LocalQueueServer(queue):
+        _, out, _ = run_command(local, ["list", str(directory), "--damaged", "--json"], capsys)
+    [found] = json.loads(out)
+    assert (found["log"], found["number"], found["messages"]) == ("lane-1", 0, 1)
+    assert b"rEady" in Path(found["path"]).read_bytes()
+
+
 def test_serve_serves_until_it_is_told_to_stop(directory: Path) -> None:
     process = subprocess.Popen([sys.executable, "-m", "vq", "local", "serve", directory])
     try:

@@ -1,0 +1,261 @@
+"""``MessageFactoryConfig(local="dir")`` for coroutines: producers and consumers of local queues.
+
+What decides is that of threads (``vq.local.factory``). In here is only who waits: coroutines wait
+for commits and messages without a thread; what reads or opens files is done by one. A listener runs
+on the loop; a thread of the consumer waits for it.
+"""
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self
+
+from vq import limits
+from vq.aio.local import LocalQueue
+from vq.client.config import ConsumerConfig, ProducerConfig
+from vq.client.consumer.deliver.listening import check_listener
+from vq.client.future import SendCallback, check_callback, report
+from vq.errors import InvalidState, TimedOut, VqError
+from vq.local.factory import LocalFactory, LocalMessageConsumer, LocalMessageProducer, refuse_name
+from vq.local.items import LocalItem
+from vq.local.listeners import as_delivered
+from vq.message_filter import Wanting
+from vq.model import Message, SendResult
+
+__all__ = ["AsyncLocalConsumer", "AsyncLocalProducer"]
+
+_monotonic: Final = time.monotonic
+
+
+class AsyncLocalProducer:
+    """The part of ``vq.aio.MessageProducer`` that needs no cluster. One loop."""
+
+    def __init__(self, factory: LocalFactory, inner: LocalMessageProducer) -> None:
+        """Use ``vq.aio.MessageFactory.create_producer``."""
+        self._factory = factory
+        self._inner = inner
+
+    @property
+    def config(self) -> ProducerConfig:
+        """As given."""
+        return self._inner.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._inner.closed
+
+    async def publish(self, topic: str) -> None:
+        """Open the queue of a topic."""
+        await asyncio.to_thread(self._inner.publish, topic)
+
+    async def send(self, message: Message, timeout: float | None = None) -> SendResult:
+        """Send a message; return its place once it is durable.
+
+        If the task is cancelled, a message that was accepted is stored nevertheless.
+
+        Raises:
+            TimedOut: The disk has not answered within ``timeout``; it may be stored, or will be.
+        """
+        future = await self.send_async(message)
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(future)
+        except TimeoutError as error:
+            raise TimedOut(f"the disk has not answered within {timeout} s") from error
+
+    async def send_async(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Accept a message; return its future. The callback runs on this loop.
+
+        Errors as of ``vq.MessageProducer.send_async`` of a local factory.
+        """
+        check_callback(callback)
+        topic = message.topic if isinstance(message, Message) else ""
+        sending: concurrent.futures.Future[SendResult]
+        if self._factory.may_wait(topic):
+            sending = await asyncio.to_thread(self._inner.send_async, message, None, timeout)
+        else:
+            sending = self._inner.send_async(message, None, timeout)
+        future = asyncio.wrap_future(sending)
+        future.add_done_callback(_telling(callback))
+        return future
+
+    async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
+        """Send a message without an outcome."""
+        await asyncio.to_thread(self._inner.send_oneway, message, timeout)
+
+    async def send_batch(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> list[SendResult]:
+        """Send messages; return their places once all are durable."""
+        return await asyncio.to_thread(self._inner.send_batch, list(messages), timeout)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return once all that was sent before is durable."""
+        await asyncio.to_thread(self._inner.flush, timeout)
+
+    async def close(self) -> None:
+        """Flush, and take no more messages. May be called again."""
+        await asyncio.to_thread(self._inner.close)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_name("producer", name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _telling(callback: SendCallback | None) -> "Callable[[asyncio.Future[SendResult]], None]":
+    def tell(future: "asyncio.Future[SendResult]") -> None:
+        if future.cancelled():
+            return
+        error = future.exception()  # asked for here, so that nobody need await the future
+        if callback is None:
+            return
+        try:
+            if error is None:
+                callback(future.result(), None)
+            elif isinstance(error, VqError):
+                callback(None, error)
+        except Exception as raised:  # noqa: BLE001  of the application
+            report("callback of a send", raised)
+
+    return tell
+
+
+class AsyncLocalConsumer:
+    """The part of ``vq.aio.MessageConsumer`` that needs no cluster. One loop."""
+
+    def __init__(self, factory: LocalFactory, inner: LocalMessageConsumer) -> None:
+        """Use ``vq.aio.MessageFactory.create_consumer``."""
+        self._factory = factory
+        self._inner = inner
+        self._loop = asyncio.get_running_loop()
+        self._listening: set[asyncio.Task[Any] | None] = set()
+        self._pulled: LocalQueue | None = None
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """As given."""
+        return self._inner.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._inner.closed
+
+    def subscribe(
+        self,
+        topic_or_pattern: str,
+        length: int = limits.MIB,
+        listener: Callable[[Message], Awaitable[Any]] | None = None,
+        message_filter: Wanting = None,
+    ) -> Self:
+        """Add a topic, and the coroutine function for its messages, before ``start``."""
+        called = None
+        if listener is not None:
+            check_listener(listener)
+            called = self._waiting_for(listener)
+        self._inner.subscribe(topic_or_pattern, length, called, message_filter)
+        return self
+
+    def _waiting_for(self, listener: Callable[[Message], Awaitable[Any]]) -> Callable[..., Any]:
+        async def run(message: Message) -> Any:
+            task = asyncio.current_task()
+            self._listening.add(task)
+            try:
+                return await listener(message)
+            finally:
+                self._listening.discard(task)
+
+        def call(message: Message) -> Any:
+            return asyncio.run_coroutine_threadsafe(run(message), self._loop).result()
+
+        return call
+
+    async def start(self) -> Self:
+        """Begin to call the listeners."""
+        await asyncio.to_thread(self._inner.start)
+        return self
+
+    async def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
+        """Return messages of the one topic; those of the call before count as handled.
+
+        A call that is cancelled has taken none.
+        """
+        topic, passes = self._inner.pulled()
+        self._inner.commit()
+        if self._pulled is None:
+            queue = await asyncio.to_thread(self._factory.queue, topic)
+            self._pulled = LocalQueue.over(queue._core)
+        deadline = None if timeout is None else _monotonic() + timeout
+        taken: list[tuple[LocalItem, Message]] = []
+        try:
+            while len(taken) < max_messages:
+                left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
+                item = await self._pulled.take(0 if taken else left_s)
+                if item is None:
+                    break
+                message = as_delivered(item)
+                if passes(message):
+                    taken.append((item, message))
+                else:
+                    self._pulled.complete(item)
+        except BaseException:
+            for item, _ in reversed(taken):
+                self._pulled._core.give_back(item)
+            raise
+        self._inner.hold([item for item, _ in taken])
+        return [message for _, message in taken]
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate over messages; each counts as handled when the next one is asked for."""
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[Message]:
+        while True:
+            for message in await self.get_many(1):
+                yield message
+
+    async def commit(self) -> None:
+        """Complete what ``get_many`` has returned."""
+        self._inner.commit()
+
+    async def close(self) -> None:
+        """Wait for listeners that run; the other messages are given to others. May be repeated.
+
+        Raises:
+            InvalidState: A listener of this consumer called it, which would wait for itself.
+        """
+        if asyncio.current_task() in self._listening:
+            raise InvalidState("a listener cannot close its consumer, which waits for it to return")
+        await asyncio.to_thread(self._inner.close)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_name("consumer", name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
