@@ -183,7 +183,7 @@ def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessClus
 
 
 @pytest.mark.slow
-def test_who_would_lock_itself_out_is_refused(
+def test_whoever_would_lock_itself_or_a_broker_out_is_refused(
     tmp_path: Path, zookeeper: EmbeddedZooKeeper, files: dict[str, str]
 ) -> None:
     """The run that closes the tree is one of an operator of it; and no password is shown."""
@@ -193,6 +193,10 @@ def test_who_would_lock_itself_out_is_refused(
         ended = cluster.vq("zk", "secure", f"--operators={files['operators']}", "--yes")
         assert ended.returncode != 0
         assert b"none of the operators" in ended.stderr
+        cluster.zookeeper_auth = AUTHS["operators"]
+        ended = cluster.vq("zk", "secure", f"--operators={files['operators']}", "--yes")
+        assert ended.returncode != 0
+        assert b"b1/n1 would be locked out" in ended.stderr, "the broker does not name itself"
         Path(files["brokers"]).chmod(0o644)
         ended = cluster.vq("zk", "secure", f"--operators={files['brokers']}")
         assert b"chmod 600" in ended.stderr
