@@ -33,6 +33,8 @@ from bench.replication import replication
 from bench.requests import TARGETS as REQUEST_TARGETS
 from bench.requests import requests
 from bench.sends import sends
+from bench.shared import TARGETS as SHARED_TARGETS
+from bench.shared import shared
 from bench.tls import TARGETS as TLS_TARGETS
 from bench.tls import tls
 from bench.transactions import TRANSFORMED, transactions
@@ -532,6 +534,9 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "requests", "a request and its reply, beside two one-way trips", requests, REQUEST_TARGETS
+    ),
+    Scenario(
+        "shared", "a shared group beside a clustering one, by workers", shared, SHARED_TARGETS
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("sends", "one way to send after the other", sends),

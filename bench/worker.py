@@ -13,6 +13,7 @@ from bench import (
     requests,
     send_loads,
     sends,
+    shared,
     transactions,
 )
 from bench.peers import WORKS as PEER_WORKS
@@ -28,6 +29,7 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **sends.WORKS,
     **transactions.WORKS,
     **requests.WORKS,
+    **shared.WORKS,
     **replicated_loads.WORKS,
     **PEER_WORKS,
 }

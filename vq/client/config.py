@@ -664,14 +664,18 @@ def _check_shared(config: ConsumerConfig) -> None:
                 f"{config.max_attempts} say the same of a shared group; give one of them"
             )
         object.__setattr__(config, "max_attempts", config.max_deliveries)
+    if config.mode is WorkingMode.KEYED:
+        raise InvalidArgument(
+            "mode = 'keyed' does not go with model = 'shared': who gives out its messages knows "
+            "their numbers and not their keys, so two members may have messages of one key; take "
+            "model = 'clustering' with mode = 'keyed', and more partitions or workers"
+        )
     for what, is_given in (
-        ("mode = 'keyed'", config.mode is WorkingMode.KEYED),
         (f"restart_s = {config.restart_s}", bool(config.restart_s)),
         (f"batch_size = {config.batch_size}", config.batch_size != 1),
         (f"retry_schedule = {config.retry_schedule}", config.retry_schedule is not None),
         (f"strategy = {config.strategy!r}", config.strategy != STICKY),
         ("offset_store", config.offset_store is not None),
-        (f"on_bad_record = {config.on_bad_record!r}", config.on_bad_record is not None),
     ):
         if is_given:
             raise InvalidArgument(

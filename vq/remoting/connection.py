@@ -713,7 +713,8 @@ class ClientConnection(_Connection):
             self._step(Step.CHALLENGED)
         else:
             raise NotAuthenticated(
-                f"the broker takes no anonymous clients, but {', '.join(message.mechanisms)}"
+                "the broker takes no anonymous clients, and no user was given; it takes "
+                f"{', '.join(message.mechanisms)}"
             )
         return opened
 

@@ -199,10 +199,14 @@ def _value(limit: QuotaLimit, text: str) -> float | None:
 def _checked(limit: QuotaLimit, value: float, text: str) -> float:
     most = 1.0 if limit is QuotaLimit.TIME else LIMIT_MAX
     if not LIMIT_MIN <= value <= most:  # not a number is not in there, either
-        unit = {QuotaLimit.TIME: "part of 1, or 5%"}.get(limit, "number, a second")
+        said = "a second; such as 1000"
+        if limit is QuotaLimit.TIME:
+            said = "a part of the time; such as 0.05 or 5%"
+        elif limit in _BYTES:
+            said += ", 64K or 10M"
         raise InvalidArgument(
-            f"{limit}={shown(text)} is not a {unit}, from {LIMIT_MIN:g} to {most:g}, and not "
-            f"{UNLIMITED}"
+            f"{limit}={shown(text)} is not a number from {LIMIT_MIN:.5f} to {most:,.0f} ({said}), "
+            f"and not {UNLIMITED}"
         )
     return value
 

@@ -141,6 +141,11 @@ class _Made:
     server: ssl.SSLContext | None
     expires_s: float | None
 
+    @property
+    def expired(self) -> bool:
+        """Whether the certificate has expired by now."""
+        return self.expires_s is not None and self.expires_s < time.time()
+
 
 class TlsContexts:
     """Contexts for new connections. Any thread may use it.
@@ -184,8 +189,7 @@ class TlsContexts:
         self._made = self._first()
         self._looked_at: tuple[_Stamp, ...] = self._made.stamps
         self._look_due = time.monotonic() + LOOK_S
-        expires_s = self._made.expires_s
-        if expires_s is not None and expires_s < time.time():
+        if self._made.expired:
             logger.error("TLS certificate has expired", certificate=tls.certificate)
 
     @property
@@ -229,7 +233,8 @@ class TlsContexts:
     def look(self) -> bool:
         """Use the files from now on if they have changed; return whether they are in use.
 
-        What cannot be used is logged once, and looked at again when it has changed.
+        A certificate that has expired does not take the place of one that has not. What cannot be
+        used is logged once, and looked at again when it has changed.
         """
         self._look_due = time.monotonic() + LOOK_S
         stamps = self._stamps()
@@ -237,6 +242,11 @@ class TlsContexts:
             return not self.trouble
         try:
             made = self._make(stamps)
+            if made is not None and made.expired and not self._made.expired:
+                raise InvalidArgument(
+                    f"tls: certificate = {str(self.tls.certificate)!r} has expired: it ended on "
+                    f"{_date(made.expires_s or 0)}"
+                )
         except InvalidArgument as error:
             if self._stamps() != stamps:  # still being written: the next look tells
                 stamps = ()

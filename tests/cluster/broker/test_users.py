@@ -250,6 +250,18 @@ async def test_a_wrong_password_is_told_to_the_sender_at_once(
         assert node.parts.server.authentication.attempts.failed < failed + 12
 
 
+async def test_a_forgotten_password_is_told_to_the_sender_at_once(
+    cluster: MemoryCluster, node: BrokerNode
+) -> None:
+    """Without a password the client asks for its certificate, which names nobody here."""
+    async with factory_of(cluster, user="anna") as factory:
+        producer = await factory.create_producer()
+        await producer.publish("t")
+        with pytest.raises(NotAuthenticated, match="there is no password") as refused:
+            await producer.send(Message("t", b"x"))
+        assert "VQ_PASSWORD" in (refused.value.hint or "")
+
+
 async def test_a_sender_goes_on_when_its_user_is_added(
     cluster: MemoryCluster, node: BrokerNode
 ) -> None:

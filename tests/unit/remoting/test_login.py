@@ -211,7 +211,7 @@ def test_an_anonymous_client_is_told_that_it_needs_a_user() -> None:
     assert server.receive_data(joined(client.hello())) == []
     (closing,) = client.receive_data(joined(server.data_to_send()))
     assert isinstance(closing, Closing)
-    with pytest.raises(NotAuthenticated, match="no anonymous clients, but SCRAM-SHA-256"):
+    with pytest.raises(NotAuthenticated, match=r"no anonymous clients, .* it takes SCRAM-SHA-256"):
         raise closing.error
     assert "--user" in closing.error.hint
 

@@ -198,6 +198,21 @@ def test_an_expired_certificate_is_used_and_told(
     assert "certificate has expired" in caplog.text
 
 
+def test_an_expired_certificate_takes_the_place_of_no_valid_one(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    """Nobody could connect any more: an old file copied by mistake changes nothing."""
+    contexts = TlsContexts(write_tls(tmp_path, ca), serves=True)
+    server = contexts.server()
+    write_tls(tmp_path, ca, expires=LONG_AGO)
+    assert not contexts.look()
+    assert contexts.server() is server
+    assert "has expired" in contexts.trouble
+    write_tls(tmp_path, ca)
+    assert contexts.look()
+    assert contexts.server() is not server
+
+
 def test_a_server_knows_whether_its_certificate_holds_at_its_address(
     tmp_path: Path, ca: trustme.CA
 ) -> None:

@@ -96,12 +96,18 @@ class Authentication:
 
         Raises:
             AuthenticationFailed: The broker does not take the mechanism, or the client.
+            NotAuthenticated: A certificate shall name the user, and may name none here.
             Busy: The address has failed too often, or users cannot be checked now.
         """
         mechanism = hello.mechanism
         if mechanism not in self.mechanisms:
             if mechanism == ANONYMOUS:
                 return None
+            if mechanism == CERTIFICATE:
+                raise NotAuthenticated(
+                    "there is no password, and this broker lets no certificate name a user "
+                    "(certificate_users is empty)"
+                )
             raise AuthenticationFailed(
                 f"this broker does not take mechanism {shown(mechanism)}; it takes "
                 f"{', '.join(filter(None, self.mechanisms))}"

@@ -113,6 +113,9 @@ def _show(output: Output, found: SecurityPlan) -> None:
     )
     for name, why in found.unknown.items():
         output.remark(f"{name} does not tell how it takes clients: {why}")
+    if found.unknown:
+        output.line("")
+        output.line("First have these brokers answer, then plan again: steps depend on them.")
     if found.next is not None:
         _show_step(output, found.next)
     elif not found.unknown:

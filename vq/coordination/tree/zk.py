@@ -176,7 +176,11 @@ class ZooKeeperCoordinator(SessionBase):
         except (CoordinationError, TimeoutError) as error:
             await self.close()
             why = str(error) or await why_no_session(self.hosts, self._contexts)
-            remedy = "check the address and that it runs: `vq doctor`"
+            remedy = (
+                NotAllowed.hint
+                if isinstance(error, NotAllowed)
+                else "check the address and that it runs: `vq doctor`"
+            )
             raise CoordinationError(
                 f"no session with ZooKeeper at {self.hosts} within {timeout_s:g} s: {why}; "
                 f"{remedy}",

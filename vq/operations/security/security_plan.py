@@ -271,12 +271,16 @@ def _zookeeper(facts: SecurityFacts, nodes: Known, _: Anonymous, __: Missings) -
     if plain and not facts.zookeeper_loopback:
         remark = f"; {_names(plain)} reach ZooKeeper without TLS (zookeeper_tls_ca)"
     files = "--operators operators.zk --brokers brokers.zk --clients clients.zk"
+    nobody = [each.name for each in nodes if not each.zookeeper_auth]
     if not facts.identities:
         if facts.zookeeper_loopback:
             standing = "only this machine reaches ZooKeeper, and everybody here may change the tree"
         else:
             standing = "everybody who reaches ZooKeeper may read the secret and change the tree"
-        nobody = [each.name for each in nodes if not each.zookeeper_auth]
+        # A closed tree locks out a broker that does not name itself.
+        if silent := [each.name for each in facts.nodes if each.error]:
+            standing += f"; not known whether {_names(silent)} would be locked out of a closed one"
+            return SecurityStep("zookeeper", StepState.UNKNOWN, standing + remark, page=page)
         named = (
             (f"set VQ_ZOOKEEPER_AUTH of {_names(nobody)}, and of all clients", _RESTART)
             if nobody
@@ -294,6 +298,14 @@ def _zookeeper(facts: SecurityFacts, nodes: Known, _: Anonymous, __: Missings) -
                 f"vq zk secure {files} --yes",
             ),
             page,
+        )
+    if nobody:
+        return SecurityStep(
+            "zookeeper",
+            StepState.NEXT,
+            f"the tree belongs to identities, and {_names(nobody)} cannot use it{remark}",
+            (f"set VQ_ZOOKEEPER_AUTH of {_names(nobody)}", _RESTART),
+            page=page,
         )
     if facts.open_nodes:
         return SecurityStep(

@@ -19,6 +19,7 @@ from vq.model import check_name
 from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.operations.base.who import who
+from vq.security.rules import ANONYMOUS
 from vq.security.scram import ITERATIONS, SALT_BYTES, SECRETS_MAX, derive
 
 __all__ = [
@@ -106,6 +107,11 @@ async def add_user(
         UserChangeUnknown: ZooKeeper did not answer.
     """
     check_name("user", user)
+    if user == ANONYMOUS:
+        raise InvalidArgument(
+            f"user name {user!r} means whoever has proved no name, in rules and quotas: "
+            "choose another one"
+        )
     check_roles(tuple(roles))
     salt, now_ms = secrets.token_bytes(SALT_BYTES), cluster.clock.wall_ms()
     made = StoredUser(

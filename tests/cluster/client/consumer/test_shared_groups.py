@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
+from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of
+from support.late_clock import later
 from support.waiting import until, until_true
 
 from vq import ConsumerConfig, GroupModel, Message, aio
+from vq.coordination.topics.topics import change_settings
 from vq.errors import InvalidArgument, InvalidState, LeaseLost
-from vq.model import TopicPartition
+from vq.model import TopicPartition, TopicSettings
+from vq.store.records.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 
@@ -136,7 +139,7 @@ async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> No
         ({"lease_s": 0.0}, "lease_s"),
         ({"max_deliveries": 0}, "max_deliveries"),
         ({"max_deliveries": 2, "max_attempts": 3}, "say the same"),
-        ({"mode": "keyed"}, "keyed"),
+        ({"mode": "keyed"}, "not their keys.*clustering"),
         ({"batch_size": 2}, "batch_size"),
         ({"on_failure": "retry-topic"}, "retry-topic"),
         ({"on_failure": "stop"}, "stop"),
@@ -212,3 +215,74 @@ async def test_a_group_that_becomes_shared_begins_where_it_is(
         await consumer.close()
         await factory.admin.alter_group("g", model=model)
     assert set(seen.values()) == {1}
+
+
+async def test_a_record_that_nobody_can_read_goes_by_the_term_of_the_group(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its first member sets ``on_bad_record``, as in other groups, and an operator changes it."""
+    seen: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        seen.append(message.content)
+
+    wire = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    good = [encode_record(number, b"%d" % number) for number in range(3)]
+    bad = good[0][:4] + bytes([good[0][4] ^ 1]) + good[0][5:]
+    await wire.put("t", 0, [good[0], bad, good[1]])
+    config = shared(on_bad_record="stop", retry_backoff=(1.0, 2.0))
+    consumer = await factory.create_consumer(config)
+    await consumer.subscribe("t", listener=listener).start()
+    await until(lambda: TopicPartition("t", 0) in consumer.troubles() and len(seen) == 2)
+    assert (await factory.admin.describe_group("g")).terms.failure.on_bad_record == "stop"
+    await factory.admin.alter_group("g", on_bad_record="skip")
+    await wire.put("t", 0, [bad, good[2]])
+    await until(lambda: consumer.bad_records == 2 and len(seen) == 3, timeout_s=600.0)
+    await until(lambda: not consumer.troubles())
+    await consumer.close()
+    (told, _) = (await factory.admin.describe_shared_group("g")).partitions
+    assert (told.low, told.open) == (5, 0)
+
+
+async def test_retention_keeps_what_lies_behind_the_lowest_open_message(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Messages behind it may be done: with the policy ``keep`` it goes by the lowest one."""
+    await cluster.create_topic("kept", partitions=1)
+    async with cluster.admin() as coordinator:
+        await change_settings(
+            coordinator, "kept", TopicSettings(partitions=1, retention_policy="keep")
+        )
+    node = cluster.nodes["b1"]
+    go_on = asyncio.Event()
+    seen: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        if message.content == b"0" and len(seen) >= 4:
+            await go_on.wait()
+        seen.append(message.content)
+
+    consumer = await factory.create_consumer(shared(workers=4, lease_s=3_600.0))
+    await consumer.subscribe("kept", listener=listener).start()
+    starts = []
+    for _ in range(2):
+        before = len(seen)
+        await send(factory, "kept", 4)
+        await until(lambda: len(seen) >= before + (4 if before == 0 else 3))  # noqa: B023
+        log = node.parts.partitions.channels["kept", 0].log
+        assert log is not None
+        log.roll()
+        starts.append(log.end_offset)
+    partition = TopicPartition("kept", 0)
+
+    async def is_behind(offset: int) -> bool:
+        found = await consumer.get_offset("kept")
+        return found.get(partition, 0) >= offset
+
+    await until_true(lambda: is_behind(starts[0]))
+    await later(node, 72.1).look()
+    assert log.start_offset == starts[0]
+    go_on.set()
+    await until_true(lambda: is_behind(starts[1]))
+    await later(node, 72.1).look()
+    assert log.start_offset == starts[1]

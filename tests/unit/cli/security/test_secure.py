@@ -24,6 +24,7 @@ NODE = NodeSecurity(
     authorization="permissive",
     tls="required",
     tls_client_certificates="none",
+    zookeeper_auth=True,
     anonymous=(AnonymousSeen("10.0.0.7", "shop", 2),),
     missing=(
         MissingAccess("anna", "write", "topic:orders", 9, 1_000, "no rule allows it", True, False),

@@ -93,6 +93,14 @@ def test_a_user_is_added_with_the_password_of_a_file(
     assert refused(user, ["add", "anna", "--no-password"], code=1)["error"] == "UserExists"
 
 
+def test_no_user_is_called_as_those_who_have_no_name(vq: Vq, ensemble: MemoryEnsemble) -> None:
+    """Rules and quotas of ``anonymous`` speak of all who have proved no name."""
+    code, _, said = vq("add", "anonymous", "--no-password")
+    assert code == 2
+    assert "choose another one" in said
+    assert vq("list")[1].splitlines()[1:] == []
+
+
 def test_a_password_is_taken_from_the_environment(
     vq: Vq, ensemble: MemoryEnsemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,24 @@ def test_nothing_is_called_done_that_a_node_does_not_tell() -> None:
     assert nobody.steps[0].state is StepState.UNKNOWN
 
 
+def test_the_tree_is_not_to_be_closed_while_a_node_does_not_tell_whether_it_names_itself() -> None:
+    """A closed tree would lock out such a node: the step has no commands."""
+    facts = closed_but(CLOSED, NodeSecurity("b2/n1", "Unreachable: no"), identities=False)
+    zookeeper = security_plan(facts).steps[1]
+    assert zookeeper.state is StepState.UNKNOWN
+    assert zookeeper.commands == ()
+    assert "b2/n1 would be locked out" in zookeeper.standing
+
+
+def test_a_closed_tree_is_not_done_while_a_node_does_not_name_itself() -> None:
+    facts = closed_but(CLOSED, replace(CLOSED, name="b2/n1", zookeeper_auth=False))
+    plan = security_plan(facts)
+    assert plan.next is not None
+    assert plan.next.name == "zookeeper"
+    assert "b2/n1 cannot use it" in plan.next.standing
+    assert plan.next.todo[0] == "set VQ_ZOOKEEPER_AUTH of b2/n1"
+
+
 def test_clients_without_a_user_hold_back_the_step_that_would_refuse_them() -> None:
     seen = (AnonymousSeen("10.0.0.7", "shop", 2),)
     optional = replace(CLOSED, authentication="optional", anonymous_connections=2, anonymous=seen)

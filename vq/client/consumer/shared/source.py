@@ -6,9 +6,11 @@ from typing import Final
 from vq.client.cluster import ClusterClient
 from vq.client.reading.damage import bad_record_in
 from vq.client.reading.decode import Decoder
+from vq.client.reading.forward import READ_BYTES
 from vq.client.reading.nodes import Nodes
 from vq.client.reading.partition_reader import PartitionReader
 from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, VqError
+from vq.limits import KIB
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import GetRequest
 
@@ -16,6 +18,8 @@ __all__ = ["NumberGone", "NumbersUnknown", "RecordUnreadable", "SourceReader"]
 
 #: Places behind what was read last; what follows it is mostly read next.
 _PLACES_MAX: Final = 64
+#: A read is for about as many bytes as its messages have, by the last ones; at least for so many.
+_READ_BYTES_MIN: Final = 4 * KIB
 
 
 class NumbersUnknown(CorruptData):
@@ -63,6 +67,7 @@ class SourceReader:
         self.by_position: Final = PartitionReader(cluster, partition, nodes=nodes)
         self._ends_at = 0
         self._places: dict[int, int] = {}  # offsets by the numbers of messages
+        self._each_bytes = float(KIB)  # of a message, about
 
     async def open(self, *, latest: bool, committed: int | None) -> None:
         """Look up where the group begins, if it has not begun.
@@ -137,17 +142,21 @@ class SourceReader:
                     details={"number": found},
                 )
         number, left = first, messages
-        read = self.by_position.read(offset, Decoder(self.partition), wait_s=1.0)
+        size = round(1.25 * self._each_bytes * messages)
+        size = min(max(size, _READ_BYTES_MIN), READ_BYTES)
+        read = self.by_position.read(offset, Decoder(self.partition), size=size, wait_s=1.0)
         while left > 0:
             try:
                 step = (await anext(read))[:left]
             except (CorruptData, PartitionQuarantined) as error:
-                at = read.next_offset
-                if bad_record_in(error) == at and await read.is_bad_everywhere(at):
+                at = bad_record_in(error)  # what lies before it, if anything, is no message
+                if at is not None and await read.is_bad_everywhere(at):
                     self._note(number, at)
                     raise RecordUnreadable(at, error) from error
                 raise
             if step:
+                each = (step[-1].next_offset - step[0].offset) / len(step)
+                self._each_bytes += (each - self._each_bytes) / 4
                 self._note(number + len(step), step[-1].next_offset)
                 yield number, step
                 number, left = number + len(step), left - len(step)
