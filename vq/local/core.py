@@ -66,6 +66,11 @@ _LEASE_LOOKS: Final = 10  # per lease
 _LEASE_LOOK_S: Final = 0.02  # ... and not more often
 _DELAY_S_MAX: Final = 40 * 24 * 3600.0
 _KEY_CHARS_MAX: Final = 256
+#: A round waits for those that the last one woke, for this part of a flush and at most so long.
+_GATHER_PART: Final = 0.5
+_GATHER_S_MAX: Final = 0.002
+_GATHER_MESSAGES: Final = 100  # a larger round is work for the processor, best during a flush
+_GATHER_PAUSE: Final = 8  # rounds, once they did not come
 #: So many bytes of contents are few: they are copied, so that the blocks they lie in can go.
 _MOVED_BYTES: Final = 8 * limits.MIB
 _JOIN_S: Final = 60.0
@@ -146,6 +151,9 @@ class QueueCore:
         self.lost_error: VqError | None = None  # of a put that nobody waited for
         self.wants_save = False  # the next commit ends with a snapshot
         self._next_look = self._note_at = clock.monotonic()
+        self._gathering = 0  # so many wait for the next round soon, if they put again
+        self._gather_from = 0  # the round from which on there is waiting for them
+        self._flush_s = 0.0
         if directory is not None:
             self._open(directory, disk, clock)
         self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
@@ -544,6 +552,8 @@ class QueueCore:
     def _work(self) -> None:
         try:
             while True:
+                if self._gathering:
+                    self._gather()
                 if self.sleeper.has_work or self.intake.done:
                     self._commit()
                 wait_s = self._watch_times()
@@ -553,6 +563,17 @@ class QueueCore:
         except BaseException as error:  # somebody waits for this thread
             logger.exception("local queue failed", queue=self.name)
             self._break(error)
+
+    def _gather(self) -> None:
+        """Wait a moment for those that the last round woke: most of them put again at once.
+
+        Without it two halves of the callers take turns, and each waits for two flushes.
+        """
+        count, self._gathering = self._gathering, 0
+        if self.counts.commits < self._gather_from:
+            return
+        if not self.sleeper.gather(count, min(self._flush_s * _GATHER_PART, _GATHER_S_MAX)):
+            self._gather_from = self.counts.commits + _GATHER_PAUSE
 
     @property
     def _has_messages(self) -> bool:
@@ -579,6 +600,10 @@ class QueueCore:
             waited = {item for waiter in waiters for item in waiter.items}
             if any(item not in waited and item not in self.intake.moves for item in left):
                 self.lost_error = error
+        waiting = len(self.intake.barriers)
+        self._gathering = 0
+        if waiting and waiters and len(batch) < _GATHER_MESSAGES:
+            self._gathering = waiting + len(waiters)
         for waiter in waiters:
             waiter.end(error)
         if error is not None and self.refusal is None:
@@ -617,7 +642,9 @@ class QueueCore:
             except VqError as failed:
                 return self._break(failed)
             tickets = storage.begin_flush()
+        begin = self._clock.monotonic()
         outcome = storage.flush(tickets)
+        self._flush_s = self._clock.monotonic() - begin
         self.intake.done.extendleft(reversed(codes))
         with self.lock:
             lost = storage.end_flush(tickets, outcome)

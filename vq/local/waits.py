@@ -1,6 +1,7 @@
 """Who waits for something in a local queue, and how it is woken."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -150,6 +151,19 @@ class Sleeper:
             self._wake.release()
         except RuntimeError:  # it was woken already
             pass
+
+    def gather(self, count: int, most_s: float) -> bool:
+        """Wait until so many wait for the next commit, at most ``most_s``; whether they do."""
+        barriers, end = self._intake.barriers, time.monotonic() + most_s
+        while len(barriers) < count and not self.is_ending:
+            self.idle = True
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                break
+            if len(barriers) < count:
+                self._wake.acquire(timeout=left_s)
+        self.idle = False
+        return len(barriers) >= count
 
     @property
     def has_work(self) -> bool:
