@@ -55,7 +55,10 @@ def add(invocation: Invocation, subject: str, rights: str, resource: str, deny: 
     rules at once; those with "permissive" log and count what they would refuse.
     """
     rule = _rule(subject, rights, resource, deny=deny)
-    _show_change(invocation, invocation.call(add_access_rules, [rule]), f"added: {rule}")
+    before = invocation.call(list_access_rules)
+    rules = invocation.call(add_access_rules, [rule])
+    done = "there already" if rules == before else "added"
+    _show_change(invocation, rules, f"{done}: {rule}")
 
 
 @acl.command()

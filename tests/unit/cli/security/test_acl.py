@@ -58,6 +58,7 @@ def test_what_was_added_is_listed_and_decides(vq: Vq) -> None:
         "added: allow user:alice read,write topic:orders*"
         in vq("add", "user:alice", "write,read", "topic:orders*")[2]
     )
+    assert "there already: allow" in vq("add", "user:alice", "write", "topic:orders*")[2]
     vq("add", "*", "write", "topic:orders.old", "--deny")
     code, out, _ = vq("list")
     assert code == 0
