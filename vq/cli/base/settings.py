@@ -285,7 +285,19 @@ def _files_of(name: str) -> list[str]:
 
 
 def _tls(name: str, section: str, table: Mapping[str, Any], sources: Sources) -> Tls | None:
-    """Return the files of TLS as settings name them; None: none does."""
+    """Return the files of TLS as settings name them; None: none does.
+
+    A variable that is empty names none, as for programs (``vq.client.environment``).
+    """
+    variables = {each for file in _files_of(name) for each in _variables(section, file)}
+    sources = dataclasses.replace(
+        sources,
+        environ={
+            variable: text
+            for variable, text in sources.environ.items()
+            if text or variable not in variables
+        },
+    )
     found = [_look_up(each, Path, section, table, sources) for each in _files_of(name)]
     if not any(found):
         return None

@@ -424,6 +424,8 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
         told = f"log {cluster.console.log}, database {cluster.console.database}"
         output.line(f"console  {console}  ({told})")
     flag = "" if hosts == "127.0.0.1:2181" else f" --zookeeper {hosts}"
+    name = invocation.client_config().cluster
+    flag += "" if name == "default" else f" --cluster {name}"
     output.line("")
     output.line("Try, in another terminal:")
     output.line(f"  vq topic create hello --partitions 2{flag}")

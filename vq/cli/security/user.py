@@ -43,6 +43,9 @@ _password_file = click.option(
     help="File whose first line is the new password.  [VQ_NEW_PASSWORD; else it is asked for]",
 )
 
+#: A password of fewer characters gets a remark.
+_SHORT_CHARS: Final = 10
+
 
 @click.group(cls=Commands)
 def user() -> None:
@@ -165,7 +168,13 @@ def remove(invocation: Invocation, name: str, yes: bool) -> None:
 
 
 def _new_password(invocation: Invocation, name: str, path: str | None) -> str:
-    return new_password(name, path, invocation.sources.environ.get("VQ_NEW_PASSWORD", ""))
+    password = new_password(name, path, invocation.sources.environ.get("VQ_NEW_PASSWORD", ""))
+    if len(password) < _SHORT_CHARS:
+        invocation.output.remark(
+            f"the password has {len(password)} characters: whoever reads ZooKeeper can find it by "
+            f"trying; take {_SHORT_CHARS} or more"
+        )
+    return password
 
 
 def _show(invocation: Invocation, entry: UserEntry, done: str) -> None:

@@ -101,6 +101,12 @@ def test_an_application_takes_tls_from_its_environment(monkeypatch: pytest.Monke
         MessageFactoryConfig(tls="ca.pem")  # type: ignore[arg-type]
 
 
+def test_an_empty_variable_names_no_file_of_tls() -> None:
+    """As for programs; and it is not the working directory."""
+    sources = Sources(environ={"VQ_TLS_CA": "", "VQ_TLS_KEY": ""})
+    assert build(MessageFactoryConfig, "client", sources).tls is None
+
+
 def test_only_shared_names_are_taken_from_the_top_of_the_file() -> None:
     assert made(Sources(file={"port": 1})).port == 8123
 

@@ -101,6 +101,12 @@ def test_no_user_is_called_as_those_who_have_no_name(vq: Vq, ensemble: MemoryEns
     assert vq("list")[1].splitlines()[1:] == []
 
 
+def test_a_short_password_is_taken_and_remarked(vq: Vq, tmp_path: Path) -> None:
+    code, _, said = vq("add", "anna", "--new-password-file", file_of(tmp_path, "abc"))
+    assert code == 0
+    assert "the password has 3 characters" in said
+
+
 def test_a_password_is_taken_from_the_environment(
     vq: Vq, ensemble: MemoryEnsemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
