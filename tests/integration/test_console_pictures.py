@@ -101,6 +101,7 @@ ADDRESSES: Mapping[str, Mapping[str, str]] = {
         "report-audit": f"{C}/reports/3",
     },
     "/c/{cluster}/audit": {"audit": f"{C}/audit"},
+    "/c/{cluster}/acts": {"acts": f"{C}/acts"},
     "/c/{cluster}/audit/{number}": {"audit-entry": f"{C}/audit/2"},
     "/c/{cluster}/jobs": {"jobs": f"{C}/jobs"},
     "/c/{cluster}/jobs/{number}": {"job": f"{C}/jobs/1"},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NoAuthError
-from kazoo.security import make_digest_acl_credential
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl, make_digest_acl_credential
 from support.cluster import ProcessCluster, process_cluster
 from support.waiting import PROCESSES_WAIT_S, block_until
 
@@ -108,7 +108,10 @@ def test_a_digest_is_what_zookeeper_computes() -> None:
 
 @pytest.mark.slow
 def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessCluster) -> None:
-    """Brokers, topics and secrets are closed to clients, groups of others too; all to anybody."""
+    """Brokers, topics and secrets are closed to clients, groups of others too; all to anybody.
+
+    What a client makes with an ACL of its own keeps no other node from being closed.
+    """
     with factory_of(secured, AUTHS["orders"]) as factory:
         producer = factory.create_producer()
         producer.publish("orders")
@@ -163,10 +166,24 @@ def test_messages_flow_and_each_writes_only_what_is_its_own(secured: ProcessClus
     assert again["open"] == 0
     checks = {each["check"]: each["level"] for each in secured.vq_json("doctor")}
     assert checks["tree"] == "ok"
+    with zookeeper_as(secured, "orders") as client, zookeeper_as(secured, "operators") as operator:
+        mine = make_digest_acl("orders", AUTHS["orders"].partition(":")[2], all=True)
+        client.create(f"{root}/consumers/sales", b"", acl=[mine])
+        client.create(f"{root}/consumers/sales/offsets", b"", acl=[mine])
+        operator.set_acls(f"{root}/writes", OPEN_ACL_UNSAFE)
+        assert secured.vq_json("zk", "secure")["others"] == 1
+        ended = secured.vq("zk", "secure", "--yes")
+        assert ended.returncode == 1
+        assert (
+            b"1 nodes keep an ACL that lets no operator change it: 'consumers/sales" in ended.stderr
+        )
+        assert "world" not in {each.id.scheme for each in operator.get_acls(f"{root}/writes")[0]}
+        client.delete(f"{root}/consumers/sales/offsets")
+        operator.delete(f"{root}/consumers/sales")
 
 
 @pytest.mark.slow
-def test_who_would_lock_itself_out_is_refused(
+def test_whoever_would_lock_itself_or_a_broker_out_is_refused(
     tmp_path: Path, zookeeper: EmbeddedZooKeeper, files: dict[str, str]
 ) -> None:
     """The run that closes the tree is one of an operator of it; and no password is shown."""
@@ -176,6 +193,10 @@ def test_who_would_lock_itself_out_is_refused(
         ended = cluster.vq("zk", "secure", f"--operators={files['operators']}", "--yes")
         assert ended.returncode != 0
         assert b"none of the operators" in ended.stderr
+        cluster.zookeeper_auth = AUTHS["operators"]
+        ended = cluster.vq("zk", "secure", f"--operators={files['operators']}", "--yes")
+        assert ended.returncode != 0
+        assert b"b1/n1 would be locked out" in ended.stderr, "the broker does not name itself"
         Path(files["brokers"]).chmod(0o644)
         ended = cluster.vq("zk", "secure", f"--operators={files['brokers']}")
         assert b"chmod 600" in ended.stderr

@@ -53,7 +53,9 @@ def test_who_asks_and_tls_are_those_of_the_client_unless_they_are_given(
 
     password, auth = tmp_path / "password", tmp_path / "auth"
     password.write_text("file-pw\n")
+    password.chmod(0o600)
     auth.write_text("file:0123456789abcdef\n")
+    auth.chmod(0o600)
     found = parsed(
         user="anna",
         passwordFile=str(password),
@@ -119,8 +121,8 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"timeout": "0"}, "(0, 3600]"),
         ({"password": "secret"}, "there is a password, and no user"),
         ({"user": "a", "password": "b", "passwordFile": "c"}, "exclude one another"),
-        ({"user": "a", "passwordFile": "/no"}, "cannot read the password file '/no'"),
-        ({"zookeeperAuthFile": "/no"}, "cannot read the zookeeperAuth file '/no'"),
+        ({"user": "a", "passwordFile": "/no"}, "the password file '/no': it cannot be read"),
+        ({"zookeeperAuthFile": "/no"}, "the zookeeperAuth file '/no': it cannot be read"),
         ({"tlsKey": "a.key"}, "has no certificate"),
         ({"timeout": "nan"}, "(0, 3600]"),
         ({"tag": "a || "}, "is not a list of 1 to 64 tags"),

@@ -93,7 +93,8 @@ def accept_anonymous(hello: wire.HelloRequest) -> KnownPeer:
     """
     if hello.mechanism:
         raise AuthenticationFailed(
-            f"this broker does not know mechanism {shown(hello.mechanism)}; leave it empty",
+            f"the client has a user, and this broker asks nobody who he is (mechanism "
+            f"{shown(hello.mechanism)}, authentication = off)",
             hint="give no user, or set `authentication` of the broker to optional or required",
         )
     return KnownPeer(ANYONE)

@@ -40,6 +40,7 @@ __all__ = [
     "Right",
     "RuleEffect",
     "can_be",
+    "check_subject",
     "decide",
     "parse_resource",
     "parse_rights",
@@ -145,7 +146,7 @@ class AccessRule:
     is_prefix: bool = False
 
     def __post_init__(self) -> None:
-        _check_subject(self.subject)
+        check_subject(self.subject)
         if not self.rights:
             raise InvalidArgument(
                 f"the rule for {self.subject} names no right; give one or several of "
@@ -396,7 +397,7 @@ def subject_of(user: str) -> str:
         InvalidArgument: It is none.
     """
     subject = user if user == ANONYMOUS or ":" in user else _USER + user
-    _check_subject(subject)
+    check_subject(subject)
     return subject
 
 
@@ -450,7 +451,12 @@ def _with_rights(rule: AccessRule, rights: frozenset[Right]) -> AccessRule:
     return AccessRule(rule.effect, rule.subject, rights, rule.resource, rule.name, rule.is_prefix)
 
 
-def _check_subject(subject: str) -> None:
+def check_subject(subject: str) -> None:
+    """Check that a text is a subject of rules.
+
+    Raises:
+        InvalidArgument: It is none; the message says what one is.
+    """
     if subject in {ANONYMOUS, EVERYBODY}:
         return
     kind, _, name = subject.partition(":")

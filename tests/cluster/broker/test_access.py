@@ -388,6 +388,32 @@ async def test_a_producer_id_belongs_to_one_user(guarded: MemoryCluster) -> None
     await assert_refused(alice, put(producer_id=6, producer_epoch=1, sequence=1))
 
 
+async def test_nobody_takes_a_number_where_it_may_not_write(guarded: MemoryCluster) -> None:
+    """Numbers of others can be seen and foreseen: whoever has one first keeps others out of it."""
+    await allow(guarded, "allow user:alice write topic:t", "allow user:mallory write topic:m")
+    await guarded.create_topic("m", partitions=1)
+    alice, mallory = await connect(guarded, "alice"), await connect(guarded, "mallory")
+    assert await error_of(mallory, put("m", producer_id=5, producer_epoch=1)) is None
+    assert await error_of(mallory, put("m", transaction_id=7)) is None
+    assert await error_of(alice, put(producer_id=5, producer_epoch=1)) is None
+    assert await error_of(alice, put(transaction_id=7)) is None
+
+
+async def test_a_batch_cannot_pretend_to_be_a_transaction_of_the_journal(
+    guarded: MemoryCluster,
+) -> None:
+    await allow(guarded, "allow * write topic:t")
+    async with factory_of(guarded, client_id="user.alice") as factory:
+        producer = await factory.create_producer()
+        async with producer.transaction():  # the topic of transactions is made
+            for number in range(2):
+                await producer.send(Message("t", b"x", key=number))
+    alice, bob = await connect(guarded, "alice"), await connect(guarded, "bob")
+    (number,) = IdGenerator(7, guarded.ensemble.clock).take(1)
+    assert await error_of(alice, transact("t", transaction=number)) is None
+    await assert_refused(bob, put(transaction_id=number))
+
+
 async def test_who_decides_a_transaction_needs_the_rights_to_all_of_it(
     guarded: MemoryCluster,
 ) -> None:

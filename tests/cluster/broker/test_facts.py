@@ -15,7 +15,7 @@ pytestmark = pytest.mark.virtual_time
 
 #: Fields of STATUS that are no facts: what is wrong with a node is judged of several parts, and
 #: partitions are told as far as they fit.
-BESIDE = {"problems", "partitions", "more"}
+BESIDE = {"problems", "partitions", "more", "security"}
 #: Fields of the load that are measured by whoever publishes it.
 MEASURED = {
     "time_ms",

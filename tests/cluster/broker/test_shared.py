@@ -387,3 +387,22 @@ async def test_a_busy_journal_is_opened_by_its_end(
         (journal,) = [e for e in node.parts.shared.readers.all.values() if e.ledger.groups]
         assert journal.opened_bytes < 20_000
     assert await idle.settle(kept, ACK) == []
+
+
+async def test_what_is_noted_again_does_not_bring_about_itself(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if all of it is more than what may lie behind a note: an idle journal gets no notes."""
+    monkeypatch.setattr(shared_journal, "CARRY_BYTES", 2_000)
+    node = await begun(cluster)
+    one = SharedMember(cluster, 1, [2] * 200)
+    for got in await one.receive(400):
+        await one.settle(got, ACK)
+    (journal,) = [e for e in node.parts.shared.readers.all.values() if e.ledger.groups]
+    end = journal.channel.read_limit
+    assert end > 20_000
+    await asyncio.sleep(60)
+    assert journal.channel.read_limit < 3 * end
+    end = journal.channel.read_limit
+    await asyncio.sleep(600)
+    assert journal.channel.read_limit == end

@@ -106,7 +106,7 @@ async def test_off_takes_nobody_for_a_user(cluster: MemoryCluster) -> None:
     await add(cluster, "anna", "secret")
     node = await cluster.start()
     assert node.parts.users is None
-    with pytest.raises(VqError, match="does not know mechanism 'SCRAM-SHA-256'"):
+    with pytest.raises(VqError, match=r"asks nobody who he is .*SCRAM-SHA-256"):
         await connected(cluster, node)
 
 

@@ -14,6 +14,7 @@ from vq.broker.base import steps
 from vq.broker.health import verifying
 from vq.broker.health.known_damage import RANGES_MAX, Known
 from vq.broker.health.verifying import REPORTS_BURST
+from vq.broker.observe.exposure import Exposure
 from vq.broker.observe.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION, StatusReport
 from vq.coordination.topics.topics import delete_topic
 from vq.errors import Busy, InvalidRequest, PartitionFailed, VqError
@@ -378,6 +379,7 @@ async def test_status_tells_of_all_partitions_however_many(served, monkeypatch, 
         retainer=parts.upkeep.retainer,
         verifier=DamagedEverywhere() if damaged else parts.verifier,  # type: ignore[arg-type]
         clock=parts.context.clock,
+        exposure=Exposure(served.node.config, parts.server, parts.authority),
     )
     request, told, ranges = wire.StatusRequest(with_partitions=True), [], 0
     for flags in (0, FLAG_HESSIAN):

@@ -10,7 +10,8 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.cases import case
 from support.client import factory_of
-from support.waiting import until_true
+from support.coordination import deny_reading
+from support.waiting import until, until_true
 
 from vq import aio
 from vq.admin import AccessRule, ActNotRecorded, OperatorAct
@@ -259,6 +260,32 @@ async def test_brokers_log_each_act_and_remove_the_oldest_records(
     assert await kept() == ["d", "c"]
     for name in "abcd":
         assert f"act=create_topic subject={name}" in caplog.text
+
+
+@pytest.mark.parametrize("off_s", [-3_600, -1, 3_600, 10 * 86_400])
+async def test_no_clock_and_no_record_keeps_an_act_out_of_the_logs(
+    operator: tuple[MemoryCluster, aio.MessageFactory],
+    caplog: pytest.LogCaptureFixture,
+    off_s: int,
+) -> None:
+    """Names and times are of the operator's machine, where they may be any; so are ACLs."""
+    cluster, factory = operator
+    caplog.set_level("INFO", "vq.broker.history.acts")
+    await factory.admin.create_topic("early", TopicSettings(partitions=1))
+    await until(lambda: "subject=early" in caplog.text, timeout_s=120)
+    now_ms = cluster.ensemble.clock.wall_ms()
+    act, closed = (f"{now_ms + each:013d}-000000-abcdef" for each in (off_s * 1_000, 1))
+    record = ActRecord(time_ms=10**13, who="eve@host", act="delete_topic", subject="gone")
+    async with cluster.admin() as coordinator:
+        await coordinator.create(ActRecord.path(act), record.encode())
+        await coordinator.create(ActRecord.path(closed), record.encode())
+        deny_reading(coordinator, ActRecord.path(closed))
+    await factory.admin.create_topic("next", TopicSettings(partitions=1))
+    await until(lambda: "subject=next" in caplog.text, timeout_s=120)
+    await until(lambda: "subject=gone" in caplog.text, timeout_s=180)
+    assert "record of an act cannot be read" in caplog.text
+    assert caplog.text.count("subject=next") == caplog.text.count("subject=gone") == 1
+    assert len(await factory.admin.list_acts()) >= 3
 
 
 async def test_acts_go_on_without_records_where_no_broker_makes_a_place_for_them() -> None:

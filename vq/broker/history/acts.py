@@ -3,6 +3,9 @@
 The records lie in ZooKeeper (``vq.coordination.leases.acts``), where those who write them may not
 delete them. One node at a time, the one that makes the daily run of the archive, logs each act
 and removes the oldest records: so what was done is also where operators of ZooKeeper do not write.
+
+Names of records have the time of the operator's machine, which may be any. So the node remembers
+which records have a line, and no record is removed before it has one.
 """
 
 from collections.abc import Callable
@@ -19,7 +22,7 @@ from vq.coordination.leases.acts import (
     list_acts,
     read_acts,
 )
-from vq.coordination.tree.coordinator import Coordinator
+from vq.coordination.tree.coordinator import Coordinator, NotAllowed
 from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
@@ -27,10 +30,10 @@ logger = get_logger(__name__)
 #: How often they are looked at.
 LOOK_S: Final = 30.0
 _JITTER: Final = 0.1
-#: A node that begins to look logs what was done since then.
+#: A node that begins to look logs what was done since then, by the names of the records.
 _BACK_MS: Final = 120_000
-#: An act without an outcome is logged as such after this time.
-_OPEN_MS: Final = 60_000
+#: An act without an outcome is logged as such so long after it was seen first.
+_OPEN_S: Final = 60.0
 #: Records that one look removes.
 _REMOVED_MAX: Final = 500
 
@@ -51,7 +54,8 @@ class ActKeeper:
         self._coordinator = coordinator
         self._clock = clock
         self._holds = holds
-        self._logged = ""  # the last record that has a line; later ones have greater names
+        self._logged: set[str] | None = None  # the records that have a line; None: it did not look
+        self._open: dict[str, float] = {}  # those that may go on: when each was seen first
         jobs.add("acts", self.look, Every(LOOK_S, _JITTER), While.REGISTERED, at_once=True)
 
     async def look(self) -> None:
@@ -62,28 +66,44 @@ class ActKeeper:
         """
         await begin_acts(self._coordinator)
         if not self._holds():
-            self._logged = ""
+            self._logged = None
+            self._open.clear()
             return
         now_ms = self._clock.wall_ms()
-        self._logged = self._logged or f"{now_ms - _BACK_MS:013d}"
         found = await list_acts(self._coordinator)
-        strange = [each for each in found if is_strange(each, now_ms)]
-        known = [each for each in found if each not in set(strange)]
+        if self._logged is None:
+            self._logged = {each for each in found if each < f"{now_ms - _BACK_MS:013d}"}
+        logged = self._logged
+        await self._log([each for each in found if each not in logged], logged)
+        logged.intersection_update(found)
+        strange = [each for each in found if each in logged and is_strange(each, now_ms)]
+        known = [each for each in found if not is_strange(each, now_ms)]
         if strange:
             logger.warning("nodes that are no records of acts removed", nodes=len(strange))
-        await self._log([each for each in known if each > self._logged], now_ms)
-        old = known[: max(0, len(known) - ACTS_MAX)]
+        old = [each for each in known[: max(0, len(known) - ACTS_MAX)] if each in logged]
         for act in [*strange, *old][:_REMOVED_MAX]:
             await forget_act(self._coordinator, act)
 
-    async def _log(self, acts: list[str], now_ms: int) -> None:
+    async def _log(self, acts: list[str], logged: set[str]) -> None:
+        now_s = self._clock.monotonic()
+        self._open = {act: self._open.get(act, now_s) for act in acts}
         for act in acts:
-            for each in await read_acts(self._coordinator, [act]):
+            for each in await _read(self._coordinator, act):
                 begun = each.outcome is None and not each.problem
-                if begun and each.record.time_ms > now_ms - _OPEN_MS:
-                    return  # it goes on; the next look has its outcome
+                if begun and now_s - self._open[act] < _OPEN_S:
+                    break  # it goes on; a later look has its outcome
                 _tell(each)
-            self._logged = act
+            else:
+                logged.add(act)
+
+
+async def _read(coordinator: Coordinator, act: str) -> list[KnownAct]:
+    """Return a record; none if it is gone, or somebody has closed it to brokers, which is told."""
+    try:
+        return await read_acts(coordinator, [act])
+    except NotAllowed as error:
+        logger.warning("record of an act cannot be read", record=act, error=error)
+        return []
 
 
 def _tell(known: KnownAct) -> None:

@@ -2,8 +2,8 @@
 
 A request needs the rights that ``demands`` derives from it. Beside these:
 
-    PUT         a producer id belongs to the user who was first seen with it (``owners``), and so
-                does the number of a transaction that it says it is
+    PUT         a producer id belongs to the user who was first seen with it at the topic
+                (``owners``), and so does the number of a transaction that it says it is
     TRANSACT    what the journal has of the transaction counts like what the request says: who
                 decides needs the rights for all of its messages. A transaction without messages
                 and without a transactional id belongs to who began it
@@ -82,7 +82,7 @@ class RequestAccess:
         """
         if asker.proved:
             if command == _PUT and header.producer_id:
-                self._producers.take(header.producer_id)
+                self._producers.take((header.topic, header.producer_id))
             return
         self._checks[command](asker, header, body)
 
@@ -114,10 +114,13 @@ class RequestAccess:
         if header.accepted:
             self._authority.check(asker, _MANAGE, _CLUSTER, "")
         number = header.transaction_id
-        if number and not self._transactions.claim(number, asker.user):
+        if number and not (
+            self._transactions.of(number) in {asker.user, None}
+            and self._transactions.claim((topic, number), asker.user)
+        ):
             self._not_own(asker, Need(_WRITE, _TOPIC, topic), "transaction", number)
         producer_id = header.producer_id
-        if producer_id and not self._producers.claim(producer_id, asker.user):
+        if producer_id and not self._producers.claim((topic, producer_id), asker.user):
             self._not_own(asker, Need(_WRITE, _TOPIC, topic), "producer id", producer_id)
 
     def _cancel(self, asker: Principal, header: wire.CancelRequest, body: bytes) -> None:

@@ -60,7 +60,8 @@ __all__ = ["SharedCounts", "SharedJournal"]
 
 logger = get_logger(__name__)
 
-#: What is open is noted again once so much was written behind it.
+#: What is open is noted again once so much was written behind it, and twice the size of all such
+#: notes: otherwise these alone would bring about the next ones.
 CARRY_BYTES: Final = 16 * MIB
 #: After so much it is noted from where on the log is needed,
 FLOOR_BYTES: Final = 1 * MIB
@@ -73,6 +74,8 @@ COMMIT_S: Final = 30.0
 
 #: What is noted as a whole: a partition of a group; or what is known of its members, with None.
 _Whole: TypeAlias = tuple[str, SourceKey | None]
+#: Its offset, and how long it is.
+_Place: TypeAlias = tuple[int, int]
 
 
 _FREES: Final = frozenset((SettlementKind.RELEASE, SettlementKind.UNUSED))
@@ -122,7 +125,8 @@ class SharedJournal(JournalReader):
         self.opened_bytes = 0
         self._counts = counts
         self._appended: deque[tuple[int, asyncio.Future[None]]] = deque()  # ends of notes
-        self._wholes: OrderedDict[_Whole, int] = OrderedDict()  # where each is noted
+        self._wholes: OrderedDict[_Whole, _Place] = OrderedDict()  # where each is noted
+        self._whole_bytes = 0  # of these notes
         self._carrying: set[_Whole] = set()  # noted again, and not read back
         self._told_at = 0  # when it was noted last from where on the log is needed
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by group: when something is due
@@ -315,7 +319,7 @@ class SharedJournal(JournalReader):
         """Need nothing of a group that is forgotten."""
         if isinstance(note, Forgotten):
             for whole in [each for each in self._wholes if each[0] == note.group]:
-                del self._wholes[whole]
+                self._whole_bytes -= self._wholes.pop(whole)[1]
 
     async def _until_committed(self) -> None:
         """Return once all that was noted is committed.
@@ -382,9 +386,10 @@ class SharedJournal(JournalReader):
             whole = note.group, note.source if isinstance(note, SourceState) else None
             self._carrying.discard(whole)
             if note.group in self.ledger.groups:
-                self._wholes.setdefault((note.group, None), record.offset)
-                self._wholes[whole] = record.offset
-                self._wholes.move_to_end(whole)
+                self._wholes.setdefault((note.group, None), (record.offset, 0))
+                size = record.next_offset - record.offset
+                self._whole_bytes += size - self._wholes.pop(whole, (0, 0))[1]
+                self._wholes[whole] = record.offset, size
 
     def go_live(self) -> None:
         """See ``JournalReader``."""
@@ -400,10 +405,10 @@ class SharedJournal(JournalReader):
     def write(self) -> None:
         """See ``JournalReader``: note again what has much of the log behind it."""
         room, now = CARRIED_BYTES, self._now()
-        before = self.position - CARRY_BYTES
+        before = self.position - CARRY_BYTES - 2 * self._whole_bytes
         notes: list[Note] = []
         taken: list[_Whole] = []
-        for whole, offset in self._wholes.items():
+        for whole, (offset, _) in self._wholes.items():
             if offset >= before or room <= 0:
                 break
             name, source = whole
@@ -422,7 +427,7 @@ class SharedJournal(JournalReader):
 
     def needs(self) -> Sequence[int]:
         """See ``JournalReader``."""
-        return [next(iter(self._wholes.values()))] if self._wholes else ()
+        return [next(iter(self._wholes.values()))[0]] if self._wholes else ()
 
     def pause_s(self) -> float:
         """See ``JournalReader``."""

@@ -19,6 +19,7 @@ from vq.coordination.tree.coordinator import Acl
 from vq.coordination.tree.values.identities import Identities
 from vq.errors import InvalidArgument
 from vq.operations.base.connect import cluster_client
+from vq.operations.cluster.security_facts import plan_security
 from vq.operations.tree.checking import (
     CheckedTree,
     RepairedNode,
@@ -214,6 +215,10 @@ def secure(
                 "nobody holds rights in this tree yet: name --operators FILE, --brokers FILE and "
                 "--clients FILE; or --undo to see what somebody else has closed"
             )
+        if identities is not None and await identities_of(cluster) is None:
+            own = cluster.config.zookeeper_auth
+            closes = yes and bool(own) and identity_of(own) in identities.operators
+            await _look_at_brokers(cluster, invocation.output, closes)
         run = secure_tree if yes else plan_secure_tree
         return await run(cluster, identities), identities is not None
 
@@ -230,8 +235,28 @@ def secure(
     output.record(counts)
     if rows:
         output.table(rows[:_STEPS_SHOWN], columns=("path", "found", "wanted"))
-    if not yes:
+    if len(rows) > _STEPS_SHOWN:
+        output.remark(f"... and {len(rows) - _STEPS_SHOWN} more; --json has all")
+    if yes:
+        output.remark(f"{len(rows)} nodes have a new ACL")
+    else:
         invocation.only_planned()
+
+
+async def _look_at_brokers(cluster: ClusterClient, output: Output, closes: bool) -> None:
+    """Tell which brokers a closed tree would lock out; do not go on if that is known of one."""
+    nodes = (await plan_security(cluster)).nodes
+    for each in nodes:
+        if each.error:
+            output.remark(f"{each.name} does not tell whether it names itself: {each.error}")
+    if nobody := [each.name for each in nodes if not each.error and not each.zookeeper_auth]:
+        why = (
+            f"{', '.join(nobody)} would be locked out: set VQ_ZOOKEEPER_AUTH of each of these "
+            "brokers, and restart it"
+        )
+        if closes:
+            raise CommandFailed(f"nothing was changed: {why}; then do this again")
+        output.remark(why)
 
 
 def _given_identities(

@@ -13,7 +13,14 @@ from vq.operations.security.access import (
     list_access_rules,
     remove_access_rules,
 )
-from vq.security.rules import AccessRule, Right, RuleEffect, parse_resource, parse_rights
+from vq.security.rules import (
+    AccessRule,
+    Right,
+    RuleEffect,
+    check_subject,
+    parse_resource,
+    parse_rights,
+)
 
 _RULE: Final = record(effect=TEXT, subject=TEXT, rights=some(TEXT), resource=TEXT)
 _COLUMNS: Final = ("effect", "subject", "rights", "resource")
@@ -73,7 +80,10 @@ def remove(invocation: Invocation, subject: str, rights: str, resource: str, den
 @command_options
 def list_(invocation: Invocation, subject: str | None) -> None:
     """List the rules of access."""
+    if subject is not None:
+        check_subject(subject)
     rules = invocation.call(list_access_rules)
+    held = len(rules)
     if subject is not None:
         rules = [each for each in rules if each.subject == subject]
     output = invocation.output
@@ -82,7 +92,9 @@ def list_(invocation: Invocation, subject: str | None) -> None:
         return
     rows = [{**_values(each), "rights": each.rights_text} for each in rules]
     output.table(rows, columns=_COLUMNS)
-    if not rules:
+    if not rules and held:
+        output.remark(f"no rule has the subject {subject}; rules of others: {held}")
+    elif not rules:
         output.remark(
             "there are no rules: brokers with authorization = enforced refuse everything to all "
             "but super users"

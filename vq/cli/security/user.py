@@ -135,8 +135,13 @@ def roles(invocation: Invocation, name: str, added: Sequence[str], removed: Sequ
     """
     if not added and not removed:
         raise click.UsageError("nothing to change: give --add ROLE or --remove ROLE")
+    before = invocation.call(get_user, name)
     changed = invocation.call(change_user_roles, name, add=added, remove=removed)
-    _show(invocation, changed, "changed")
+    absent = [each for each in removed if each not in before.roles]
+    done = "changed" if changed.roles != before.roles else "nothing was changed"
+    if absent:
+        done += f"; it did not have {', '.join(absent)}"
+    _show(invocation, changed, done)
 
 
 @user.command()

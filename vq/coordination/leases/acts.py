@@ -75,19 +75,24 @@ async def list_acts(coordinator: Coordinator) -> list[str]:
 async def read_acts(coordinator: Coordinator, acts: Sequence[str]) -> list[KnownAct]:
     """Return acts, ``READS_PER_CALL_MAX // 2`` at most; those that are gone are left out.
 
-    One that is damaged says so: whoever may write records hides no others by it.
+    One that is damaged, or was closed to this client, says so: whoever may write records hides no
+    others by it.
 
     Raises:
-        NotAllowed: Records are not for this client.
+        NotAllowed: None of these records is for this client.
     """
     assert len(acts) <= READS_PER_CALL_MAX // 2
     paths = [each for act in acts for each in (ActRecord.path(act), ActOutcome.path(act))]
     nodes = await coordinator.get_many(paths)
     known = []
+    closed = [each for each in nodes[::2] if isinstance(each, NotAllowed)]
+    if closed and len(closed) == len(acts):
+        raise closed[0]
     for act, record, outcome in zip(acts, nodes[::2], nodes[1::2], strict=True):
-        for each in (record, outcome):
-            if isinstance(each, NotAllowed):
-                raise each
+        hidden = next((e for e in (record, outcome) if isinstance(e, NotAllowed)), None)
+        if hidden is not None:
+            known.append(KnownAct(act, _DAMAGED, None, True, hidden.message))
+            continue
         if record is None or isinstance(record, NotAllowed):
             continue
         ended = None if isinstance(outcome, NotAllowed) else outcome

@@ -152,8 +152,9 @@ def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
         return ok("broker port", f"{address} is free")
     return warn(
         "broker port",
-        f"{address} cannot be used: {error}, and no vq broker answers there",
-        "stop what listens there, or give the broker another --port",
+        f"{address} cannot be used: {error}, and no vq broker answers at this address",
+        "stop what listens there, unless it is this broker already; or give the broker another "
+        "--port",
     )
 
 

@@ -392,6 +392,9 @@ def _rules(facts: SecurityFacts, nodes: Known, _: Anonymous, missing: Missings) 
             settings = ('super_users = ["NAME"]', *settings)
         todo = ("nothing that users asked since the start would be refused", _RESTART)
         return SecurityStep("rules", StepState.NEXT, standing, todo, settings, (), page)
+    supers = {each for node in nodes for each in node.super_users}
+    if nobody := sorted(supers - set(facts.users)):
+        standing += f"; super_users that are no users: {_names(nobody)}"
     if of_users:
         refused = [f"{each.user} {each.right} {each.resource}" for each in of_users]
         standing += f"; refused: {_names(refused)}"

@@ -17,6 +17,7 @@ from vq.coordination.tree.coordinator import (
     Create,
     NodeExists,
     NoNode,
+    NotAllowed,
     Set,
 )
 from vq.coordination.tree.paths import BROKERS, SECURITY, SLOTS, TOPICS
@@ -27,6 +28,7 @@ from vq.coordination.tree.values.slots import SlotCounter
 from vq.errors import InvalidState
 from vq.operations.base.acts import About, audited
 from vq.operations.tree.walking import walk_tree
+from vq.shown import shown
 
 __all__ = [
     "SecuredTree",
@@ -43,6 +45,8 @@ _STEP: Final = 500
 _VALUES: Final = {SLOTS: SlotCounter(next=0).encode()}
 #: So many nodes are named; all are counted.
 WRONG_MAX: Final = 100
+#: So many are named in an error.
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class WrongAcl:
 
     Attributes:
         path: Below the root of the cluster; "": the root itself.
-        found, wanted: The ACLs.
+        found, wanted: The ACLs; ``found`` is empty if this client may not see it.
     """
 
     path: str
@@ -129,7 +133,8 @@ async def secure_tree(cluster: ClusterClient, identities: Identities | None) -> 
         identities: Who is to hold rights; None: anybody, and the list of identities goes.
 
     Raises:
-        InvalidState: This client is no operator of ``identities``, and could not go on.
+        InvalidState: This client is no operator of ``identities``, and could not go on; or nodes
+            have an ACL that it may not change, and all others have theirs.
         CoordinationError: ZooKeeper cannot be asked, or does not allow it.
     """
     coordinator = cluster.coordinator
@@ -147,8 +152,18 @@ async def secure_tree(cluster: ClusterClient, identities: Identities | None) -> 
             )
         await _write(coordinator, identities)
     done = SecuredTree()
+    refused: list[str] = []
     async for step in _wrong(coordinator, identities, done):
-        await gather_all(_set(coordinator, each) for each in step)
+        set_ = await gather_all(_set(coordinator, each) for each in step)
+        refused += [each.path for each, is_set in zip(step, set_, strict=True) if not is_set]
+    if refused:
+        named = ", ".join(map(shown, refused[:_NAMED]))
+        more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+        raise InvalidState(
+            f"{len(refused)} nodes keep an ACL that lets no operator change it: {named}{more}; all "
+            "others have theirs. Whoever may write beside them has made them: delete them as "
+            "ZooKeeper's super user (docs/howto/secure-zookeeper.md), and run it again"
+        )
     return done
 
 
@@ -190,7 +205,7 @@ async def _wrong(
 ) -> AsyncGenerator[list[WrongAcl], None]:
     """Yield nodes whose ACL is wrong, some at a time, and count all in ``found``."""
     async for paths in _in_steps(_paths(coordinator)):
-        acls = await gather_all(_acl(coordinator, each) for each in paths)
+        acls = await gather_all(_seen_acl(coordinator, each) for each in paths)
         step = []
         for path, acl in zip(paths, acls, strict=True):
             if acl is None:  # it is gone
@@ -228,8 +243,20 @@ async def _acl(coordinator: Coordinator, path: str) -> Acl | None:
         return None
 
 
-async def _set(coordinator: Coordinator, wrong: WrongAcl) -> None:
+async def _seen_acl(coordinator: Coordinator, path: str) -> Acl | None:
+    """Return an ACL; empty where it may not be seen: a client may make nodes with any ACL."""
+    try:
+        return await _acl(coordinator, path)
+    except NotAllowed:
+        return frozenset()
+
+
+async def _set(coordinator: Coordinator, wrong: WrongAcl) -> bool:
+    """Give a node its ACL; return whether that is allowed."""
     try:
         await coordinator.set_acl(wrong.path, wrong.wanted)
     except NoNode:
         pass  # it has gone since
+    except NotAllowed:
+        return False
+    return True

@@ -22,6 +22,8 @@ __all__ = ["StoredNode", "walk_tree"]
 AT_ONCE: Final = 16
 #: These come first, in this order: others tell of them.
 _FIRST: Final = (BROKERS, TOPICS, CONSUMERS)
+#: Of a node of which this client may see nothing.
+_UNSEEN: Final = Stat(version=0, czxid=0, ephemeral_owner=0, mtime_ms=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ async def _read(
     found: list[StoredNode] = []
     for path, node in zip(paths, await read_nodes(coordinator, paths), strict=True):
         if isinstance(node, NotAllowed):
-            stat = await coordinator.exists(path)
+            stat = await _stat(coordinator, path)
             if stat is not None:
                 found.append(StoredNode(path, None, stat))
         elif node is not None:
@@ -91,6 +93,14 @@ async def _read(
     listings = await _listings(coordinator, parents)
     pairs = zip(parents, listings, strict=True)
     return found, {path: [join(path, name) for name in names] for path, names in pairs}
+
+
+async def _stat(coordinator: Coordinator, path: str) -> Stat | None:
+    """Return a stat; None if the node is gone. Since 3.9, ZooKeeper lets see it who may read."""
+    try:
+        return await coordinator.exists(path)
+    except NotAllowed:
+        return _UNSEEN
 
 
 async def _listings(coordinator: Coordinator, paths: Sequence[str]) -> list[list[str]]:

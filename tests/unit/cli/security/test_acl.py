@@ -103,6 +103,8 @@ def test_removing_a_rule_keeps_the_others(vq: Vq) -> None:
     assert "there is: deny * read topic:a" in err
     vq("remove", "user:alice", "read", "topic:a")
     assert [each["effect"] for each in cells(vq("list")[1])] == ["deny"]
+    said = vq("list", "--subject", "user:alice")[2]
+    assert "no rule has the subject user:alice; rules of others: 1" in said
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,7 @@ def test_removing_a_rule_keeps_the_others(vq: Vq) -> None:
         (("add", "user:alice", "eat", "topic:a"), "rights 'eat'"),
         (("add", "user:alice", "read", "orders"), "resource 'orders'"),
         (("add", "user:alice", "read", "topic:_vq.retry.g"), "group:g"),
+        (("list", "--subject", "usr:alice"), "subject 'usr:alice' is none of user:NAME"),
         (("test", "user:../x", "read", "topic:a"), "subject"),
         (("test", "alice", "read", "topic:a*"), "give a name"),
     ],

@@ -138,6 +138,8 @@ def test_roles_are_given_and_taken(vq: Vq, ensemble: MemoryEnsemble) -> None:
     vq("add", "anna", "--no-password", "--role", "a", "--role", "b")
     assert vq("roles", "anna", "--add", "c", "--remove", "a")[0] == 0
     assert stored(ensemble, "anna").roles == ("b", "c")
+    said = vq("roles", "anna", "--remove", "d")[2]
+    assert "nothing was changed; it did not have d" in said
     assert vq("roles", "anna")[0] == 2
     assert vq("roles", "anna", "--add", "x", "--remove", "x")[0] == 2
 

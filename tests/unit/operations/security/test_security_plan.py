@@ -110,6 +110,12 @@ def test_a_closed_tree_is_not_done_while_a_node_does_not_name_itself() -> None:
     assert plan.next.todo[0] == "set VQ_ZOOKEEPER_AUTH of b2/n1"
 
 
+def test_a_super_user_that_is_no_user_is_named() -> None:
+    """A slip in ``super_users`` is seen before its user is needed."""
+    plan = security_plan(closed_but(replace(CLOSED, super_users=("rooot", "anna"))))
+    assert plan.steps[3].standing.endswith("super_users that are no users: rooot")
+
+
 def test_clients_without_a_user_hold_back_the_step_that_would_refuse_them() -> None:
     seen = (AnonymousSeen("10.0.0.7", "shop", 2),)
     optional = replace(CLOSED, authentication="optional", anonymous_connections=2, anonymous=seen)
