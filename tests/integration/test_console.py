@@ -151,7 +151,8 @@ def test_a_refused_send_leads_to_why_and_to_the_page_that_mends_it(
         answer = page.locator("section", has=page.get_by_text("topic shut is closed for writes"))
         expect(answer).to_contain_text("vq topic open shut")
         answer.get_by_role("link", name="Open the page").click()
-        page.get_by_role("button", name="Open for writes").click()
+        with page.expect_navigation():
+            page.get_by_role("button", name="Open for writes").click()
         page.goto(f"{console}/explain")
         page.get_by_role("link", name="Why is a message refused?").click()
         page.get_by_label("Topic", exact=True).fill("shut")

@@ -36,7 +36,12 @@ class SoftLimit:
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._since: dict[int, float] = {}  # by thread
+        self._ended = threading.Event()
         threading.Thread(target=self._watch, name="vq-soft-limit", daemon=True).start()
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._ended.set()
 
     def call(self, handler: Callable[[Message], Any], message: Message) -> Any:
         """Call a handler within the limit."""
@@ -59,8 +64,7 @@ class SoftLimit:
                 continue
 
     def _watch(self) -> None:
-        while True:
-            time.sleep(min(self._limit_s / _LOOKS, _LOOK_S_MAX))
+        while not self._ended.wait(min(self._limit_s / _LOOKS, _LOOK_S_MAX)):
             late_s = time.monotonic() - self._limit_s
             with self._lock:
                 for thread in [each for each, since in self._since.items() if since <= late_s]:

@@ -437,8 +437,9 @@ async def test_a_stop_ends_within_its_bound_whatever_hangs(served, caplog):
     await until(lambda: any(topic == "u" for topic, _ in channels))
     number = next(number for topic, number in channels if topic == "u")
     served.cluster.flushers["b2"].held = True
+    submitted = served.cluster.flushers["b2"].submissions
     client.send_put("u", number, [message(b"x")])
-    await until(lambda: node.parts.server.requests_waiting == 1)
+    await until(lambda: served.cluster.flushers["b2"].submissions > submitted)
     begin = asyncio.get_running_loop().time()
     assert await asyncio.wait_for(node.stop(), WAIT_S) is False
     assert asyncio.get_running_loop().time() - begin >= 0.1, "what hangs has its time"

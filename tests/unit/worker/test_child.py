@@ -42,3 +42,4 @@ def test_the_soft_limit_cancels_a_coroutine() -> None:
     with pytest.raises(SoftTimeLimit):
         limit.call(lambda _: loop.run(waits()), Message("t", b"x"))
     assert loop.run(after()) == ["cancelled"]
+    limit.end()

@@ -35,3 +35,4 @@ def test_a_handler_that_takes_too_long_gets_it_once() -> None:
 
     assert limit.call(tidies, MESSAGE) == "handled"
     assert seen == ["tidied"]
+    limit.end()
