@@ -99,7 +99,7 @@ class ListenerWorkers(LocalWorkers):
             TopicPartition(queue.name, 0),
             config.group,
             self._policy,
-            random.Random(),
+            random.Random(),  # nosec B311
             clock.wall_ms,
         )
         self._called = calling(

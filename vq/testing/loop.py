@@ -231,4 +231,4 @@ def clock_of_loop() -> Clock:
 
 def generator(seed: int, name: str) -> random.Random:
     """Return the random numbers of one part of a simulation: independent of all other parts."""
-    return random.Random(f"{seed}/{name}")
+    return random.Random(f"{seed}/{name}")  # nosec B311
