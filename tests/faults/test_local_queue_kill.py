@@ -4,6 +4,7 @@ Goal: nothing that was put is lost; nothing that was completed is done again; do
 what a taker had in hand.
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from vq.local import LocalQueue
 
 pytestmark = pytest.mark.slow
 
+TESTS = Path(__file__).parents[1]
 #: A minute of work in the long form; kills while it opens come on top.
 RUN_S = 60.0 if LONG else 1.5
 ONE_RUN_S = (0.05, 1.0) if LONG else (0.05, 0.4)
@@ -28,7 +30,8 @@ ONE_RUN_S = (0.05, 1.0) if LONG else (0.05, 0.4)
 def run_and_kill(directory: Path, history: Path, number: int, rng: random.Random) -> float:
     """Start a process, kill it after a while; return how long it worked."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.local_queue_process", directory, history, str(number)]
+        [sys.executable, "-m", "support.local_queue_process", directory, history, str(number)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
     )
     try:
         opened = f"open {number}\n"

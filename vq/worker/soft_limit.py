@@ -18,6 +18,8 @@ __all__ = ["SoftLimit", "SoftTimeLimit"]
 
 _LOOKS: Final = 10  # in a limit
 _LOOK_S_MAX: Final = 0.5
+#: Steps of a loop after which an exception that another thread raised here has come.
+_STEPS: Final = 1_000
 
 _raise_in: Any = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
@@ -36,6 +38,7 @@ class SoftLimit:
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._since: dict[int, float] = {}  # by thread
+        self._raised: set[int] = set()  # threads whose call was late
         self._ended = threading.Event()
         threading.Thread(target=self._watch, name="vq-soft-limit", daemon=True).start()
 
@@ -54,11 +57,20 @@ class SoftLimit:
             self._leave(thread)
 
     def _leave(self, thread: int) -> None:
+        """Forget a call. What was raised for it and is not here yet comes now, and is dropped.
+
+        It is not taken back: CPython would look for it before each instruction from then on, and
+        a thread with a profile function would not go on at all.
+        """
         while True:
             try:
                 with self._lock:
                     self._since.pop(thread, None)
-                    _raise_in(ctypes.c_ulong(thread), None)  # what is raised and not here yet
+                    was_late = thread in self._raised
+                    self._raised.discard(thread)
+                if was_late:
+                    for _ in range(_STEPS):
+                        pass
                 return
             except SoftTimeLimit:  # it came just now: the handler has ended in time
                 continue
@@ -69,4 +81,5 @@ class SoftLimit:
             with self._lock:
                 for thread in [each for each, since in self._since.items() if since <= late_s]:
                     del self._since[thread]  # once for each message
+                    self._raised.add(thread)
                     _raise_in(ctypes.c_ulong(thread), ctypes.py_object(SoftTimeLimit))
