@@ -9,6 +9,7 @@ that fail cost is shown once more for a listener that parses 1 KB of JSON for ea
 import json
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import vq
@@ -166,9 +167,36 @@ def consume_in(
         retry_backoff=(BACKOFF_S, BACKOFF_S),
         **settings,
     )
+    listener = one if config.batch_size == 1 else many
+    return receive(ready, client, config, topic, listener, expected, marks, ended)
+
+
+def receive(
+    ready: Ready,
+    client: dict[str, Any],
+    config: vq.ConsumerConfig,
+    topic: str,
+    listener: vq.Listener,
+    expected: int,
+    marks: Sequence[tuple[float, float]],
+    ended: threading.Event,
+) -> dict[str, Any]:
+    """Have a consumer call ``listener`` until it sets ``ended``; return what passed meanwhile.
+
+    Args:
+        ready, client: Of the work.
+        config, topic, listener: Of the consumer.
+        expected: How many messages the listener counts.
+        marks: The clock and the processor time of this process, in seconds, which it notes at the
+            first and at the last of them.
+        ended: It sets this at the last one.
+
+    Raises:
+        WorkFailed: It did not within ``_WAIT_S``.
+    """
     with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
         consumer = factory.create_consumer(config)
-        consumer.subscribe(topic, 1 << 20, one if config.batch_size == 1 else many)
+        consumer.subscribe(topic, 1 << 20, listener)
         ready()
         consumer.start()
         if not ended.wait(_WAIT_S):

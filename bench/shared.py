@@ -13,7 +13,8 @@ import vq
 from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure, Target
-from vq.cli.bench.workload import Ready, WorkFailed
+from bench.modes import receive
+from vq.cli.bench.workload import Ready
 
 PARTITIONS: Final = 4
 HANDLER_S: Final = 0.02
@@ -23,7 +24,6 @@ MANY: Final = "shared, 32 workers, 20 ms"
 BARE: Final = "clustering, 4 workers, nothing to do"
 BARE_SHARED: Final = "shared, 4 workers, nothing to do"
 TARGETS: Final = {FOUR: Target(ratio_min=0.7), MANY: Target(ratio_min=7.0)}
-_WAIT_S: Final = 600.0
 
 
 class SharedRow(NamedTuple):
@@ -117,19 +117,8 @@ def take_in(
             marks[1] = time.perf_counter(), time.process_time()
             ended.set()
 
-    with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
-        consumer = factory.create_consumer(vq.ConsumerConfig(group=group, **settings))
-        consumer.subscribe(topic, 1 << 20, handle)
-        ready()
-        consumer.start()
-        if not ended.wait(_WAIT_S):
-            raise WorkFailed(f"not all of {count} messages arrived in time")
-    (began, began_cpu), (end, end_cpu) = marks
-    return {
-        "messages": count - 1,
-        "seconds": max(end - began, 1e-9),
-        "processor_s": end_cpu - began_cpu,
-    }
+    config = vq.ConsumerConfig(group=group, **settings)
+    return receive(ready, client, config, topic, handle, count, marks, ended)
 
 
 WORKS: Final = {take_in.__name__: take_in}

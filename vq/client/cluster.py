@@ -532,7 +532,7 @@ class ClusterClient(IdMaker):
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.connect_timeout_s):
-                for address in {each.address for each in self.routes.masters.values()}:
+                for address in dict.fromkeys(each.address for each in self.routes.masters.values()):
                     try:
                         await self.connection(address)
                     except NotAuthenticated:
