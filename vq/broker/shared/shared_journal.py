@@ -148,6 +148,8 @@ class SharedJournal(JournalReader):
             self._note(begun)
         if group.tell(ask.told):
             self._hand_out(group)
+        if ask.attempt and not ask.most:
+            self.receivers.end(group.name, ask.member)
         again = group.again(ask, self._now()) if ask.most else ()
         if again is None:
             got = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)

@@ -16,7 +16,7 @@ from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import SharedReceiver
-from vq.client.consumer.shared.work import Settle, SharedWork
+from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
@@ -107,12 +107,26 @@ class SharedMember:
         self._work.start()
         self._committing = begin_task(self._commit_regularly())
 
+    async def take_many(self, most: int) -> list[SharedMessage]:
+        """Return up to so many messages for a call, waiting for a first one; none: it is closed.
+
+        Raises:
+            VqError: No message follows.
+        """
+        assert self._work is not None
+        return await self._work.take_many(most)
+
+    def fail(self, error: VqError) -> None:
+        """Have calls that take messages told that none follows."""
+        self.receiver.fail(error)
+
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """Return once that has become of a message.
 
         Raises:
             LeaseLost: The member does not have it any more.
             OutcomeUnknown: There was no answer.
+            InvalidState: The consumer is closed.
         """
         await asyncio.shield(self.receiver.settle(handle, kind, time_ms))
 
