@@ -219,9 +219,9 @@ class MessageConsumer:
         committed with the next commit. A warning in the log says once that the loop was left.
 
         With ``model="shared"`` this is otherwise: any number of tasks may call, and a call settles
-        nothing that an earlier one has returned. Await ``ack``, ``nack``, ``reject`` or ``extend`` of
-        each message. What is not settled when its lease is over is delivered again; ``close`` gives
-        back the rest.
+        nothing that an earlier one has returned. Await ``ack``, ``nack``, ``reject`` or ``extend``
+        of each message. What is not settled when its lease is over is delivered again; ``close``
+        gives back the rest.
 
         Args:
             max_messages: 1 to 100,000.

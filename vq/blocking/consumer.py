@@ -227,10 +227,10 @@ class MessageConsumer:
         catches it and calls again, the group passes by all that were not handled; they are
         committed with the next commit. A warning in the log says once that the loop was left.
 
-        With ``model="shared"`` this is otherwise: any number of threads may call, and a call settles
-        nothing that an earlier one has returned. Call ``ack``, ``nack``, ``reject`` or ``extend`` of
-        each message. What is not settled when its lease is over is delivered again; ``close`` gives
-        back the rest.
+        With ``model="shared"`` this is otherwise: any number of threads may call, and a call
+        settles nothing that an earlier one has returned. Call ``ack``, ``nack``, ``reject`` or
+        ``extend`` of each message. What is not settled when its lease is over is delivered again;
+        ``close`` gives back the rest.
 
         Args:
             max_messages: 1 to 100,000.
@@ -398,6 +398,10 @@ class MessageConsumer:
             TimedOut, CoordinationError: It is not known to be committed.
         """
         self._runtime.run(self._core.commit_and_forsake(), timeout)
+
+    def _be_watched(self) -> None:
+        """See ``ConsumerCore.be_watched``; for vq only."""
+        self._core.be_watched()
 
     @property
     def _attempts_max(self) -> int:

@@ -288,6 +288,14 @@ class ConsumerCore:
         if self._membership is None:
             await self.start(settle)
 
+    def be_watched(self) -> None:
+        """Count on a parent that ends what hangs and counts what kills; before ``start``.
+
+        In a shared group leases then last as long as listeners are at messages.
+        """
+        if self._shared is not None:
+            self._shared.be_watched()
+
     @property
     def is_shared(self) -> bool:
         """Whether it is a member of a shared group."""
@@ -616,6 +624,8 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take it.
         """
         self.closed = True
+        if self._shared is not None:
+            await self._shared.forsake()
         await self._commit(self.holds, is_last=True)
 
     async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:

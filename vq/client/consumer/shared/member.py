@@ -83,6 +83,11 @@ class SharedMember:
         self._work: SharedWork | None = None
         self._committing: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, tuple[str, int]] = {}
+        self._is_watched = False
+
+    def be_watched(self) -> None:
+        """See ``ConsumerCore.be_watched``."""
+        self._is_watched = True
 
     def start(self, listener_of: Callable[[str], Call], settle: Settle) -> None:
         """Begin to receive.
@@ -105,6 +110,8 @@ class SharedMember:
         )
         self.receiver.start()
         self._work.start()
+        if self._is_watched:
+            self._work.be_watched(self._config.lease_s)
         self._committing = begin_task(self._commit_regularly())
 
     async def take_many(self, most: int) -> list[SharedMessage]:
@@ -163,6 +170,15 @@ class SharedMember:
             await self._work.close(timeout_s)
         await self.receiver.close()
         await self._try_commit()
+
+    async def forsake(self) -> None:
+        """Give back all at once, also what listeners are at, and write where the group is.
+
+        Also while ``close`` waits for listeners. What they still do counts for nothing.
+        """
+        if self._work is not None:
+            await self._work.close(0.0)
+        await self.close(0.0)
 
     def _trouble(self, partition: TopicPartition, number: int, error: VqError | None) -> None:
         if error is None:

@@ -38,6 +38,9 @@ logger = get_logger(__name__)
 #: How long one try to copy a message waits for the broker.
 _COPY_S: Final = 10.0
 _JITTER: Final = 0.2
+#: Where a parent counts which message ends processes, so many deliveries are taken for one try
+#: before a listener is called: what the processes had besides was delivered, too, and not tried.
+WATCHED_DELIVERIES_EACH: Final = 3
 #: What a listener is when its message was delivered too often before.
 _TOO_OFTEN: Final = "it was delivered so often, and nobody has said what became of it"
 
@@ -179,12 +182,27 @@ class SharedWork:
         self._clock = clock
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
+        self._at: dict[MessageHandle, SharedMessage] = {}  # listeners are at them
+        self._keeping: asyncio.Task[None] | None = None
+        self._deliveries_each = 1  # are taken for a try
         self._is_closing = False
 
     def start(self) -> None:
         """Begin to call listeners, unless calls take the messages."""
         if not self._receiver.is_pulled:
             self._tasks = {begin_task(self._work(), self._context) for _ in range(self._workers)}
+
+    def be_watched(self, lease_s: float) -> None:
+        """See ``ConsumerCore.be_watched``."""
+        self._deliveries_each = WATCHED_DELIVERIES_EACH
+        self._keeping = begin_task(self._keep_leases(lease_s))
+
+    async def _keep_leases(self, lease_s: float) -> None:
+        while True:
+            await asyncio.sleep(lease_s / 4)  # a message waits half of its lease at most
+            for handle, message in self._at.items():
+                if not message._is_settled:
+                    self._receiver.settle(handle, SettleKind.EXTEND, round(lease_s * 1_000))
 
     async def take_many(self, most: int) -> list[SharedMessage]:
         """Return up to so many messages, waiting for a first one; none: this was closed.
@@ -209,7 +227,10 @@ class SharedWork:
         return []
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for what listeners are at; what is not done in time is cancelled and released."""
+        """Wait for what listeners are at; what is not done in time is cancelled and released.
+
+        May be called again with less time.
+        """
         self._is_closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
@@ -217,6 +238,8 @@ class SharedWork:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+        if self._keeping is not None:
+            self._keeping.cancel()
 
     async def _work(self) -> None:
         while (item := await self._receiver.take()) is not None:
@@ -228,7 +251,8 @@ class SharedWork:
     def _is_tried(self, item: HeldMessage) -> bool:
         """Whether a message may be tried (again); with "hold" it is tried for ever."""
         policy = self._policy.now
-        return item.deliveries <= policy.max_attempts or policy.on_failure == OnFailure.HOLD
+        most = policy.max_attempts * self._deliveries_each
+        return item.deliveries <= most or policy.on_failure == OnFailure.HOLD
 
     async def _not_tried(self, item: HeldMessage) -> None:
         try:
@@ -240,10 +264,13 @@ class SharedWork:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
         if self._is_tried(item):
+            self._at[item.handle] = message
             try:
                 result = await self._listener_of(message.topic)(message)
             except BaseException as raised:  # noqa: BLE001 - the user's code raises anything
                 result = raised
+            finally:
+                del self._at[item.handle]
             if not isinstance(result, BaseException | Retry):
                 if not message._is_settled:
                     self._told(item, self._receiver.settle(item.handle, SettleKind.ACK))
