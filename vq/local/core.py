@@ -411,6 +411,11 @@ class QueueCore:
         return int(self._numbers.__reduce__()[1][0])  # without taking one
 
     @property
+    def identity(self) -> str:
+        """What no other queue has; "" of a queue in memory."""
+        return "" if self._storage is None else self._storage.identity
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all logs."""
         return 0 if self._storage is None else self._storage.size_bytes
@@ -535,7 +540,7 @@ class QueueCore:
         )
         head = _with_properties(item.head, properties)
         copy = LocalItem(item.content, self.name, LATER, item.priority, head, given)
-        copy.deadline = due_ms
+        copy.id, copy.deadline = item.id, due_ms
         return copy
 
     def extend_item(self, item: LocalItem) -> None:
