@@ -149,6 +149,7 @@ class QueueCore:
         self.counts = LocalCounts()
         self.refusal: VqError | None = None
         self.lost_error: VqError | None = None  # of a put that nobody waited for
+        self.is_served = False  # to other processes
         self.wants_save = False  # the next commit ends with a snapshot
         self._next_look = self._note_at = clock.monotonic()
         self._gathering = 0  # so many wait for the next round soon, if they put again

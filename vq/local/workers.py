@@ -66,10 +66,10 @@ class _Box:
 class LocalWorkers:
     """Threads that call a handler for each message, and complete what it has handled.
 
-    A handler that raises, or returns ``vq.RETRY``, stops nothing. With ``by_key`` its message is tried again in its box, at
-    once ``retries`` times and then every ``retry_s`` (settings of the queue), and the messages of
-    its key wait; without, it goes back to the queue (``LocalQueue.fail``). While a message is here
-    its lease is renewed. Close it before the queue.
+    A handler that raises, or returns ``vq.RETRY``, stops nothing. With ``by_key`` its message is
+    tried again in its box, at once ``retries`` times and then every ``retry_s`` (settings of the
+    queue), and the messages of its key wait; without, it goes back to the queue
+    (``LocalQueue.fail``). While a message is here its lease is renewed. Close it before the queue.
 
     Args:
         queue: Where messages come from.
