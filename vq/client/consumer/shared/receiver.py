@@ -227,6 +227,9 @@ class SharedReceiver:
         for reading in reads.values():
             self._give_back_run(reading.at, reading.run, reading.number)
 
+    def _ends(self) -> bool:
+        return self._is_closing
+
     def _give_back_queue(self) -> None:
         now = self._cluster.clock.monotonic()
         for item, until in self._queue:
@@ -315,7 +318,7 @@ class SharedReceiver:
 
     async def _receive_all(self) -> None:
         tries = 0
-        while not self._is_closing:
+        while not self._ends():
             self._has_room.clear()
             sources = self._read_now()
             room = self._room.free(self._cluster.clock.monotonic())
@@ -352,7 +355,7 @@ class SharedReceiver:
             until = begun + self._terms.lease_ms / 1_000
             for run in answer.runs:
                 self._room.in_hand += run.messages
-                if self._is_closing:
+                if self._ends():
                     self._give_back_run(asked[run.source], run, run.first)
                     continue
                 reading = _Reading(asked[run.source], run, until, run.first)
