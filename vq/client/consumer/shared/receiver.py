@@ -104,7 +104,7 @@ class _Source:
 
 
 @dataclass(slots=True, eq=False)
-class _Reading:
+class _RunReading:
     """A run that is read.
 
     Attributes:
@@ -171,7 +171,7 @@ class SharedReceiver:
         self._asked: set[int] = set()  # the journal is asked for these, and has nothing of them
         self._settler = Settler(self._desk, group, self._source_of, self._is_low)
         self._watched = asyncio.Semaphore(WATCHED_MAX)
-        self._reads: dict[asyncio.Task[None], _Reading] = {}
+        self._reads: dict[asyncio.Task[None], _RunReading] = {}
         self._waits_too_long: asyncio.TimerHandle | None = None  # looks at the queue
         self._given: GivenMessages | None = None  # to calls; None: workers take messages
         self._error: VqError | None = None  # why no message follows
@@ -358,7 +358,7 @@ class SharedReceiver:
                 if self._ends():
                     self._give_back_run(asked[run.source], run, run.first)
                     continue
-                reading = _Reading(asked[run.source], run, until, run.first)
+                reading = _RunReading(asked[run.source], run, until, run.first)
                 task = begin_task(self._read(reading))
                 self._reads[task] = reading
                 task.add_done_callback(self._reads.pop)
@@ -400,13 +400,13 @@ class SharedReceiver:
                     self._trouble(reader.partition, reader.end, None)
 
     # Reading ------------------------------------------------------------------------------------
-    async def _read(self, reading: _Reading) -> None:
+    async def _read(self, reading: _RunReading) -> None:
         """Read a run that this member got, into the queue."""
         end = reading.run.first + reading.run.messages
         while reading.number < end:
             reading.number = await self._read_on(reading)
 
-    async def _read_on(self, reading: _Reading) -> int:
+    async def _read_on(self, reading: _RunReading) -> int:
         """Read what is left of a run; return where to go on, or its end."""
         at, run = reading.at, reading.run
         source, end = self._sources[at], run.first + run.messages
