@@ -61,7 +61,7 @@ class SharedMessage(TriedMessage):
         attempts: How often it was delivered to the group, with this time.
     """
 
-    _handle: MessageHandle
+    _handle: Any
     _say: Callable[..., Any]
     _is_settled = False
 
