@@ -58,7 +58,7 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
     nothing: tuple[Any, ...] = (None,) * 17
     fine = (
         *(None, None, False, None, None, 10, 0, 30, 20, 2, 9.0, 1, "m", int(NOW_S) * 1000),
-        *(None, False),
+        *(None, False, "clustering"),
     )
     rows = [
         nothing,
@@ -67,10 +67,12 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
         fine,
         (*fine[:6], 11, *fine[7:]),
         (*fine[:10], 99.0, *fine[11:]),
-        (*fine[:14], 300.0, False),
+        (*fine[:14], 300.0, *fine[15:]),
         (*fine[:11], 0, *fine[12:]),
-        (*fine[:11], 0, None, *fine[13:15], True),
+        (*fine[:11], 0, None, *fine[13:15], True, *fine[16:]),
         (*fine[:10], None, *fine[11:]),
+        (*fine[:12], None, *fine[13:]),
+        (*fine[:12], None, *fine[13:16], "shared"),
     ]
     frame = spark.createDataFrame([(n, *row) for n, row in enumerate(rows)], COLUMNS)
     limits = LagThresholds(warn_s=99)
@@ -86,6 +88,8 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
         ("stopped", "no_members"),
         ("ok", None),
         ("unknown", "not_measured"),
+        ("warning", "no_owner"),
+        ("ok", None),
     ]
 
 
