@@ -3,13 +3,22 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from vq.errors import OutcomeUnknown, VqError
 from vq.local.items import LocalItem
 
-__all__ = ["DONE_LINGER_S", "CommitWaiter", "Intake", "LineOfWakers", "Sleeper", "Waker"]
+__all__ = [
+    "DONE_LINGER_S",
+    "CommitWaiter",
+    "Intake",
+    "LineOfWakers",
+    "Sleeper",
+    "Waker",
+    "error_of",
+    "is_unstored",
+]
 
 
 class Waker(Protocol):
@@ -68,17 +77,33 @@ class CommitWaiter:
         self.waker = waker
         self.error: VqError | None = None
 
-    def end(self, error: VqError | None) -> None:
-        """Say how the commit ended, and wake."""
-        if error is not None:
-            stored = sum(item.number >= 0 for item in self.items)
-            if isinstance(error, OutcomeUnknown) or not stored:
-                self.error = error
-            elif stored < len(self.items):
-                self.error = OutcomeUnknown(
-                    f"{stored} of {len(self.items)} messages are stored, others are not: {error}"
-                )
+    def end(self, errors: Mapping[int, VqError]) -> None:
+        """Say how the commit ended, with errors by lane, and wake."""
+        if errors:
+            self.error = error_of(self.items, errors)
         self.waker.release()
+
+
+def error_of(items: Sequence[LocalItem], errors: Mapping[int, VqError]) -> VqError | None:
+    """Return what to tell about some messages after a commit with errors, by lane.
+
+    Without messages somebody waits for all that was put before.
+    """
+    if not items:
+        return next(iter(errors.values()))
+    count, found = 0, None
+    for item in items:
+        error = errors.get(item.lane)
+        if error is not None and is_unstored(item, error):
+            count, found = count + 1, error
+    if found is None or count == len(items) or isinstance(found, OutcomeUnknown):
+        return found
+    return OutcomeUnknown(f"{count} of {len(items)} messages are not stored, others are: {found}")
+
+
+def is_unstored(item: LocalItem, error: VqError) -> bool:
+    """Whether a message of a lane with this error is not stored, or nobody knows."""
+    return item.number < 0 or isinstance(error, OutcomeUnknown)
 
 
 class Intake:
