@@ -157,6 +157,7 @@ class Storage:
 
     Attributes:
         directory: Where they are.
+        identity: Of the queue, 16 hexadecimal digits.
         pad: Takes completions at once.
         damaged: What was set aside, also by earlier processes.
         damaged_now: So many messages since the queue was opened.
@@ -165,6 +166,7 @@ class Storage:
     def __init__(
         self,
         directory: Path,
+        identity: str,
         lock: Lock,
         logs: list[Log],
         pad: DonePad,
@@ -174,6 +176,7 @@ class Storage:
     ) -> None:
         """Use ``Storage.open``."""
         self.directory = directory
+        self.identity = identity
         self.pad = pad
         self._lock = lock
         self._logs = logs
@@ -218,7 +221,7 @@ class Storage:
         cache = BlockCache(4 * len(LOGS))
         logs = [_opened_log(directory / name, queue_id, disk, clock, cache) for name in LOGS]
         pad = DonePad(directory / PAD_NAME, int(queue_id, 16))
-        storage = cls(directory, lock, logs, pad, disk, clock, cache)
+        storage = cls(directory, queue_id, lock, logs, pad, disk, clock, cache)
         snapshot = storage._read_snapshot()
         return storage, storage._restore(snapshot)
 
@@ -391,6 +394,8 @@ class Storage:
         for batch in _batches(items):
             number = log.messages_appended
             ids = self._ids.take(len(batch))
+            if lane == LATER:  # a copy has the id of its message
+                ids = [item.id or new for item, new in zip(batch, ids, strict=True)]
             data, sizes = encode_records(
                 [item.content for item in batch], [item.head for item in batch], ids
             )
