@@ -55,6 +55,7 @@ from vq.local.storage import (
 from vq.local.waits import (
     DONE_LINGER_S,
     CommitWaiter,
+    Company,
     Intake,
     LineOfWakers,
     Sleeper,
@@ -85,11 +86,6 @@ _LEASE_LOOKS: Final = 10  # per lease
 _LEASE_LOOK_S: Final = 0.02  # ... and not more often
 _DELAY_S_MAX: Final = 40 * 24 * 3600.0
 _KEY_CHARS_MAX: Final = 256
-#: A round waits for those that the last one woke, for this part of a flush and at most so long.
-_GATHER_PART: Final = 0.5
-_GATHER_S_MAX: Final = 0.002
-_GATHER_MESSAGES: Final = 100  # a larger round is work for the processor, best during a flush
-_GATHER_PAUSE: Final = 8  # rounds, once they did not come
 #: So many bytes of contents are few: they are copied, so that the blocks they lie in can go.
 _MOVED_BYTES: Final = 8 * limits.MIB
 _JOIN_S: Final = 60.0
@@ -187,14 +183,11 @@ class QueueCore:
         self.is_served = False  # to other processes
         self.wants_save = False  # the next commit ends with a snapshot
         self._next_look = self._note_at = clock.monotonic()
-        self._gathering = 0  # so many wait for the next round soon, if they put again
-        self._gather_from = 0  # the round from which on there is waiting for them
-        self._flush_s = 0.0
+        self._company = Company()
         self._leading = threading.RLock()
         self._is_leading: Callable[[], bool] = self._leading._is_owned  # type: ignore[attr-defined]
         self._thread_waits = False  # for ``_leading``
         self._led: Led | None = None  # what a caller commits; left behind if it was interrupted
-        self._lead_from = 0  # the round from which on callers commit themselves
         if directory is not None:
             self._open(directory, disk, clock)
         self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
@@ -390,7 +383,7 @@ class QueueCore:
             self._thread_waits
             or intake.items
             or intake.barriers
-            or self.counts.commits < self._lead_from
+            or not self._company.is_alone(self.counts.commits)
             or storage is None
             or lane == LATER
             or any(item.lane != lane for item in items)
@@ -691,8 +684,8 @@ class QueueCore:
         if self._led is not None:
             led, self._led = self._led, None
             self._mend(led)
-        if self._gathering:
-            self._gather()
+        if self._company.expected:
+            self._company.gather(self.sleeper, self.counts.commits)
         if self.sleeper.has_work or self.intake.done:
             self._commit()
         elif self._wants_save:
@@ -725,17 +718,6 @@ class QueueCore:
         if key is not None:
             self.state.keys.pop(key, None)
 
-    def _gather(self) -> None:
-        """Wait a moment for those that the last round woke: most of them put again at once.
-
-        Without it two halves of the callers take turns, and each waits for two flushes.
-        """
-        count, self._gathering = self._gathering, 0
-        if self.counts.commits < self._gather_from:
-            return
-        if not self.sleeper.gather(count, min(self._flush_s * _GATHER_PART, _GATHER_S_MAX)):
-            self._gather_from = self.counts.commits + _GATHER_PAUSE
-
     @property
     def _has_messages(self) -> bool:
         return bool(self.intake.items or self.intake.barriers or self.intake.done)
@@ -757,12 +739,9 @@ class QueueCore:
         if errors and self.refusal is None:
             waited = {item for waiter in waiters for item in waiter.items}
             self._settle_unstored(batch, errors, waited)
-        waiting = len(self.intake.barriers)
-        self._gathering = 0
-        if len(waiters) > 1:
-            self._lead_from = self.counts.commits + _GATHER_PAUSE
-        if waiting and waiters and len(batch) < _GATHER_MESSAGES:
-            self._gathering = waiting + len(waiters)
+        self._company.note(
+            self.counts.commits, len(waiters), len(self.intake.barriers), messages=len(batch)
+        )
         for waiter in waiters:
             waiter.end(errors)
         if any(isinstance(error, DiskFull | Busy) for error in errors.values()):
@@ -829,7 +808,7 @@ class QueueCore:
             tickets = storage.begin_flush(flushed)
         begin = self._clock.monotonic()
         outcome = storage.flush(tickets)
-        self._flush_s = self._clock.monotonic() - begin
+        self._company.flush_s = self._clock.monotonic() - begin
         if codes:
             self.intake.done.extendleft(reversed(codes))
         with self.lock:

@@ -12,6 +12,7 @@ from vq.local.items import LocalItem
 __all__ = [
     "DONE_LINGER_S",
     "CommitWaiter",
+    "Company",
     "Intake",
     "LineOfWakers",
     "Sleeper",
@@ -204,3 +205,47 @@ class Sleeper:
         if self._intake.done and not self.has_work:
             self._wake.acquire(timeout=DONE_LINGER_S)
         self.idle = False
+
+
+#: A round waits for those that the last one woke, for this part of a flush and at most so long.
+_GATHER_PART: Final = 0.5
+_GATHER_S_MAX: Final = 0.002
+_GATHER_MESSAGES: Final = 100  # a larger round is work for the processor, best during a flush
+_PAUSE: Final = 8  # rounds, once they did not come; and until a caller is taken to be alone
+
+
+class Company:
+    """How many callers put at the same time, as the last rounds of commits showed.
+
+    Attributes:
+        expected: So many wait for the next round soon, if those that the last one woke put again.
+        flush_s: The last flush took so long.
+    """
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.flush_s = 0.0
+        self._gather_from = 0
+        self._alone_from = 0
+
+    def note(self, round_: int, waiters: int, waiting: int, *, messages: int) -> None:
+        """Note that a round ended, of so many messages, for ``waiters``; others wait already."""
+        few = messages < _GATHER_MESSAGES
+        self.expected = waiting + waiters if waiting and waiters and few else 0
+        if waiters > 1:
+            self._alone_from = round_ + _PAUSE
+
+    def is_alone(self, round_: int) -> bool:
+        """Whether no two callers shared one of the last rounds."""
+        return round_ >= self._alone_from
+
+    def gather(self, sleeper: Sleeper, round_: int) -> None:
+        """Wait a moment for those that the last round woke: most of them put again at once.
+
+        Without it two halves of the callers take turns, and each waits for two flushes.
+        """
+        count, self.expected = self.expected, 0
+        if round_ < self._gather_from:
+            return
+        if not sleeper.gather(count, min(self.flush_s * _GATHER_PART, _GATHER_S_MAX)):
+            self._gather_from = round_ + _PAUSE
