@@ -26,6 +26,7 @@ from vq.model import Address, is_host
 from vq.pace import Pace
 from vq.remoting import tls_transport
 from vq.remoting.address_lines import AddressLines
+from vq.remoting.ports import counted_address
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
@@ -529,7 +530,7 @@ class TcpListener:
         if not self._lines and self._pace.pause_s(self._loop.time()) < ACCEPT_BURST_S:
             self._begin(sock)
             return
-        gone = self._lines.add(host, sock)
+        gone = self._lines.add(counted_address(host), sock)
         if gone is not None:
             with contextlib.suppress(OSError):  # a reset leaves nothing of it in the kernel
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

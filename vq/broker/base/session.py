@@ -32,10 +32,12 @@ class Session(Protocol):
 
     Attributes:
         address: Of the peer.
+        counted_as: What is bounded by address is counted under this: see ``counted_address``.
         waiting: Requests parked for this session, cancelled when it ends.
     """
 
     address: str
+    counted_as: str
     waiting: dict[Cancellable, None]
 
     @property

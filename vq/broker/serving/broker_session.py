@@ -55,6 +55,7 @@ from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
 from vq.remoting.hello import KnownPeer
 from vq.remoting.membership import Principal
+from vq.remoting.ports import counted_address, peer_address
 from vq.remoting.transport import tune
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class BrokerSession(asyncio.Protocol):
         "address",
         "client_id",
         "connection",
+        "counted_as",
         "in_flight",
         "open",
         "put_bytes",
@@ -134,7 +136,7 @@ class BrokerSession(asyncio.Protocol):
         self._end_handshake: Callable[[], object] | None = None
         self._owed = 0.0
         self._paused = False
-        self.address = ""
+        self.address = self.counted_as = ""
         self.client_id = ""
         self.connection: ServerConnection | MeteredConnection = server.new_connection(self)
         self.open = False
@@ -162,9 +164,8 @@ class BrokerSession(asyncio.Protocol):
         self._admit(peername)
 
     def _admit(self, peername: object) -> None:
-        self.address = (
-            str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
-        )
+        self.address = peer_address(peername)
+        self.counted_as = counted_address(self.address)
         self._server.admit(self)
 
     def data_received(self, data: bytes) -> None:
@@ -290,7 +291,7 @@ class BrokerSession(asyncio.Protocol):
         server = self._server
         return (
             self._owed >= OWED_MIN
-            and server.debts.of(self.address, server.now()) >= server.debt_max
+            and server.debts.of(self.counted_as, server.now()) >= server.debt_max
         )
 
     def _count_gathered(self) -> None:
@@ -446,7 +447,7 @@ class BrokerSession(asyncio.Protocol):
         if self.connection.principal.proved:
             return
         self._owed += amount
-        debt = server.debts.owe(self.address, amount, server.now())
+        debt = server.debts.owe(self.counted_as, amount, server.now())
         if debt >= server.debt_max and self._owed >= OWED_MIN:
             self._pause()
 
@@ -526,7 +527,7 @@ class BrokerSession(asyncio.Protocol):
         self.client_id = getattr(event.hello, "client_id", "")
         server = self._server
         server.opened(self)
-        if server.debts.of(self.address, server.now()) >= server.debt_max:
+        if server.debts.of(self.counted_as, server.now()) >= server.debt_max:
             self._owed = OWED_MIN  # or whoever owes would begin anew on another connection
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:
