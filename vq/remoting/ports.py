@@ -3,6 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from vq.errors import InvalidArgument
@@ -37,6 +38,7 @@ def peer_address(peername: object) -> str:
     return str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
 
 
+@lru_cache(maxsize=4_096)
 def counted_address(address: str) -> str:
     """Return what all is counted under that a peer at an address does: the one rule for that.
 

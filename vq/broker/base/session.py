@@ -32,13 +32,16 @@ class Session(Protocol):
 
     Attributes:
         address: Of the peer.
-        counted_as: What is bounded by address is counted under this: see ``counted_address``.
         waiting: Requests parked for this session, cancelled when it ends.
     """
 
     address: str
-    counted_as: str
     waiting: dict[Cancellable, None]
+
+    @property
+    def counted_as(self) -> str:
+        """What is bounded by address is counted under this: see ``counted_address``."""
+        ...
 
     @property
     def principal(self) -> Principal:

@@ -34,8 +34,10 @@ KNOWN_MAX: Final = 4_096
 class Peer(Protocol):
     """A connection, as far as this module looks at it."""
 
-    address: str
-    counted_as: str
+    @property
+    def counted_as(self) -> str:
+        """What its address counts as."""
+        ...
 
 
 Ended = list[tuple[Peer, Busy]]

@@ -117,7 +117,6 @@ class BrokerSession(asyncio.Protocol):
         "address",
         "client_id",
         "connection",
-        "counted_as",
         "in_flight",
         "open",
         "put_bytes",
@@ -136,7 +135,7 @@ class BrokerSession(asyncio.Protocol):
         self._end_handshake: Callable[[], object] | None = None
         self._owed = 0.0
         self._paused = False
-        self.address = self.counted_as = ""
+        self.address = ""
         self.client_id = ""
         self.connection: ServerConnection | MeteredConnection = server.new_connection(self)
         self.open = False
@@ -165,7 +164,6 @@ class BrokerSession(asyncio.Protocol):
 
     def _admit(self, peername: object) -> None:
         self.address = peer_address(peername)
-        self.counted_as = counted_address(self.address)
         self._server.admit(self)
 
     def data_received(self, data: bytes) -> None:
@@ -381,6 +379,11 @@ class BrokerSession(asyncio.Protocol):
         self._relieve()
 
     # Called by channels -------------------------------------------------------------------------
+    @property
+    def counted_as(self) -> str:
+        """See ``session.Session``."""
+        return counted_address(self.address)
+
     @property
     def principal(self) -> Principal:
         """See ``session.Session``."""

@@ -58,7 +58,10 @@ def is_full(used: int, bound: int, own: int) -> bool:
 class WaitingPeer(Protocol):
     """A connection some of whose requests wait for a turn."""
 
-    counted_as: str
+    @property
+    def counted_as(self) -> str:
+        """What its address counts as."""
+        ...
 
     def take_turn(self, count: int) -> tuple[int, bool]:
         """Handle up to ``count`` requests.
