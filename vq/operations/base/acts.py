@@ -32,11 +32,13 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.tree.acls import acl_of
 from vq.coordination.tree.coordinator import NoNode, Unreadable
 from vq.coordination.tree.paths import ACTS
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.identities import Identities
+from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.topics import TopicNode
 from vq.coordination.tree.values.users import StoredUser
 from vq.errors import CoordinationError, OutcomeUnknown, VqError
@@ -90,6 +92,8 @@ class About(enum.StrEnum):
     GROUP = "group"
     BROKERS = "brokers"
     USER = "user"
+    RULES = "rules"  # those with the subjects and resources that it names
+    QUOTAS = "quotas"  # those of the subjects that it names
     SETTINGS = "settings"
     ACLS = "acls"  # of the whole tree, and so of its own record
     NOTHING = ""  # the arguments say all
@@ -123,6 +127,7 @@ def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]],
     def decorate(function: Act[P, R]) -> Act[P, R]:
         signature = inspect.signature(function)
         subject = of or str(about)
+        act = cast("Callable[..., Coroutine[Any, Any, R]]", function)
 
         @functools.wraps(function)
         async def run(cluster: ClusterClient, *arguments: P.args, **named: P.kwargs) -> R:
@@ -132,12 +137,16 @@ def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]],
             try:
                 if not await _is_on(cluster, function.__name__):
                     return await function(cluster, *arguments, **named)
-                bound = dict(signature.bind(cluster, *arguments, **named).arguments)
+                call = signature.bind(cluster, *arguments, **named)
+                for name, value in call.arguments.items():
+                    if isinstance(value, Iterator):  # it can be read once: the record does, too
+                        call.arguments[name] = list(value)
+                bound = dict(call.arguments)
                 del bound[next(iter(bound))]
                 recorded = _Recorded(cluster, function.__name__, about, bound, subject)
                 if not await recorded.begin():
-                    return await function(cluster, *arguments, **named)
-                return await recorded.carry_out(function(cluster, *arguments, **named))
+                    return await act(*call.args, **call.kwargs)
+                return await recorded.carry_out(act(*call.args, **call.kwargs))
             finally:
                 _inside.reset(token)
 
@@ -274,14 +283,20 @@ class _Recorded:
             data = (await self._cluster.coordinator.get(path)).data
         except (NoNode, Unreadable):  # or it is not for this client: then the act says so
             return ""
-        if self._about is About.USER:
-            return _text(_of_user(path, data))
+        shown = _SHOWN.get(self._about)
+        if shown is not None:
+            try:
+                found = shown(path, data, self._arguments)
+            except CoordinationError:
+                found = {"unreadable": True}
+            return _text(found) if found else ""
         return _cleaned(data.decode("utf-8", "replace"))[:TEXT_MAX]
 
 
 def _path_of(about: About, name: str) -> str | None:
-    if about is About.SETTINGS:
-        return ClusterSettings.path()
+    whole = _WHOLE.get(about)
+    if whole is not None:
+        return whole
     if not name:
         return None
     match about:
@@ -296,14 +311,46 @@ def _path_of(about: About, name: str) -> str | None:
     return None
 
 
-def _of_user(path: str, data: bytes) -> dict[str, Any]:
+#: What is one node, whatever the act names of it.
+_WHOLE: Final[Mapping[About, str]] = {
+    About.RULES: AccessList.path(),
+    About.QUOTAS: QuotaList.path(),
+    About.SETTINGS: ClusterSettings.path(),
+}
+
+
+def _of_user(path: str, data: bytes, _arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a user without its salt and keys."""
-    try:
-        user = StoredUser.decode(path, data)
-    except CoordinationError:
-        return {"unreadable": True}
+    user = StoredUser.decode(path, data)
     since = [each.since_ms for each in user.secrets]
     return {"roles": list(user.roles), "passwords_since_ms": since, "by": user.by}
+
+
+def _of_rules(path: str, data: bytes, arguments: Mapping[str, Any]) -> Any:
+    """Return the rules with a subject and a resource that the act names."""
+    named = {(words[1], words[-1]) for words in _named(arguments["rules"]) if len(words) > 1}
+    rules = AccessList.decode(path, data).rules
+    return plain([each for each in rules if (each.subject, each.about) in named])
+
+
+def _of_quotas(path: str, data: bytes, arguments: Mapping[str, Any]) -> Any:
+    """Return the quotas of the subjects that the act names."""
+    named = {words[0] for words in _named(arguments["quotas"]) if words}
+    return plain([each for each in QuotaList.decode(path, data).quotas if each.subject in named])
+
+
+def _named(values: Any) -> list[list[str]]:
+    """Return the words of each rule or quota; of what is none, nothing: the act refuses it."""
+    several = values if isinstance(values, list | tuple | set | frozenset) else ()
+    return [str(each).split() for each in several if isinstance(each, str | AccessRule | Quota)]
+
+
+#: Of nodes that have secrets, or more than the act is about: what is told of them.
+_SHOWN: Final[Mapping[About, Callable[[str, bytes, Mapping[str, Any]], Any]]] = {
+    About.USER: _of_user,
+    About.RULES: _of_rules,
+    About.QUOTAS: _of_quotas,
+}
 
 
 def _told(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.security.quotas import change_quotas, read_quotas
 from vq.errors import InvalidArgument
 from vq.limits import is_valid_name
-from vq.operations.base.acts import audited
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.security.quotas import EffectiveLimit, Quota
 from vq.security.rules import ANONYMOUS, subject_of
@@ -33,7 +33,7 @@ async def list_quotas(cluster: ClusterClient) -> list[Quota]:
     return list(await read_quotas(cluster.coordinator))
 
 
-@audited()
+@audited(About.QUOTAS)
 async def set_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -> list[Quota]:
     """Set limits, all of them or none; return all quotas.
 
@@ -53,7 +53,7 @@ async def set_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -> l
         return list(await change_quotas(cluster.coordinator, lambda held: held.setting(new)))
 
 
-@audited()
+@audited(About.QUOTAS)
 async def remove_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -> list[Quota]:
     """Remove limits, all of them or none; return the quotas that are left.
 
