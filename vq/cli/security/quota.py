@@ -7,6 +7,7 @@ import click
 
 from vq.cli.base.json_schema import NUMBER, TEXT, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
+from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
 from vq.security.quotas import Quota, value_text
 from vq.shown import shown
@@ -41,6 +42,7 @@ def set_(invocation: Invocation, subject: str, limits: Sequence[str]) -> None:
     """
     given = Quota.parse(" ".join((subject, *limits)))
     _show_change(invocation, invocation.call(set_quotas, [given]), f"set: {given}")
+    remark_unknown(invocation, subject)
 
 
 @quota.command()
