@@ -62,7 +62,7 @@ def doctor(
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
         *check_machine(config),
-        port_finding(Address(config.host, config.port), config.tls),
+        port_finding(Address(config.host, config.port), config.tls, config.advertised),
     ]
     is_broker_here = is_given("broker", "group", invocation.sources)
     if is_broker_here:
@@ -121,10 +121,14 @@ def _part(check: str, find: Callable[[], str]) -> Finding:
         return checks.part(check, None, str(error))
 
 
-def port_finding(address: Address, tls: Tls | None = None) -> Finding:
+def port_finding(
+    address: Address, tls: Tls | None = None, advertised: Address | None = None
+) -> Finding:
+    """Look at the port of a broker; whoever has it is asked where clients connect to it."""
     if address.port == 0:
         return checks.broker_port(str(address), None, None)
     error = port_error(address)
-    status = asyncio.run(ask_status(address, tls=tls)) if error is not None else None
+    asked = address if advertised is None else advertised
+    status = asyncio.run(ask_status(asked, tls=tls)) if error is not None else None
     broker = None if status is None else f"broker {status.group}/{status.node} of {status.cluster}"
     return checks.broker_port(str(address), error, broker)

@@ -31,6 +31,28 @@ def test_a_free_and_a_taken_port_are_told_in_either_family(host: str) -> None:
     assert found.level is Level.OK, found
 
 
+def test_a_broker_that_listens_everywhere_is_asked_where_clients_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No certificate holds for 0.0.0.0."""
+    asked: list[Address] = []
+
+    async def ask_status(address: Address, **_: object) -> SimpleNamespace:
+        asked.append(address)
+        return SimpleNamespace(group="b1", node="n1", cluster="c")
+
+    monkeypatch.setattr(doctor, "ask_status", ask_status)
+    advertised = Address("mq1.example.org", 8123)
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        address = Address("0.0.0.0", taken.getsockname()[1])
+        found = doctor.port_finding(address, None, advertised)
+    assert asked == [advertised]
+    assert (found.level, found.detail) == (
+        Level.OK,
+        f"{address}: broker b1/n1 of c listens there",
+    )
+
+
 def test_a_port_of_a_host_that_none_can_be_is_taken_and_no_error() -> None:
     found = doctor.port_finding(Address("no-such-host.invalid", 8123))
     assert found.level is Level.WARN
