@@ -39,6 +39,9 @@ def set_(invocation: Invocation, subject: str, limits: Sequence[str]) -> None:
     broker counts for itself. The value unlimited lifts a limit that user:* or client:* has.
 
     Who uses more has to wait. Brokers obey at once.
+
+    metadata= is how many partitions a user makes or moves in an hour. The command, program or
+    console that does it looks at that; no broker does.
     """
     given = Quota.parse(" ".join((subject, *limits)))
     _show_change(invocation, invocation.call(set_quotas, [given]), f"set: {given}")

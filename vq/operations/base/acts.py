@@ -41,22 +41,32 @@ from vq.coordination.tree.values.identities import Identities
 from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.topics import TopicNode
 from vq.coordination.tree.values.users import StoredUser
-from vq.errors import CoordinationError, OutcomeUnknown, VqError
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    InvalidState,
+    OutcomeUnknown,
+    UnknownTopic,
+    VqError,
+)
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
+from vq.operations.base.metadata_quota import check_metadata, metadata_limit
 from vq.operations.base.who import who
 from vq.security.quotas import Quota
 from vq.security.rules import AccessRule
 from vq.shown import shown_raised
 
-__all__ = ["About", "ActNotRecorded", "acting_for", "audited", "is_audited", "plain"]
+__all__ = ["About", "ActNotRecorded", "acting_for", "acting_user", "audited", "is_audited", "plain"]
 
 logger = get_logger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Act = Callable[Concatenate[ClusterClient, P], Coroutine[Any, Any, R]]
+#: Takes the arguments of an act by their names.
+CountPartitions = Callable[[ClusterClient, Mapping[str, Any]], Awaitable[int]]
 
 #: Characters of each text of a record.
 TEXT_MAX: Final = 4_000
@@ -104,24 +114,38 @@ _numbers: Final = itertools.count()
 _NUMBERS: Final = 1_000_000
 _inside: ContextVar[bool] = ContextVar("vq_inside_act", default=False)
 _person: ContextVar[str] = ContextVar("vq_acting_for", default="")
+_account: ContextVar[str] = ContextVar("vq_acting_account", default="")
 
 
 @contextlib.contextmanager
-def acting_for(person: str) -> Iterator[None]:
-    """Have records of acts say for whom this process acts, such as a person at a console."""
-    token = _person.set(person)
+def acting_for(person: str, account: str = "") -> Iterator[None]:
+    """Have records of acts say for whom this process acts, such as a person at a console.
+
+    ``account``: the user whose quota ``metadata`` acts count for; "": that of this process.
+    """
+    tokens = _person.set(person), _account.set(account)
     try:
         yield
     finally:
-        _person.reset(token)
+        _person.reset(tokens[0])
+        _account.reset(tokens[1])
 
 
-def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]], Act[P, R]]:
+def acting_user(cluster: ClusterClient) -> str:
+    """Return the user whose quota ``metadata`` acts count for now; "": nobody's."""
+    return _account.get() or cluster.login.user
+
+
+def audited(
+    about: About = About.NOTHING, of: str = "", *, partitions: CountPartitions | None = None
+) -> Callable[[Act[P, R]], Act[P, R]]:
     """Have a function of an operation leave a record.
 
     Args:
         about: What it is about.
         of: The argument with its name; "": that of ``about``.
+        partitions: Returns how many it will make or move, for whose user has a quota of that; None:
+            none.
     """
 
     def decorate(function: Act[P, R]) -> Act[P, R]:
@@ -144,6 +168,8 @@ def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]],
                 bound = dict(call.arguments)
                 del bound[next(iter(bound))]
                 recorded = _Recorded(cluster, function.__name__, about, bound, subject)
+                if partitions is not None:
+                    await recorded.count(partitions)
                 if not await recorded.begin():
                     return await act(*call.args, **call.kwargs)
                 return await recorded.carry_out(act(*call.args, **call.kwargs))
@@ -197,6 +223,29 @@ class _Recorded:
         self._subject = found if isinstance(found, str) and is_valid_name(found) else ""
         self._about = about
         self._act = ""
+        self._time_ms = cluster.clock.wall_ms()
+        self._charged = ""
+        self._limit = 0.0
+        self._partitions = 0
+
+    async def count(self, partitions: CountPartitions) -> None:
+        """Count what it will make or move, if its user has a quota of that.
+
+        Raises:
+            ActNotRecorded: ZooKeeper does not say.
+        """
+        user = acting_user(self._cluster)
+        try:
+            limit = await metadata_limit(self._cluster, user)
+            if limit is None:
+                return
+            with contextlib.suppress(
+                InvalidArgument, InvalidState, UnknownTopic
+            ):  # the act says so
+                self._partitions = await partitions(self._cluster, self._arguments)
+        except CoordinationError as error:
+            raise _not_recorded(self._name, error) from error
+        self._charged, self._limit = user, limit
 
     async def begin(self) -> bool:
         """Write the record; False: there is nowhere to write it.
@@ -205,7 +254,7 @@ class _Recorded:
             ActNotRecorded: It could not be written.
         """
         cluster = self._cluster
-        now_ms = cluster.clock.wall_ms()
+        now_ms = self._time_ms
         self._act = f"{now_ms:013d}-{next(_numbers) % _NUMBERS:06d}-{secrets.token_hex(3)}"
         try:
             record = ActRecord(
@@ -218,6 +267,8 @@ class _Recorded:
                 subject=self._subject or _subject_of(self._arguments),
                 arguments=_text(_told(self._arguments)),
                 before=await self._state(),
+                charged=self._charged,
+                partitions=self._partitions,
             )
             await cluster.coordinator.create(ActRecord.path(self._act), record.encode())
         except NoNode:
@@ -226,9 +277,15 @@ class _Recorded:
             raise _not_recorded(self._name, error) from error
         return True
 
-    async def carry_out(self, work: Awaitable[R]) -> R:
-        """Wait for the act, write down what became of it, and return its result."""
+    async def carry_out(self, work: Coroutine[Any, Any, R]) -> R:
+        """Wait for the act, write down what became of it, and return its result.
+
+        Raises:
+            Throttled, InvalidArgument: It is more than the quota ``metadata`` of its user allows.
+        """
         try:
+            if self._partitions:
+                await self._check_quota(work)
             result = await work
         except VqError as error:
             outcome = "unknown" if isinstance(error, OutcomeUnknown) else "failed"
@@ -241,6 +298,21 @@ class _Recorded:
             raise
         await self._end("done", "")
         return result
+
+    async def _check_quota(self, work: Coroutine[Any, Any, R]) -> None:
+        """Look at earlier acts; the record of this one is written, so that later ones see it."""
+        try:
+            await check_metadata(
+                self._cluster,
+                self._charged,
+                self._limit,
+                self._partitions,
+                act=self._act,
+                now_ms=self._time_ms,
+            )
+        except BaseException:
+            work.close()
+            raise
 
     async def _end(self, outcome: str, error: str) -> None:
         try:

@@ -24,7 +24,9 @@ Vq = Callable[..., tuple[int, str, str]]
 
 async def on(ensemble: MemoryEnsemble, operation: Callable[..., Any], *arguments: Any) -> Any:
     async with client_of(ensemble) as coordinator:
-        cluster = cast("ClusterClient", SimpleNamespace(coordinator=coordinator))
+        nobody = SimpleNamespace(user="")
+        face = SimpleNamespace(coordinator=coordinator, login=nobody)
+        cluster = cast("ClusterClient", face)
         return await operation(cluster, *arguments)
 
 
