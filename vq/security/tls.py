@@ -179,7 +179,8 @@ class TlsContexts:
         if serves and tls.certificate is None:
             raise InvalidArgument(
                 "tls: a server needs a certificate: name the files of its certificate and key, "
-                "beside that of its authorities"
+                "beside that of its authorities (VQ_TLS_CERTIFICATE, VQ_TLS_KEY); or unset "
+                "VQ_TLS_CA"
             )
         if client_certificates is not ClientCertificates.NONE and tls.own_cas is None:
             raise InvalidArgument(
