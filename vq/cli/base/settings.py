@@ -30,7 +30,6 @@ file. Not in here: what a setting means or which values are allowed; the datacla
 import dataclasses
 import difflib
 import enum
-import os
 import re
 import tomllib
 import types
@@ -42,7 +41,7 @@ from typing import Any, TypeVar
 
 from vq.errors import InvalidArgument
 from vq.model import Address
-from vq.security.secret_files import check_private
+from vq.security.secret_files import check_private, read_with_stat
 from vq.security.tls import Tls
 from vq.shown import shown
 
@@ -109,9 +108,8 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
     if not name:
         return Sources(environ=environ).with_flags(**flags)
     try:
-        with Path(name).open("rb") as file:
-            found = os.fstat(file.fileno())
-            table = tomllib.load(file)
+        data, found = read_with_stat(Path(name))
+        table = tomllib.loads(data.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"cannot read the configuration file {name!r}: {error}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
