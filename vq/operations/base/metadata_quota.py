@@ -21,6 +21,8 @@ __all__ = ["check_metadata", "metadata_limit", "pause_ms"]
 
 logger = get_logger(__name__)
 _HOUR_MS: Final = 3_600_000
+#: In each refusal; no name has an equals sign.
+_QUOTA: Final = f"the quota {QuotaLimit.METADATA}="
 
 
 async def metadata_limit(cluster: ClusterClient, user: str) -> float | None:
@@ -58,14 +60,14 @@ async def check_metadata(
     text = value_text(QuotaLimit.METADATA, limit)
     if partitions > limit:
         raise InvalidArgument(
-            f"{partitions} partitions are more than the quota metadata={text} of user {user} "
-            "allows in an hour: make or move fewer at a time, or have the quota raised"
+            f"{partitions} partitions are more than {_QUOTA}{text} of user {user} allows in an "
+            "hour: make or move fewer at a time, or have the quota raised"
         )
     wait_ms = pause_ms(limit, partitions, await _used(cluster, user, act, now_ms), now_ms)
     if wait_ms:
         raise Throttled(
-            f"the quota metadata={text} of user {user} is used up: {partitions} more partitions "
-            f"can be made or moved in {wait_ms / 1000:.0f} s; nothing was done",
+            f"{_QUOTA}{text} of user {user} is used up: {partitions} more partitions can be made "
+            f"or moved in {wait_ms / 1000:.0f} s; nothing was done",
             details={"user": user, "limit": str(QuotaLimit.METADATA), "delay_ms": wait_ms},
         )
 
@@ -93,6 +95,10 @@ async def _used(cluster: ClusterClient, user: str, act: str, now_ms: int) -> lis
         (known.record.time_ms, known.record.partitions)
         for begin in range(0, len(names), step)
         for known in await acts.read_acts(cluster.coordinator, names[begin : begin + step])
-        if known.record.charged == user and known.record.partitions
-        if known.outcome is None or known.outcome.outcome != "failed"
+        if known.record.charged == user and known.record.partitions and not _was_refused(known)
     ]
+
+
+def _was_refused(known: acts.KnownAct) -> bool:
+    """Whether the quota refused an act. Others that failed may be done in part, so they count."""
+    return known.outcome is not None and _QUOTA in known.outcome.error
