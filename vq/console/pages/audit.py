@@ -81,7 +81,6 @@ async def ACTS(context: PageContext) -> Response:
     columns: list[Column[Any]] = [
         Column("time", N_("Time"), lambda each: each.time_ms, Kind.MOMENT, sorts=False),
         Column("person", N_("Person"), lambda each: each.person or each.user, sorts=False),
-        Column("who", N_("From"), lambda each: each.who, Kind.CODE, sorts=False),
         Column(
             "act",
             N_("Act"),
@@ -92,10 +91,11 @@ async def ACTS(context: PageContext) -> Response:
         ),
         Column("subject", N_("To what"), lambda each: each.subject, sorts=False),
         Column("outcome", N_("Outcome"), _outcome, Kind.STATE, sorts=False),
+        Column("who", N_("From"), lambda each: each.who, Kind.CODE, sorts=False),
     ]
     asked = Asked.of(context.query)
     if asked.export:  # up to 4,000 characters each: a page of their own shows them
-        columns[-1:-1] = [
+        columns += [
             Column("before", N_("Before"), lambda each: each.before, Kind.CODE, sorts=False),
             Column("after", N_("After"), lambda each: each.after, Kind.CODE, sorts=False),
         ]
