@@ -102,7 +102,7 @@ ADDRESSES: Mapping[str, Mapping[str, str]] = {
     },
     "/c/{cluster}/audit": {"audit": f"{C}/audit"},
     "/c/{cluster}/acts": {"acts": f"{C}/acts"},
-    "/c/{cluster}/acts/{record}": {"act": f"{C}/acts"},
+    "/c/{cluster}/acts/{name}": {"act": f"{C}/acts"},
     "/c/{cluster}/audit/{number}": {"audit-entry": f"{C}/audit/2"},
     "/c/{cluster}/jobs": {"jobs": f"{C}/jobs"},
     "/c/{cluster}/jobs/{number}": {"job": f"{C}/jobs/1"},

@@ -30,7 +30,6 @@ PARAMETERS = {
     "group": "g",
     "number": "1",
     "name": "nobody",
-    "record": "1760001000010-000003-5f0a1c",
 }
 
 

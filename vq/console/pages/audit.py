@@ -111,10 +111,10 @@ async def ACTS(context: PageContext) -> Response:
     return context.exported(found, "acts") or context.page("acts.html", found=found)
 
 
-@page("/c/{cluster}/acts/{record}")
+@page("/c/{cluster}/acts/{name}")
 async def ACT(context: PageContext) -> Response:
     """Show one of these acts: arguments, before, after."""
-    name = context.param("record")
+    name = context.param("name")
     rows = await context.run("list_acts", count=_ACTS_SHOWN)
     row = next((each for each in rows if each.record == name), None)
     if row is None:
