@@ -139,7 +139,6 @@ async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> No
         ({"lease_s": 0.0}, "lease_s"),
         ({"max_deliveries": 0}, "max_deliveries"),
         ({"max_deliveries": 2, "max_attempts": 3}, "say the same"),
-        ({"mode": "keyed"}, "not their keys.*clustering"),
         ({"batch_size": 2}, "batch_size"),
         ({"on_failure": "retry-topic"}, "retry-topic"),
         ({"on_failure": "stop"}, "stop"),
@@ -415,6 +414,49 @@ async def test_what_waits_behind_long_listeners_does_not_count_as_delivered(
     await until(lambda: len(seen) == 6, timeout_s=600.0)
     assert {each for _, each in seen} == {1}
     await consumer.close()
+
+
+async def test_a_keyed_shared_group_keeps_the_order_of_each_key(
+    factory: aio.MessageFactory,
+) -> None:
+    """Over all members, and while a message waits for its next try; other keys go on meanwhile."""
+    begun: list[tuple[object, int]] = []
+    at_work: set[object] = set()
+    failed_s = [0.0]
+    loop = asyncio.get_running_loop()
+
+    async def listener(message: Any) -> None:
+        assert message.key is None or message.key not in at_work
+        at_work.add(message.key)
+        await asyncio.sleep(0.03)
+        at_work.discard(message.key)
+        number = int(message.content)
+        if number == 8 and message.attempts == 1:
+            failed_s[0] = loop.time()
+            raise ValueError("not yet")
+        begun.append((message.key, number))
+
+    settings = {"mode": "keyed", "workers": 4, "retry_backoff": (5.0, 5.0)}
+    consumers = [await factory.create_consumer(shared(**settings)) for _ in range(3)]
+    for each in consumers:
+        await each.subscribe("t", listener=listener).start()
+    producer = await factory.create_producer()
+    keys = ["a", b"a", 1, "b", None]
+    await producer.send_batch([Message("t", b"%d" % n, key=keys[n % 5]) for n in range(100)])
+    await until(lambda: len(begun) == 100, timeout_s=600.0)
+    for key in keys[:-1]:
+        numbers = [number for of, number in begun if of == key and type(of) is type(key)]
+        assert numbers == sorted(numbers)
+    last_of_others = max(begun.index((keys[n % 5], n)) for n in range(100) if n % 5 != 3)
+    assert begun.index(("b", 8)) > last_of_others, "they did not wait for its pause"
+    await until_true(lambda: is_all_done(factory))
+    for each in consumers:
+        await each.close()
+    found = await factory.admin.describe_group("g")
+    assert found.terms.mode == "keyed"
+    other = await factory.create_consumer(shared())
+    with pytest.raises(InvalidArgument, match="mode"):
+        await other.subscribe("t", listener=listener).start()
 
 
 async def test_a_message_that_is_held_is_tried_for_ever(factory: aio.MessageFactory) -> None:

@@ -12,7 +12,7 @@ back: it was not delivered, others may be free for it, and its lease would be ov
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
 from vq.client.consumer.shared.given import GivenMessages
-from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind, key_number
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
 from vq.client.consumer.shared.settler import Settler
 from vq.client.consumer.shared.source import (
@@ -412,7 +412,8 @@ class SharedReceiver:
         source, end = self._sources[at], run.first + run.messages
         try:
             async for first, messages in source.reader.read(reading.number, end - reading.number):
-                self._queue_all(at, source.wanted, first, messages, run, reading.until)
+                waits = await self._waiting(source, first, messages, run)
+                self._queue_all(at, source.wanted, first, messages, reading, waits)
                 reading.number = first + len(messages)
         except NumberGone as error:
             behind = min(end, max(reading.number + 1, int(error.details["number"])))
@@ -499,17 +500,32 @@ class SharedReceiver:
         for number in range(first, end):
             self._settle_here(MessageHandle(at, number, grant), SettleKind.REJECT)
 
+    async def _waiting(
+        self, source: _Source, first: int, messages: Sequence[Message], run: SharedRun
+    ) -> Collection[int]:
+        """Return which messages wait for others of their keys; nobody has them then."""
+        if not self._terms.is_keyed:
+            return ()
+        keys = list(map(key_number, messages))
+        (told,) = self._told([source])
+        return await self._desk.tell_keys(told, first, run.grant, keys)
+
     def _queue_all(
         self,
         at: int,
         wanted: Filter,
         first: int,
         messages: Sequence[Message],
-        run: SharedRun,
-        until: float,
+        reading: _RunReading,
+        waits: Collection[int],
     ) -> None:
         check, tags = wanted.check, wanted.tags
+        run, until = reading.run, reading.until
         for number, message in enumerate(messages, first):
+            if number in waits:
+                self._room.not_mine()
+                self._has_room.set()
+                continue
             handle = MessageHandle(at, number, run.grant)
             is_left_out = check is not None and not check(message)
             if is_left_out or (tags and message.tag not in tags):
