@@ -92,7 +92,9 @@ CASES = {
     "late: extended": told(lambda calls: calls[2].said.__setitem__(1, ok("ack", 5.8))),
     "counts": told(lambda calls: setattr(calls[2], "attempts", 1)),
     "counts: too many": told(lambda calls: setattr(calls[2], "attempts", 3)),
-    "counts: no time to lapse": replace(told(lambda c: setattr(c[4], "attempts", 4)), max_deliveries=9),
+    "counts: no time to lapse": replace(
+        told(lambda c: setattr(c[4], "attempts", 4)), max_deliveries=9
+    ),
     "dead_letters: early": replace(CLEAN, letters={"c": [1]}),
     "dead_letters: nobody failed": told(lambda calls: calls[4].said.clear()),
     "dead_letters: done": replace(CLEAN, letters={"c": [2], "b": [3]}),

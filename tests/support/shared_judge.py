@@ -126,10 +126,11 @@ def _kept(evidence: SharedEvidence) -> Iterator[str]:
     ended, seen = _ended(evidence), set[str]()
     for at, messages in evidence.lows:
         for message in messages:
-            if message not in seen and ended.get(message, math.inf) > at:
-                if message not in evidence.letters:
-                    seen.add(message)
-                    yield f"{message} counts as done at {at:.3f} s, and nobody has said so by then"
+            if message in seen or message in evidence.letters:
+                continue
+            if ended.get(message, math.inf) > at:
+                seen.add(message)
+                yield f"{message} counts as done at {at:.3f} s, and nobody has said so by then"
 
 
 def _ended(evidence: SharedEvidence) -> dict[str, float]:
@@ -187,9 +188,7 @@ def _late(evidence: SharedEvidence) -> Iterator[str]:
     for call in evidence.calls:
         until = call.at + call.lease_s
         for said in call.said:
-            is_again = any(
-                call.at - TAKE_OVER_S <= at <= said.told for at in evidence.take_overs
-            )
+            is_again = any(call.at - TAKE_OVER_S <= at <= said.told for at in evidence.take_overs)
             if said.outcome == "ok" and said.asked > until and not is_again:
                 yield f"{call} until {until:.3f} s at most; {said.what} at {said.asked:.3f} s taken"
             if said.what == "extend" and said.outcome != "lost":

@@ -107,11 +107,42 @@ async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -
     waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
     await asyncio.sleep(0.1)
     two.ends = [4]
-    assert await two.got(two.ask(0)) == [], "it only tells"
+    tells = two.ask(0)
+    tells.attempt = 0
+    assert await two.got(tells) == [], "it only tells"
     assert await waits == [Got(0, 3, 1, 5, 1)]
     begin = clock.monotonic()
     assert await two.receive(wait_ms=400) == []
     assert 0.39 < clock.monotonic() - begin < 0.6
+
+
+async def test_a_member_that_leaves_gets_nothing_more(cluster: MemoryCluster) -> None:
+    """Its request ends at once; one of before, which was long on its way, ends no later one."""
+    await begun(cluster)
+    one, two = (SharedMember(cluster, number, [0]) for number in (1, 2))
+    old = one.ask(9)
+    waits = asyncio.create_task(one.receive(9, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    with pytest.raises(InvalidRequest, match="attempt 2 waits"):
+        await SharedMember(cluster, 1, [0]).got(old)
+    leaves = one.ask(0)
+    assert await SharedMember(cluster, 1, [0]).got(leaves) == []
+    assert await waits == []
+    two.ends = [3]
+    assert await two.receive(9) == [Got(0, 0, 3, 1, 1)]
+
+
+async def test_what_nobody_has_seen_is_not_counted(cluster: MemoryCluster) -> None:
+    """Also after a pause, and by whoever leads next."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [1])
+    (got,) = await one.receive()
+    await one.settle(got, UNUSED, 800)
+    assert await one.receive() == []
+    node = cluster.nodes.pop("b1")
+    await node.stop()
+    await cluster.start()
+    assert await one.receive(wait_ms=2_000) == [Got(0, 0, 1, 2, 1)]
 
 
 async def test_a_repeated_request_has_the_same_answer(cluster: MemoryCluster) -> None:

@@ -43,9 +43,11 @@ from vq.errors import Busy, InvalidRequest
 from vq.limits import KIB
 from vq.shown import shown
 
-__all__ = ["Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told"]
+__all__ = ["FREES", "Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told"]
 
 ACK, RELEASE, REJECT, EXTEND, UNUSED = SettlementKind
+#: With these, others may have the messages.
+FREES: Final = frozenset({RELEASE, UNUSED})
 #: Runs of one answer, and of one note.
 RUNS_PER_ANSWER: Final = 1_000
 #: What members have asked last is known of so many members of a group, the last ones. A SETTLE that
@@ -243,7 +245,7 @@ class SharedSource:
             else:
                 each.deliveries -= run.kind is UNUSED
                 each.grant = each.member = each.lease_ms = 0
-                wait_ms = run.time_ms - now.wall_ms if run.kind is RELEASE else 0
+                wait_ms = run.time_ms - now.wall_ms
                 each.until_ms = now.ms + wait_ms if wait_ms > 0 else 0  # those that are due join
             self._next_ms = min(self._next_ms, each.until_ms)
         self._join(begin_at, end_at)
@@ -452,7 +454,7 @@ class SharedGroup:
             pieces: Iterable[tuple[int, int, bool]] = [(run.first, run.messages, False)]
             if source is not None:
                 pieces = source.held_of(run, now)
-            time_ms = run.time_ms + (now.wall_ms if run.kind is RELEASE else 0)
+            time_ms = run.time_ms + (now.wall_ms if run.kind in FREES else 0)
             for first, count, held in pieces:
                 if not held:
                     _add(lost, Lost(run.source, first, count, run.grant))

@@ -8,7 +8,7 @@ from vq.broker.base.session import Session
 from vq.broker.security.authority import Authority
 from vq.broker.shared.ledger import ReceiveAsk
 from vq.broker.shared.notes import Acquired
-from vq.errors import Busy, VqError
+from vq.errors import Busy, InvalidRequest, VqError
 from vq.security.rules import Need, Resource, Right
 
 __all__ = ["Receivers", "WaitingMember"]
@@ -83,11 +83,15 @@ class Receivers:
 
         Raises:
             Busy: Too many wait.
+            InvalidRequest: A later one waits: this one was long on its way.
         """
         before = self._members.get((group, ask.member))
-        if before is not None:
-            before.cancel()
-            self.leave(before)
+        if before is not None and before.ask.attempt > ask.attempt:
+            raise InvalidRequest(
+                f"attempt {ask.attempt} of member {ask.member:#x}: attempt {before.ask.attempt} "
+                "waits; attempts of a member rise"
+            )
+        self.end(group, ask.member)
         if len(self._members) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} members wait for messages of this journal; no more may")
         waiting = WaitingMember(session, group, ask, self._authority)
@@ -95,6 +99,13 @@ class Receivers:
         self._members[group, ask.member] = waiting
         self._waiting.setdefault(group, {})[waiting] = None
         return waiting
+
+    def end(self, group: str, member: int) -> None:
+        """End the request of a member that waits, if one does."""
+        waiting = self._members.get((group, member))
+        if waiting is not None:
+            waiting.cancel()
+            self.leave(waiting)
 
     def leave(self, waiting: WaitingMember) -> None:
         """Give nothing to a member any more."""

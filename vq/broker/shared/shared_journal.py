@@ -22,7 +22,7 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
-from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedLedger
+from vq.broker.shared.ledger import FREES, Now, ReceiveAsk, SharedGroup, SharedLedger
 from vq.broker.shared.notes import (
     Acquired,
     Forgotten,
@@ -76,9 +76,6 @@ COMMIT_S: Final = 30.0
 _Whole: TypeAlias = tuple[str, SourceKey | None]
 #: Its offset, and how long it is.
 _Place: TypeAlias = tuple[int, int]
-
-
-_FREES: Final = frozenset((SettlementKind.RELEASE, SettlementKind.UNUSED))
 
 
 class SharedCounts:
@@ -146,6 +143,8 @@ class SharedJournal(JournalReader):
         begun = group.begun(ask.told)
         if begun:
             self._note(begun)
+        if ask.attempt and not ask.most:
+            self.receivers.end(group.name, ask.member)
         if group.tell(ask.told):
             self._hand_out(group)
         again = group.again(ask, self._now()) if ask.most else ()
@@ -244,7 +243,7 @@ class SharedJournal(JournalReader):
             if note.runs:
                 self._note([note])
             self._count(note.runs, lost)
-            if any(each.kind in _FREES for each in note.runs):
+            if any(each.kind in FREES for each in note.runs):
                 self._hand_out(group)
         lows = lows_of(group, sources)
         await self._until_committed()
@@ -385,7 +384,9 @@ class SharedJournal(JournalReader):
         if isinstance(note, SourceState | Members):
             whole = note.group, note.source if isinstance(note, SourceState) else None
             self._carrying.discard(whole)
-            if note.group in self.ledger.groups:
+            group = self.ledger.groups.get(note.group)
+            # It may have been forgotten and begun again before this was read back.
+            if group is not None and (whole[1] is None or whole[1] in group.sources):
                 self._wholes.setdefault((note.group, None), (record.offset, 0))
                 size = record.next_offset - record.offset
                 self._whole_bytes += size - self._wholes.pop(whole, (0, 0))[1]

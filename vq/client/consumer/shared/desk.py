@@ -108,6 +108,14 @@ class SharedDesk:
         """
         await self._receive(sources, 0, 0, 0.0)
 
+    async def leave(self, source: ToldSource) -> None:
+        """End the call of ``receive`` that waits, if one does: it returns what it got.
+
+        Raises:
+            VqError: There is no answer, or the broker refuses.
+        """
+        await self._receive([source], self._attempt, 0, 0.0)
+
     async def _receive(
         self, sources: Sequence[ToldSource], attempt: int, most: int, wait_s: float
     ) -> ReceiveResponse:

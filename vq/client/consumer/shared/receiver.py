@@ -5,8 +5,8 @@
        └──────────────── settled, many with one request ◀─────────────────────┘
 
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
-each partition looks whether it has more. What waits in the queue when its lease is over is dropped:
-somebody else gets it.
+each partition looks whether it has more. What waits in the queue until its lease is nearly over is
+given back, and no delivery of it is counted.
 """
 
 import asyncio
@@ -62,6 +62,12 @@ WATCH_S_MIN: Final = 0.25
 LOOK_S: Final = 0.02
 #: What cannot be read now is given back for so long.
 UNREADABLE_S: Final = 5.0
+#: What nobody takes is given back when so much of its lease is left, and not more than so long:
+#: another member may have time for it.
+LEFT_SHARE: Final = 0.25
+LEFT_S_MAX: Final = 5.0
+#: How long a request that waits may take to end when this is closed.
+LEAVE_S: Final = 1.0
 _AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
@@ -148,6 +154,8 @@ class SharedReceiver:
         self._next_source = 0
         self._queue: deque[tuple[HeldMessage, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
+        self._left_s = min(LEFT_SHARE * terms.lease_ms / 1_000, LEFT_S_MAX)
+        self._late: asyncio.TimerHandle | None = None  # what is in the queue is looked through then
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
@@ -167,19 +175,43 @@ class SharedReceiver:
     async def stop(self) -> None:
         """Ask for no more, and give back what nobody has taken; what was taken can be settled."""
         self._is_closing = True
+        self._give_back_queue()
+        await self._stop_receiving()
         watches = [each.task for each in self._sources.values() if each.task is not None]
-        receiving = [] if self._receiving is None else [self._receiving]
-        ended = [*receiving, *watches, *self._reads]
+        ended = [*watches, *self._reads]
         for task in ended:
             task.cancel()
         if ended:
             await asyncio.wait(ended)
+        self._give_back_queue()
+        if self._late is not None:
+            self._late.cancel()
+        self._is_ready.set()
+
+    def _give_back_queue(self) -> None:
         now = self._cluster.clock.monotonic()
         for item, until in self._queue:
             if until > now:
                 self.settle(item.handle, SettleKind.UNUSED)
         self._queue.clear()
-        self._is_ready.set()
+
+    async def _stop_receiving(self) -> None:
+        """End the request that waits: what it got by then is given back."""
+        if self._receiving is None:
+            return
+        self._has_room.set()
+        leaving = [self._receiving]
+        told = self._told(list(self._sources.values())[:1])
+        if self._asked and told:
+            leaving.append(begin_task(self._leave(told[0])))
+        await asyncio.wait(leaving, timeout=LEAVE_S)
+        for task in leaving:
+            task.cancel()
+        await asyncio.wait(leaving)
+
+    async def _leave(self, source: ToldSource) -> None:
+        with contextlib.suppress(VqError):  # the broker gives it what comes until it hears of it
+            await self._desk.leave(source)
 
     async def close(self) -> None:
         """Have settled what is to be; after ``stop``."""
@@ -246,7 +278,7 @@ class SharedReceiver:
 
     async def _receive_all(self) -> None:
         tries = 0
-        while True:
+        while not self._is_closing:
             self._has_room.clear()
             sources = self._read_now()
             room = self._room.free(self._cluster.clock.monotonic())
@@ -283,9 +315,7 @@ class SharedReceiver:
             until = begun + self._terms.lease_ms / 1_000
             for run in answer.runs:
                 self._room.in_hand += run.messages
-                task = begin_task(self._read(asked[run.source], run, until))
-                self._reads.add(task)
-                task.add_done_callback(self._reads.discard)
+                self._begin_to_read(asked[run.source], run, until)
 
     def _watch_s(self) -> float:
         """Return how long a partition is waited for, so that all have their turn."""
@@ -324,6 +354,14 @@ class SharedReceiver:
                     self._trouble(reader.partition, reader.end, None)
 
     # Reading ------------------------------------------------------------------------------------
+    def _begin_to_read(self, at: int, run: SharedRun, until: float) -> None:
+        if self._is_closing:
+            self._give_back(at, run, run.first)
+            return
+        task = begin_task(self._read(at, run, until))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
     async def _read(self, at: int, run: SharedRun, until: float) -> None:
         """Read a run that this member got, into the queue."""
         number, end = run.first, run.first + run.messages
@@ -348,7 +386,16 @@ class SharedReceiver:
                 self._unread(at, number, run, failed)
         except VqError as error:
             self._unread(at, number, run, error)
+        except asyncio.CancelledError:
+            self._give_back(at, run, number)
+            raise
         return end
+
+    def _give_back(self, at: int, run: SharedRun, number: int, pause_s: float = 0.0) -> None:
+        """Give back the messages of a run from one on: nobody has seen them."""
+        for left in range(number, run.first + run.messages):
+            handle = MessageHandle(at, left, run.grant)
+            self.settle(handle, SettleKind.UNUSED, int(pause_s * 1_000))
 
     def _unread(self, at: int, number: int, run: SharedRun, error: VqError) -> None:
         """Give back for a time what cannot be read now, from a message on."""
@@ -362,9 +409,7 @@ class SharedReceiver:
                 number=number,
                 error=error,
             )
-        for left in range(number, run.first + run.messages):
-            handle = MessageHandle(at, left, run.grant)
-            self.settle(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
+        self._give_back(at, run, number, UNREADABLE_S)
 
     async def _pass_over(
         self, at: int, number: int, run: SharedRun, error: RecordUnreadable
@@ -394,7 +439,7 @@ class SharedReceiver:
         behind = max(number + 1, await reader.number_of(following))
         kind, pause_ms = SettleKind.REJECT, 0
         if is_held:
-            kind, pause_ms = SettleKind.RELEASE, round(policy.retry_backoff_s[-1] * 1_000)
+            kind, pause_ms = SettleKind.UNUSED, round(policy.retry_backoff_s[-1] * 1_000)
             logger.error(
                 "record cannot be read from any node, the group does not pass over it",
                 group=self._group,
@@ -440,6 +485,28 @@ class SharedReceiver:
             else:
                 self._queue.append((HeldMessage(message, handle, run.deliveries), until))
         self._is_ready.set()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        """Look through the queue when the lease of what is in front is nearly over."""
+        if self._queue and self._late is None:
+            wait_s = self._queue[0][1] - self._left_s - self._cluster.clock.monotonic()
+            loop = asyncio.get_running_loop()
+            self._late = loop.call_later(max(wait_s, self._left_s / 4), self._give_back_late)
+
+    def _give_back_late(self) -> None:
+        """Give back what nobody has taken, and whose lease is nearly over."""
+        self._late = None
+        now = self._cluster.clock.monotonic()
+        kept = [each for each in self._queue if each[1] - now > self._left_s]
+        for item, until in self._queue:
+            if now < until <= now + self._left_s:
+                self.settle(item.handle, SettleKind.UNUSED)
+            elif until <= now:
+                self.expired += 1
+                self._over()
+        self._queue = deque(kept)
+        self._look_later()
 
     async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
@@ -467,6 +534,10 @@ class SharedReceiver:
         if kind is not SettleKind.EXTEND:
             self._over()
         return self._settler.settle(handle, kind, time_ms)
+
+    def drop(self) -> None:
+        """Say nothing of a message that is not with this member any more."""
+        self._over()
 
     def _over(self) -> None:
         self._room.over()

@@ -37,6 +37,8 @@ logger = get_logger(__name__)
 
 #: How long one try to copy a message waits for the broker.
 _COPY_S: Final = 10.0
+#: For so long the message is held meanwhile.
+_HELD_S: Final = 2 * _COPY_S
 _JITTER: Final = 0.2
 #: What a listener is when its message was delivered too often before.
 _TOO_OFTEN: Final = "it was delivered so often, and nobody has said what became of it"
@@ -219,6 +221,8 @@ class SharedWork:
             raise cancelled
         outcome = outcome_of(self._policy.now, item.deliveries, result, self._rng.random())
         error = result if isinstance(result, BaseException) else None
+        if outcome.is_copied and not await self._is_held(item):
+            return
         if outcome.is_copied and not await self._is_dead(item, outcome.why, error):
             outcome = Outcome(SettleKind.RELEASE, self._policy.now.retry_backoff_s[-1])
         elif outcome.kind is SettleKind.RELEASE:
@@ -256,6 +260,26 @@ class SharedWork:
                 )
 
         settled.add_done_callback(tell)
+
+    async def _is_held(self, item: HeldMessage) -> bool:
+        """Whether a message is with this member until its dead letter is stored.
+
+        Otherwise another one has it, or will: it makes the dead letter, or has the message done.
+        """
+        held = self._receiver.settle(item.handle, SettleKind.EXTEND, round(_HELD_S * 1_000))
+        try:
+            await held
+        except VqError as error:
+            logger.warning(
+                "lease ended before a dead letter was made, message is delivered again",
+                group=self._group,
+                message=origin_of(item.message),
+                deliveries=item.deliveries,
+                error=error,
+            )
+            self._receiver.drop()
+            return False
+        return True
 
     async def _is_dead(self, item: HeldMessage, why: str, error: BaseException | None) -> bool:
         """Whether a message is a dead letter now."""
