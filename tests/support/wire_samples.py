@@ -368,6 +368,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         wire.ReceiveResponse(
             runs=[wire.SharedRun(source=0, first=41, messages=7, grant=9, deliveries=2)],
             lows=[40],
+            waited_ms=1_500,
         )
     ),
     (Command.SETTLE, "request"): Sample(

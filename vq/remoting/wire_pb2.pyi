@@ -733,12 +733,14 @@ class ReceiveRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., attempt: _Optional[int] = ..., max_messages: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., open_max: _Optional[int] = ..., group_open_max: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
-    __slots__ = ("runs", "lows")
+    __slots__ = ("runs", "lows", "waited_ms")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     LOWS_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[SharedRun]
     lows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
+    waited_ms: int
+    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ..., waited_ms: _Optional[int] = ...) -> None: ...
 
 class SettleItem(_message.Message):
     __slots__ = ("run", "kind", "time_ms")

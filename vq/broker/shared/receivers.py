@@ -24,9 +24,10 @@ class WaitingMember:
         session, group, ask: Who asks, and what.
         wants: Equal for those who can get the same.
         got: What it gets; None: it has ended.
+        got_ms: When it got that; see ``Now.ms``.
     """
 
-    __slots__ = ("_authority", "ask", "got", "group", "session", "wants")
+    __slots__ = ("_authority", "ask", "got", "got_ms", "group", "session", "wants")
 
     def __init__(self, session: Session, group: str, ask: ReceiveAsk, authority: Authority) -> None:
         self._authority = authority
@@ -34,6 +35,7 @@ class WaitingMember:
         self.group = group
         self.ask = ask
         self.wants = hash((ask.open_max, ask.group_open_max, *(e.source for e in ask.told)))
+        self.got_ms = 0
         self.got: asyncio.Future[Acquired | None] = asyncio.get_running_loop().create_future()
 
     def cancel(self) -> None:

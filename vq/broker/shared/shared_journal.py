@@ -147,10 +147,12 @@ class SharedJournal(JournalReader):
             self.receivers.end(group.name, ask.member)
         if group.tell(ask.told):
             self._hand_out(group)
+        begun_ms, waited_ms = self._now().ms, 0
         again = group.again(ask, self._now()) if ask.most else ()
         if again is None:
-            got = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
+            got, got_ms = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
             runs = [] if got is None else _runs_of(ask, got)
+            waited_ms = max(0, got_ms - begun_ms - 1)  # both are rounded
         else:
             grant = group.members[ask.member].grant if again else 0
             at = {each.source: index for index, each in enumerate(ask.told)}
@@ -166,17 +168,17 @@ class SharedJournal(JournalReader):
             ]
         lows = lows_of(group, (each.source for each in ask.told))
         await self._until_committed()
-        return wire.ReceiveResponse(runs=runs, lows=lows)
+        return wire.ReceiveResponse(runs=runs, lows=lows, waited_ms=waited_ms)
 
     async def _wait_for(
         self, session: Session, group: SharedGroup, ask: ReceiveAsk, wait_s: float
-    ) -> Acquired | None:
+    ) -> tuple[Acquired | None, int]:
         waiting = self.receivers.wait(session, group.name, ask)
         try:
             self._hand_out(group)
             if wait_s:
                 await asyncio.wait([waiting.got], timeout=min(wait_s, LONG_POLL_S_MAX))
-            return waiting.got.result() if waiting.got.done() else None
+            return waiting.got.result() if waiting.got.done() else None, waiting.got_ms
         finally:
             self.receivers.leave(waiting)
 
@@ -196,6 +198,7 @@ class SharedJournal(JournalReader):
             except VqError as error:  # the next one would get the same answer
                 each.got.set_exception(error)
                 break
+            each.got_ms = now.ms
             each.got.set_result(note)
             for run in note.runs:
                 self._counts.delivered += run.messages

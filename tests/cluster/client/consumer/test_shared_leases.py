@@ -138,6 +138,25 @@ async def test_what_waits_behind_a_long_listener_goes_to_another_member(
         await each.close()
 
 
+async def test_a_lease_begins_when_the_message_is_given_and_not_when_it_is_asked_for(
+    factories: list[aio.MessageFactory],
+) -> None:
+    """A request that waits longer than the lease lasts has it all the same."""
+    seen: list[int] = []
+
+    async def listener(message: Any) -> None:
+        seen.append(message.attempts)
+
+    consumer = await member(factories[0], listener, lease_s=0.3)
+    await asyncio.sleep(1.2)  # the present request began a while ago
+    for count in range(1, 5):
+        await asyncio.sleep(0.6)
+        await send(factories[0], 1)
+        await until(lambda: len(seen) >= count)  # noqa: B023
+    assert seen == [1] * 4
+    await consumer.close()
+
+
 async def test_a_member_that_waits_and_is_closed_gets_nothing_more(
     factories: list[aio.MessageFactory],
 ) -> None:

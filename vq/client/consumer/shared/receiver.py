@@ -312,7 +312,7 @@ class SharedReceiver:
             self._turns.found(something=bool(answer.runs))
             for source, low in zip(read, answer.lows, strict=True):
                 source.low = low
-            until = begun + self._terms.lease_ms / 1_000
+            until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
                 self._room.in_hand += run.messages
                 self._begin_to_read(asked[run.source], run, until)
