@@ -148,7 +148,7 @@ async def share(
             group=POOL,
             model="shared",
             member_id=name.replace("#", "-"),
-            workers=rng.choice((1, 3, 8)),
+            workers=rng.choice((4, 8, 16)),
             lease_s=lease_s,
             max_deliveries=MAX_DELIVERIES,
             retry_backoff=(0.1, 0.4),

@@ -178,7 +178,6 @@ class SharedWork:
         self._clock = clock
         self._context = context
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_closing = False
 
     def start(self) -> None:
         """Begin to call listeners."""
@@ -186,7 +185,6 @@ class SharedWork:
 
     async def close(self, timeout_s: float) -> None:
         """Wait for what listeners are at; what is not done in time is cancelled and released."""
-        self._is_closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
             for task in late:
@@ -216,7 +214,7 @@ class SharedWork:
         if message._is_settled:
             return
         cancelled = None if result is None or isinstance(result, Retry) else cancellation_of(result)
-        if cancelled is not None and self._is_closing:
+        if cancelled is not None:  # at its end, or with the loop
             self._told(item, self._receiver.settle(item.handle, SettleKind.RELEASE))
             raise cancelled
         outcome = outcome_of(self._policy.now, item.deliveries, result, self._rng.random())
