@@ -140,7 +140,7 @@ class SharedJournal(JournalReader):
         """
         ask = ask_of(request)
         group = self.ledger.group(request.group)
-        begun = group.begun(ask.told)
+        begun = group.begun(ask.told, self._now())
         if begun:
             self._note(begun)
         if ask.attempt and not ask.most:

@@ -66,6 +66,10 @@ UNREADABLE_S: Final = 5.0
 #: another member may have time for it.
 LEFT_SHARE: Final = 0.25
 LEFT_S_MAX: Final = 5.0
+#: The lease of a message that has waited for so much of it begins anew with its listener.
+WAITED_SHARE: Final = 0.1
+#: How long an answer of the journal is waited for before a message that was delivered before.
+TOLD_S: Final = 1.0
 #: How long a request that waits may take to end when this is closed.
 LEAVE_S: Final = 1.0
 _AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
@@ -156,6 +160,7 @@ class SharedReceiver:
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._left_s = min(LEFT_SHARE * terms.lease_ms / 1_000, LEFT_S_MAX)
         self._late: asyncio.TimerHandle | None = None  # what is in the queue is looked through then
+        self._held: set[MessageHandle] = set()
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
@@ -314,7 +319,7 @@ class SharedReceiver:
                 source.low = low
             until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
-                self._room.in_hand += run.messages
+                self._note_held(asked[run.source], run)
                 self._begin_to_read(asked[run.source], run, until)
 
     def _watch_s(self) -> float:
@@ -352,6 +357,11 @@ class SharedReceiver:
             else:
                 if not source.is_held_up:
                     self._trouble(reader.partition, reader.end, None)
+
+    def _note_held(self, at: int, run: SharedRun) -> None:
+        numbers = range(run.first, run.first + run.messages)
+        self._held.update(MessageHandle(at, number, run.grant) for number in numbers)
+        self._room.in_hand = len(self._held)
 
     # Reading ------------------------------------------------------------------------------------
     def _begin_to_read(self, at: int, run: SharedRun, until: float) -> None:
@@ -479,7 +489,12 @@ class SharedReceiver:
         check, tags = wanted.check, wanted.tags
         for number, message in enumerate(messages, first):
             handle = MessageHandle(at, number, run.grant)
-            is_left_out = check is not None and not check(message)
+            try:
+                is_left_out = check is not None and not check(message)
+            except VqError as error:  # it stands alone: those before and behind it go on
+                self._trouble(self._sources[at].reader.partition, number, error)
+                self.settle(handle, SettleKind.UNUSED, int(UNREADABLE_S * 1_000))
+                continue
             if is_left_out or (tags and message.tag not in tags):
                 self.settle(handle, SettleKind.ACK)
             else:
@@ -504,23 +519,37 @@ class SharedReceiver:
                 self.settle(item.handle, SettleKind.UNUSED)
             elif until <= now:
                 self.expired += 1
-                self._over()
+                self.drop(item.handle)
         self._queue = deque(kept)
         self._look_later()
 
     async def take(self) -> HeldMessage | None:
-        """Return the next message; None: this was closed."""
+        """Return the next message, with nearly all of its lease; None: this was closed."""
         while True:
             while self._queue:
                 item, until = self._queue.popleft()
-                if until > self._cluster.clock.monotonic():
+                if await self._has_lease(item, until - self._cluster.clock.monotonic()):
                     return item
                 self.expired += 1
-                self._over()
+                self.drop(item.handle)
             if self._is_closing:
                 return None
             self._is_ready.clear()
             await self._is_ready.wait()
+
+    async def _has_lease(self, item: HeldMessage, left_s: float) -> bool:
+        """Whether a message is still with this member; its lease begins anew if it has waited."""
+        lease_s = self._terms.lease_ms / 1_000
+        if left_s <= 0:
+            return False
+        if left_s >= (1 - WAITED_SHARE) * lease_s:
+            return True
+        try:
+            await self.settle(item.handle, SettleKind.EXTEND, self._terms.lease_ms)
+        except VqError as error:
+            logger.debug("lease of a message cannot begin anew", group=self._group, error=error)
+            return False
+        return True
 
     # Settling ---------------------------------------------------------------------------------
     def settle(
@@ -532,16 +561,21 @@ class SharedReceiver:
             What is done once it is so, or has the error: ``LeaseLost``, or ``OutcomeUnknown``.
         """
         if kind is not SettleKind.EXTEND:
-            self._over()
+            self.drop(handle)
         return self._settler.settle(handle, kind, time_ms)
 
-    def drop(self) -> None:
+    def drop(self, handle: MessageHandle) -> None:
         """Say nothing of a message that is not with this member any more."""
-        self._over()
+        if handle in self._held:  # an application may settle one twice
+            self._held.remove(handle)
+            self._room.over()
+            self._has_room.set()
 
-    def _over(self) -> None:
-        self._room.over()
-        self._has_room.set()
+    async def settled(self) -> None:
+        """Return once the journal has answered to all that was said by now."""
+        waiting = self._settler.waiting()
+        if waiting:
+            await asyncio.wait(waiting, timeout=TOLD_S)
 
     def _source_of(self, at: int) -> tuple[TopicPartition, str]:
         reader = self._sources[at].reader
