@@ -23,7 +23,7 @@ from support.shared_member import (
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.broker.shared import shared_journal, shared_journals
+from vq.broker.shared import ledger, shared_journal, shared_journals
 from vq.coordination.topics.topics import describe_topic
 from vq.errors import InvalidRequest
 from vq.remoting.format import Command
@@ -31,6 +31,12 @@ from vq.reserved import SHARED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 
 pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(autouse=True)
+def _grants_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a group begin at 1, and not at a time."""
+    monkeypatch.setattr(ledger, "GRANTS_PER_MS", 0)
 
 
 async def begun(cluster: MemoryCluster, nodes: int = 1, **settings: Any) -> BrokerNode:
@@ -257,6 +263,23 @@ async def test_a_group_that_is_forgotten_begins_anew(cluster: MemoryCluster) -> 
     assert await waits == []
     (again,) = await one.receive()
     assert again == Got(0, 0, 5, 1, 1)
+
+
+async def test_a_late_settlement_of_a_group_before_counts_for_nothing(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grants of a group begin behind those of a group of its name that was deleted."""
+    monkeypatch.undo()
+    await begun(cluster)
+    one, two = SharedMember(cluster, 1, [3]), SharedMember(cluster, 2, [3])
+    (old,) = await one.receive()
+    await one.status(forget=True)
+    await asyncio.sleep(0.01)
+    (new,) = await two.receive()
+    assert new == old._replace(grant=new.grant)
+    assert new.grant > old.grant
+    assert await one.settle(old, ACK)
+    assert not await two.settle(new, ACK)
 
 
 @pytest.mark.parametrize("keep", [keep_all, keep_none])
