@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.cases import case
+from support.client import factory_of
+from support.late_clock import later
 from support.shared_member import (
     ACK,
     EXTEND,
@@ -21,9 +23,12 @@ from support.shared_member import (
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.broker.shared import shared_journal
+from vq.broker.shared import shared_journal, shared_journals
+from vq.coordination.topics.topics import describe_topic
 from vq.errors import InvalidRequest
 from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import SharedKeys
+from vq.reserved import SHARED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 
 pytestmark = pytest.mark.virtual_time
@@ -107,8 +112,17 @@ async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -
     waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
     await asyncio.sleep(0.1)
     two.ends = [4]
-    assert await two.got(two.ask(0)) == [], "it only tells"
+    tells = two.ask(0)
+    tells.attempt = 0
+    assert await two.got(tells) == [], "it only tells"
     assert await waits == [Got(0, 3, 1, 5, 1)]
+    waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    assert await two.got(two.ask(0)) == [], "it ends the one that waits"
+    assert await waits == []
+    one.ends = [5]
+    assert await one.receive(1) == [Got(0, 4, 1, 6, 1)]
+    assert (await one.status()).receiving == 0
     begin = clock.monotonic()
     assert await two.receive(wait_ms=400) == []
     assert 0.39 < clock.monotonic() - begin < 0.6
@@ -180,6 +194,20 @@ async def test_what_no_member_sends_is_refused(cluster: MemoryCluster) -> None:
         said = await refused(Command.RECEIVE, one.ask(), **fields)
         (value,) = fields.values()
         assert str(value) in said
+    for keys, says in (
+        (SharedKeys(source=1, first=0, grant=1, keys=[1]), "source = 1"),
+        (SharedKeys(first=0, keys=[1]), "grant = 0"),
+        (SharedKeys(first=0, grant=1), "keys = 0"),
+        (SharedKeys(first=0, grant=1, keys=[1] * 10_001), "10001"),
+        (SharedKeys(first=2**63, grant=1, keys=[1]), "first"),
+    ):
+        telling = one.ask()
+        telling.keys.append(keys)
+        assert says in await refused(Command.RECEIVE, telling)
+    telling = one.ask()
+    telling.keys.extend([SharedKeys(first=each, grant=1, keys=[1, 2]) for each in (0, 1)])
+    assert "message 1" in await refused(Command.RECEIVE, telling)
+    assert "1000" in await refused(Command.RECEIVE, one.ask(keyed=True), open_max=1_001)
     twice = one.ask()
     twice.sources.append(twice.sources[0])
     assert "twice" in await refused(Command.RECEIVE, twice)
@@ -246,6 +274,53 @@ async def test_a_broker_that_starts_knows_what_it_told(cluster: MemoryCluster, k
     assert (source.low, source.open, source.waiting) == (2, 6, 1)
 
 
+async def test_a_journal_that_moves_keeps_counts_and_leases(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To another group of brokers; also once retention has taken what the former one had.
+
+    Handles stay valid, repeated requests have their answers, and leases begin again.
+    """
+    monkeypatch.setattr(shared_journals, "KEPT_MS", 60_000)
+    await cluster.start()
+    await cluster.start("b2")
+    await with_shared_topic(cluster)
+    one, two = (SharedMember(cluster, number, [20], lease_ms=30_000) for number in (1, 2))
+    (first,) = await one.receive(6)
+    asked = two.ask(4)
+    second = await two.got(asked)
+    await one.settle(first._replace(messages=2), ACK)
+    await one.settle(first._replace(first=2, messages=1), RELEASE, 500_000)
+    said = one.say((first._replace(first=3, messages=1), REJECT, 0))
+    await one.call(Command.SETTLE, said)
+    before = await one.status()
+    async with cluster.admin() as coordinator:
+        view = await describe_topic(coordinator, SHARED_TOPIC)
+    old = view.partitions[0].writer_group
+    new = "b2" if old == "b1" else "b1"
+    await asyncio.sleep(25)
+    async with factory_of(cluster) as factory:
+        await factory.admin.move(await factory.admin.plan_moves(SHARED_TOPIC, [0], new))
+    assert await one.status() == before
+    await asyncio.sleep(25)
+    assert one.lost(await one.call(Command.SETTLE, said)) == []
+    assert await two.got(asked) == second
+    assert await one.receive(20) == [Got(0, 10, 10, 3, 1)], "no lease has ended"
+    await asyncio.sleep(10)
+    assert await one.settle(first._replace(first=4, messages=1), ACK) == [(0, 4, 1)]
+    assert await two.receive(9) == [Got(0, 4, 6, 4, 2)]
+    before = await one.status()
+    assert old is not None
+    channel = cluster.nodes[old].parts.partitions.channels[SHARED_TOPIC, 0]
+    await until(lambda: channel.needed is None)
+    begin = channel.start_offset
+    await later(cluster.nodes[old], 2).look()
+    assert channel.start_offset > begin, "retention has taken it"
+    await crash(cluster, new, keep_all)
+    await cluster.start(new)
+    assert await one.status() == before
+
+
 async def test_whatever_dies_nothing_is_lost_or_with_two(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +336,99 @@ async def test_whatever_dies_nothing_is_lost_or_with_two(
     for seed in range(3):
         with case(seed):
             await _random_members(cluster, seed, f"g{seed}")
+
+
+async def test_a_message_waits_for_those_before_it_with_its_key(cluster: MemoryCluster) -> None:
+    """Also for those that may have it, and while these wait for their next delivery."""
+    await begun(cluster)
+    a, b, none = 7, 8, 0
+    one, two = (
+        SharedMember(cluster, number, [5], keyed=True, lease_ms=60_000) for number in (1, 2)
+    )
+    (first,) = await one.receive(2)
+    (second,) = await two.receive(3)
+    assert await two.waiting(second, [a, none, a]) == {2, 4}, "nobody knows the keys of 0 and 1"
+    assert await two.waiting(second, [a, none, a]) == {2, 4}, "it is asked again"
+    assert await one.waiting(first, [a, b]) == set()
+    assert await one.receive(9) == []
+    waits = asyncio.create_task(two.receive(9, wait_ms=20_000))
+    await asyncio.sleep(0.2)
+    await one.settle(first._replace(messages=1), ACK)
+    (again,) = await waits
+    assert again == Got(0, 2, 1, 3, 1), "it was not delivered before"
+    assert await two.waiting(again, [a]) == set()
+    await two.settle(again, RELEASE, 5_000)
+    assert await one.receive(9, wait_ms=4_000) == []
+    assert await one.receive(9, wait_ms=4_000) == [Got(0, 2, 1, 4, 2)]
+    await crash(cluster, "b1", keep_all)
+    await cluster.start()
+    (last,) = await two.receive(9, wait_ms=4_000)
+    assert last == Got(0, 4, 1, 5, 1)
+    assert await two.waiting(last, [a]) == {4}, "the next node knows no key"
+    for number, grant in ((1, 1), (2, 4), (3, 2)):
+        await one.settle(Got(0, number, 1, grant, 1), ACK)
+    assert await two.receive(9, wait_ms=4_000) == [Got(0, 4, 1, 6, 1)]
+
+
+async def test_keys_keep_their_order_whatever_dies(cluster: MemoryCluster) -> None:
+    """Members that come and go, forget what they have, and settle late; nodes crash in turn."""
+    await begun(cluster, nodes=2)
+    for seed in range(1):
+        with case(seed):
+            rng = random.Random(seed)
+            stop = asyncio.Event()
+            attacks = asyncio.create_task(_crashes(cluster, rng, stop))
+            async with asyncio.timeout(3_600):
+                await _members_of_keys(cluster, rng, f"k{seed}")
+            stop.set()
+            await attacks
+
+
+async def _members_of_keys(cluster: MemoryCluster, rng: random.Random, group: str) -> None:
+    ends = [40, 30]
+    keys = [[rng.choice((0, 1, 2, 3)) for _ in range(end)] for end in ends]
+    done: set[tuple[int, int]] = set()
+    acked: set[tuple[int, int]] = set()  # perhaps done: the answer may be on its way
+
+    class Member(SharedMember):
+        def about(self) -> dict[str, Any]:
+            return {**super().about(), "group": group}
+
+    async def work(number: int) -> None:
+        member = Member(cluster, number, ends, keyed=True, lease_ms=3_000)
+        while len(done) < sum(ends):
+            for run in await member.receive(rng.randint(1, 6), rng.choice((0, 500))):
+                of = keys[run.source]
+                waits = await member.waiting(run, of[run.first : run.first + run.messages])
+                for at in range(run.first, run.first + run.messages):
+                    if at in waits or rng.random() < 0.1:
+                        continue
+                    before = {(run.source, each) for each in range(at) if of[each] == of[at]}
+                    assert not of[at] or before <= acked
+                    await asyncio.sleep(rng.choice((0, 0.01, 3.5)) * rng.random())
+                    kind = rng.choice((ACK, ACK, RELEASE, UNUSED))
+                    delay_ms = rng.choice((0, 500)) if kind is RELEASE else 0
+                    if kind is ACK:
+                        acked.add((run.source, at))
+                    lost = await member.settle(run._replace(first=at, messages=1), kind, delay_ms)
+                    if kind is ACK:
+                        (acked.discard if lost else done.add)((run.source, at))
+
+    await asyncio.gather(*(work(number) for number in range(1, 6)))
+    status = await Member(cluster, 9, ends).status()
+    assert [(each.low, each.open) for each in status.sources] == [(end, 0) for end in ends]
+
+
+async def _crashes(cluster: MemoryCluster, rng: random.Random, stop: asyncio.Event) -> None:
+    """Crash one of two nodes again and again, and start it."""
+    while not stop.is_set():
+        await asyncio.sleep(2 + 4 * rng.random())
+        key = rng.choice(sorted(cluster.nodes))
+        node = "n2" if key.endswith("n2") else "n1"
+        await crash(cluster, key, keep_all if rng.random() < 0.5 else keep_none)
+        await asyncio.sleep(rng.random())
+        await cluster.start(node=node)
+        await cluster.until_in_sync("n1", "n2")
 
 
 async def _random_members(cluster: MemoryCluster, seed: int, group: str) -> None:
@@ -319,17 +487,7 @@ async def _random_members(cluster: MemoryCluster, seed: int, group: str) -> None
                     elif kind is UNUSED:
                         counts[key] -= 1
 
-    async def nemesis() -> None:
-        while not stop.is_set():
-            await asyncio.sleep(2 + 4 * rng.random())
-            key = rng.choice(sorted(cluster.nodes))
-            node = "n2" if key.endswith("n2") else "n1"
-            await crash(cluster, key, keep_all if rng.random() < 0.5 else keep_none)
-            await asyncio.sleep(rng.random())
-            await cluster.start(node=node)
-            await cluster.until_in_sync("n1", "n2")
-
-    attacks = asyncio.create_task(nemesis())
+    attacks = asyncio.create_task(_crashes(cluster, rng, stop))
     async with asyncio.timeout(3_600):
         await asyncio.gather(*(work(number) for number in range(1, 6)))
     stop.set()

@@ -9,7 +9,8 @@
 A partition is known by numbers of messages: all before ``low`` are done, none from ``cursor`` on
 was delivered, and of those between what is not done is kept as runs, which are messages with equal
 facts that follow each other. So what is kept grows with the gaps, not with the messages, and nobody
-looks at a message.
+looks at a message. Of a group that keeps the order of keys it is also known which of them are open;
+see ``open_keys``.
 
 Requests are judged (``receive``, ``settle``) and become notes; only ``take`` changes what is known,
 of a note that was just made as of one that is read from the log. So who reads the log knows what
@@ -39,11 +40,12 @@ from vq.broker.shared.notes import (
     SourceKey,
     SourceState,
 )
+from vq.broker.shared.open_keys import OpenKeys
 from vq.errors import Busy, InvalidRequest
 from vq.limits import KIB
 from vq.shown import shown
 
-__all__ = ["Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told"]
+__all__ = ["Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told", "ToldKeys"]
 
 ACK, RELEASE, REJECT, EXTEND, UNUSED = SettlementKind
 #: Runs of one answer, and of one note.
@@ -58,6 +60,7 @@ LOST_BYTES: Final = 512 * KIB
 GROUPS_MAX: Final = 10_000
 SOURCES_MAX: Final = 50_000
 _first_of: Final = attrgetter("first")
+_NEVER: Final = 2**63
 
 
 class Now(NamedTuple):
@@ -96,6 +99,7 @@ class ReceiveAsk(NamedTuple):
         open_max: Nothing new is delivered of a partition that has so many messages open,
         group_open_max: and nothing new at all if all partitions of the group have so many.
         told: The partitions that it reads.
+        is_keyed: Of one key, only one message may be handled at a time, in their order.
     """
 
     member: int
@@ -105,6 +109,23 @@ class ReceiveAsk(NamedTuple):
     open_max: int
     group_open_max: int
     told: Sequence[Told]
+    is_keyed: bool = False
+
+
+class ToldKeys(NamedTuple):
+    """What a member tells of the keys of messages that it has read.
+
+    Attributes:
+        source: The partition.
+        first: The first message.
+        grant: With which the member has them.
+        keys: Of each of them, see ``OpenKeys``.
+    """
+
+    source: SourceKey
+    first: int
+    grant: int
+    keys: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -149,15 +170,17 @@ class SharedSource:
         end: From this one on none can be read, as members have told.
         runs: What is before ``cursor`` and not done, in the order of the messages.
         open: How many messages these are.
+        keys: Of these, if the group keeps their order; None: it does not.
         rejected: Messages that were given up, since this node reads the log.
     """
 
-    __slots__ = ("_next_ms", "cursor", "end", "open", "rejected", "runs")
+    __slots__ = ("_next_ms", "cursor", "end", "keys", "open", "rejected", "runs")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = self.end = cursor
         self.runs: list[MessageRun] = []
         self.open = self.rejected = 0
+        self.keys: OpenKeys | None = None
         self._next_ms = 0  # before that, no run is due and no lease over
 
     @property
@@ -168,11 +191,14 @@ class SharedSource:
     @property
     def next_ms(self) -> int | None:
         """When something may be due, or a lease over, at the earliest; None: nothing is open."""
-        return self._next_ms if self.runs else None
+        return self._next_ms if self.runs and self._next_ms < _NEVER else None
 
     def due(self, now: Now, count: int) -> Iterator[tuple[int, int, int]]:
         """Go through up to so many messages that are due: first, count, deliveries so far."""
         if not self.runs or self._next_ms > now.ms:
+            return
+        if self.keys is not None:
+            yield from self._due_of_keys(self.keys, now, count)
             return
         for run in self.runs:
             if count <= 0:
@@ -183,6 +209,33 @@ class SharedSource:
                 yield run.first, some, run.deliveries
         if count > 0:  # all that is due goes out; there is nothing to look for before
             self._next_ms = min(each.until_ms for each in self.runs)
+
+    def _due_of_keys(self, keys: OpenKeys, now: Now, count: int) -> Iterator[tuple[int, int, int]]:
+        """Do what ``due`` does, and leave out what waits for others; their end is told."""
+        keys.look(self.runs, self.cursor)
+        later = [each.until_ms for each in self.runs if each.until_ms > now.ms]
+        for run in self.runs:
+            if run.until_ms > now.ms:
+                continue
+            for number in range(run.first, run.end):
+                if count <= 0:
+                    return
+                if not keys.waits(number):
+                    count -= 1
+                    yield number, 1, run.deliveries
+        self._next_ms = min(later, default=_NEVER)
+
+    def keep_order(self) -> None:
+        """Keep the order of keys from now on."""
+        if self.keys is None:
+            self.keys = OpenKeys()
+
+    def tell_keys(self, first: int, keys: Sequence[int]) -> None:
+        """Learn the keys of messages; what has waited for that may be due."""
+        self.keep_order()
+        assert self.keys is not None
+        self.keys.tell(first, keys, self.runs)
+        self._next_ms = 0
 
     def fresh(self, count: int, open_max: int) -> int:
         """Return how many messages that nobody has had can be delivered, up to ``count``."""
@@ -233,6 +286,10 @@ class SharedSource:
         self._cut_at(end)
         end_at = bisect_right(self.runs, end - 1, key=_first_of)
         if run.kind in {ACK, REJECT}:
+            if self.keys is not None:
+                for done in self.runs[begin_at:end_at]:
+                    self.keys.done(range(done.first, done.end))
+                self._next_ms = 0
             self.open -= sum(each.end - each.first for each in self.runs[begin_at:end_at])
             del self.runs[begin_at:end_at]
             self.rejected += run.messages if run.kind is REJECT else 0
@@ -318,11 +375,13 @@ class SharedGroup:
         open: Messages of all partitions that were delivered and are not done.
         sources: Its partitions.
         members: What its members have asked last, the last one last.
+        is_keyed: The order of keys is kept.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.grants = self.open = 0
+        self.is_keyed = False
         self.sources: dict[SourceKey, SharedSource] = {}
         self.members: OrderedDict[int, MemberState] = OrderedDict()
         self._turn = 0  # which partition is looked at first
@@ -338,6 +397,12 @@ class SharedGroup:
         if new and len(self.sources) + len(new) > SOURCES_MAX:
             raise Busy(f"group {shown(self.name)} has {SOURCES_MAX} partitions; no more go")
         return [SourceState(self.name, each.source, self.grants, each.begin, ()) for each in new]
+
+    def keep_order(self, told: Iterable[Told]) -> None:
+        """Keep the order of keys from now on."""
+        self.is_keyed = True
+        for each in told:
+            self.sources[each.source].keep_order()
 
     def tell(self, told: Iterable[Told]) -> bool:
         """Learn up to where partitions have messages; return whether one has more than before."""
@@ -461,6 +526,39 @@ class SharedGroup:
         return SettledMessages(
             self.name, member, sequence, tuple(sources), tuple(done), tuple(lost)
         )
+
+    def judge_keys(
+        self, member: int, told: Sequence[ToldKeys], now: Now
+    ) -> tuple[SettledMessages, list[Settlement]]:
+        """Learn keys that a member has read; return which of its messages it must not handle.
+
+        Returns:
+            The note that gives these back, not counted as delivered; and the runs of messages,
+            with the index of what was told, among them those that the member has no more.
+        """
+        for each in told:
+            if each.source in self.sources:
+                self.sources[each.source].tell_keys(each.first, each.keys)
+        sources = list(dict.fromkeys(each.source for each in told))
+        back: list[Settlement] = []
+        waits: list[Settlement] = []
+        for index, each in enumerate(told):
+            run = Settlement(index, each.first, len(each.keys), each.grant, UNUSED, 0)
+            source = self.sources.get(each.source)
+            if source is None or source.keys is None:
+                waits.append(run)
+                continue
+            source.keys.look(source.runs, source.cursor)
+            for first, count, held in source.held_of(run, now):
+                if not held:
+                    _add(waits, run._replace(first=first, messages=count))
+                    continue
+                for number in range(first, first + count):
+                    if source.keys.waits(number):
+                        one = run._replace(first=number, messages=1)
+                        _add(waits, one)
+                        _add(back, one._replace(source=sources.index(each.source)))
+        return SettledMessages(self.name, member, 0, tuple(sources), tuple(back), ()), waits
 
     # Notes ----------------------------------------------------------------------------------------
     def take(self, note: Acquired | SettledMessages | SourceState | Members, now: Now) -> None:

@@ -22,7 +22,7 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
-from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedLedger
+from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedLedger, ToldKeys
 from vq.broker.shared.notes import (
     Acquired,
     Forgotten,
@@ -43,6 +43,7 @@ from vq.broker.shared.receivers import Receivers
 from vq.broker.shared.requests import (
     ask_of,
     check_group,
+    keys_of,
     lows_of,
     settlements_of,
     sources_of,
@@ -141,13 +142,18 @@ class SharedJournal(JournalReader):
         Raises:
             VqError: It is refused; or it is not known whether it was carried out.
         """
-        ask = ask_of(request)
+        ask, told = ask_of(request), keys_of(request)
         group = self.ledger.group(request.group)
         begun = group.begun(ask.told)
         if begun:
             self._note(begun)
-        if group.tell(ask.told):
+        if ask.is_keyed:
+            group.keep_order(ask.told)
+        waits = self._judge_keys(group, request, told) if told else []
+        if group.tell(ask.told) or told:
             self._hand_out(group)
+        if ask.attempt and not ask.most:
+            self.receivers.end(group.name, ask.member)
         again = group.again(ask, self._now()) if ask.most else ()
         if again is None:
             got = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
@@ -167,7 +173,25 @@ class SharedJournal(JournalReader):
             ]
         lows = lows_of(group, (each.source for each in ask.told))
         await self._until_committed()
-        return wire.ReceiveResponse(runs=runs, lows=lows)
+        return wire.ReceiveResponse(runs=runs, lows=lows, waits=waits, keyed=ask.is_keyed)
+
+    def _judge_keys(
+        self, group: SharedGroup, request: wire.ReceiveRequest, told: Sequence[ToldKeys]
+    ) -> list[wire.SharedRun]:
+        """Return which of the messages whose keys are told must wait; they are given back."""
+        note, waits = group.judge_keys(request.member, told, self._now())
+        if note.runs:
+            self._note([note])
+            self._count(note.runs, ())
+        return [
+            wire.SharedRun(
+                source=request.keys[each.source].source,
+                first=each.first,
+                messages=each.messages,
+                grant=each.grant,
+            )
+            for each in waits
+        ]
 
     async def _wait_for(
         self, session: Session, group: SharedGroup, ask: ReceiveAsk, wait_s: float
@@ -244,7 +268,7 @@ class SharedJournal(JournalReader):
             if note.runs:
                 self._note([note])
             self._count(note.runs, lost)
-            if any(each.kind in _FREES for each in note.runs):
+            if any(each.kind in _FREES for each in note.runs) or (note.runs and group.is_keyed):
                 self._hand_out(group)
         lows = lows_of(group, sources)
         await self._until_committed()
@@ -406,6 +430,8 @@ class SharedJournal(JournalReader):
         """See ``JournalReader``: note again what has much of the log behind it."""
         room, now = CARRIED_BYTES, self._now()
         before = self.position - CARRY_BYTES - 2 * self._whole_bytes
+        if self.channel.log is not None:  # what another group has of the partition goes some day
+            before = max(before, self.channel.log.start_offset)
         notes: list[Note] = []
         taken: list[_Whole] = []
         for whole, (offset, _) in self._wholes.items():
