@@ -197,7 +197,7 @@ class BrokerNode:
         if parts.authority.enabled:
             if not config.authentication.asks:
                 logger.warning(
-                    "all users are anonymous to the rules of access, no client is asked for one",
+                    "all users are anonymous to the rules of access",
                     authentication=config.authentication,
                     authorization=config.authorization,
                 )

@@ -17,7 +17,9 @@ somebody who changes it.
     requests     a second         requests
     connections  a second         new connections
     time         part of the loop the time of the broker's loop that requests take
+    metadata     an hour          partitions that a user makes or moves
 
+Brokers count all but ``metadata``, which the process counts that makes or moves partitions.
 For each limit there is a ``Pace``, with the time at which what was used is paid for. While that is
 ahead, the next request waits; who has used nothing for ``BURST_S`` may use as much as in that time
 at once. A request is charged when it begins, so the last one before a wait may be larger than what
@@ -81,6 +83,7 @@ class QuotaLimit(StrEnum):
     REQUESTS = "requests"
     CONNECTIONS = "connections"
     TIME = "time"
+    METADATA = "metadata"
 
 
 #: Limits by what they are about; None: no limit, whatever the default is.
@@ -107,6 +110,11 @@ class Quota:
     def __post_init__(self) -> None:
         _check_quota_subject(self.subject)
         for name, value in self.limits.items():
+            if _limit(name) is QuotaLimit.METADATA and not self.subject.startswith(_USER):
+                raise InvalidArgument(
+                    f"{name} is a limit of users, and {shown(self.subject)} is none: give user:NAME"
+                    " or user:*"
+                )
             if value is not None:
                 _checked(_limit(name), value, f"{value}")
 
@@ -206,6 +214,8 @@ def _checked(limit: QuotaLimit, value: float, text: str) -> float:
         said = "a second; such as 1000"
         if limit is QuotaLimit.TIME:
             said = "a part of the time; such as 0.05 or 5%"
+        elif limit is QuotaLimit.METADATA:
+            said = "an hour; such as 100"
         elif limit in _BYTES:
             said += ", 64K or 10M"
         raise InvalidArgument(
@@ -406,7 +416,7 @@ class UsageAccount:
         """Go on with other limits. What it owes stays owed, unless it is not limited any more."""
         for limit, rate in limits.items():
             pace = self.paces.get(limit)
-            if rate is None:
+            if rate is None or limit is QuotaLimit.METADATA:
                 self.paces.pop(limit, None)
             elif pace is None:
                 self.paces[limit] = Pace(rate, credit_s=BURST_S, owed_s_max=DEBT_S_MAX)

@@ -34,7 +34,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import COMMANDS, Access, Command
 from vq.remoting.messages import decode_error, decode_reply
 from vq.reserved import DELAYED_TOPIC, SHARED_TOPIC, TRANSACTIONS_TOPIC
-from vq.security.rules import AccessRule
+from vq.security.rules import NEEDED, AccessRule
 from vq.store.records.record import Properties, encode_properties, encode_record
 
 pytestmark = pytest.mark.virtual_time
@@ -268,6 +268,9 @@ async def test_no_command_is_left_out(guarded: MemoryCluster) -> None:
     assert of_users - tested == {Command.PING}
     for each in routes:
         assert demand_of(each) is not None
+    for row in COMMANDS.values():
+        if row.needs:
+            assert row.needs[0] in NEEDED[row.needs[1]]
     client = await connect(guarded, "root")
     for each in routes.keys() - of_users:
         error = await error_of(client, (COMMANDS[each], COMMANDS[each].request(), b""))

@@ -326,6 +326,35 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(
     assert "vq.toml" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ('user = "a"\npassword = "hidden"\n', "password"),
+        ('zookeeper_auth = "a:hidden"\n', "zookeeper_auth"),
+        ('[broker]\nzookeeper_auth = "a:hidden"\n', "broker.zookeeper_auth"),
+        ('[console.oidc]\nclient_secret = "hidden"\n', "console.oidc.client_secret"),
+        ('[console]\ndatabase = "postgresql://a:hidden@db/x"\n', "console.database"),
+    ],
+)
+def test_a_file_with_a_secret_is_for_its_owner_alone(
+    tmp_path: Path, text: str, secret: str
+) -> None:
+    """By the one rule for files with secrets; without a secret the mode does not matter."""
+    path = tmp_path / "vq.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    with pytest.raises(InvalidArgument) as raised:
+        read_sources(str(path), {})
+    assert f"has a secret, {secret}: it has mode 0644" in str(raised.value)
+    assert f"chmod 600 {path}" in str(raised.value)
+    assert "hidden" not in str(raised.value)
+    path.chmod(0o600)
+    assert read_sources(None, {"VQ_CONFIG": str(path)}).file
+    path.write_text('cluster = "a"\npassword = ""\n[console]\ndatabase = "sqlite:////x"\n')
+    path.chmod(0o644)
+    assert read_sources(str(path), {}).file
+
+
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"nowhere\.toml"):
         read_sources(str(tmp_path / "nowhere.toml"), {})
