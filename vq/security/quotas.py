@@ -36,7 +36,7 @@ from types import MappingProxyType
 from typing import Final
 
 from vq.errors import InvalidArgument
-from vq.limits import GIB, KIB, MIB, is_valid_name
+from vq.limits import GIB, KIB, MIB, THROTTLE_S_MAX, is_valid_name
 from vq.pace import Pace
 from vq.security.rules import ANONYMOUS
 from vq.shown import shown
@@ -45,6 +45,7 @@ __all__ = [
     "BURST_S",
     "DEBT_S_MAX",
     "QUOTAS_MAX",
+    "REFUSED_S_MAX",
     "EffectiveLimit",
     "Quota",
     "QuotaLimit",
@@ -52,6 +53,9 @@ __all__ = [
     "UsageAccount",
 ]
 
+#: For so long nothing is read, at most, after requests that were refused. A client that waits as it
+#: is told, ``THROTTLE_S_MAX``, is read before the time-out of its next request.
+REFUSED_S_MAX: Final = 2 * THROTTLE_S_MAX
 #: So much of a limit may be used at once by whoever has used nothing for that long.
 BURST_S: Final = 0.2
 #: What was used is paid for after this at the latest, however much it was: a limit so small that
@@ -352,13 +356,14 @@ class UsageAccount:
         connections: How many connections it has now.
     """
 
-    __slots__ = ("client_id", "connections", "paces", "until", "user")
+    __slots__ = ("_refused", "client_id", "connections", "paces", "until", "user")
 
     def __init__(self, user: str, client_id: str | None, limits: Limits, now: float) -> None:
         self.user = user
         self.client_id = client_id
         self.paces: dict[QuotaLimit, Pace] = {}
         self.connections = 0
+        self._refused = Pace(0)
         self.until = -math.inf
         self.change(limits, now)
 
@@ -368,6 +373,20 @@ class UsageAccount:
         if pace is not None:
             pace.spend(amount, now)
             self.until = max(self.until, pace.due_s)
+
+    def refuse(self, size: int, now: float) -> float:
+        """Note bytes of requests that were read and refused; return for how long to read no more.
+
+        They are paid for beside what is carried out, at the same rate: if they were owed like that,
+        those who try again would keep each other out for ever. At most ``REFUSED_S_MAX``.
+        """
+        pace = self.paces.get(QuotaLimit.BYTES_IN)
+        if pace is None:
+            return 0.0
+        if self._refused.per_s != pace.per_s:
+            self._refused = Pace(pace.per_s, owed_s_max=REFUSED_S_MAX)
+        self._refused.spend(size, now)
+        return self._refused.pause_s(now)
 
     def pause_s(self, limit: QuotaLimit, now: float) -> float:
         """Return how long it takes until what was used of one limit is paid for."""

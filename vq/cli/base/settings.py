@@ -42,7 +42,7 @@ from typing import Any, TypeVar
 from vq.errors import InvalidArgument
 from vq.model import Address
 from vq.security.secret_files import check_private, read_with_stat
-from vq.security.tls import Tls
+from vq.security.tls import Tls, TlsNames, named_tls
 from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
@@ -307,7 +307,7 @@ def _look_up(
 
 def _files_of(name: str) -> list[str]:
     """Return the settings that a field for TLS has; they stand beside the others."""
-    return [f"{name}_{item.name}" for item in dataclasses.fields(Tls)]
+    return [f"{name}_{item}" for item in ("ca", "certificate", "key")]
 
 
 def _tls(name: str, section: str, table: Mapping[str, Any], sources: Sources) -> Tls | None:
@@ -327,7 +327,10 @@ def _tls(name: str, section: str, table: Mapping[str, Any], sources: Sources) ->
     found = [_look_up(each, Path, section, table, sources) for each in _files_of(name)]
     if not any(found):
         return None
-    return Tls(**dict(zip((item.name for item in dataclasses.fields(Tls)), found, strict=True)))
+    ca, certificate, key = found
+    variable = _variables(section, f"{name}_ca")[-1].removesuffix("_CA")
+    names = TlsNames(name, variable, has_options=name != "zookeeper_tls")
+    return named_tls(names, ca=ca, certificate=certificate, key=key)
 
 
 def _variable(section: str, name: str) -> str:

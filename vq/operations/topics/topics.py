@@ -414,7 +414,8 @@ async def bounds(cluster: ClusterClient, topic: str | Topic) -> dict[int, Partit
 
     Raises:
         UnknownTopic: There is no such topic.
-        PermissionRefused: It is not readable.
+        NotAuthenticated: A broker does not take this user.
+        PermissionRefused: It is not readable; ``NotAuthorized``: by this user.
     """
     if isinstance(topic, Topic):
         return await ends_of(cluster, topic.partitions, topic.id)
