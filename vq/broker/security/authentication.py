@@ -179,7 +179,7 @@ class Authentication:
             logger.info("connections of a user ended", user=user, connections=ended)
         return ended
 
-    def old_passwords(self, peers: Iterable[AuthenticatedPeer]) -> Mapping[tuple[str], int]:
+    def old_passwords(self, peers: Iterable[AuthenticatedPeer]) -> Mapping[tuple[str, ...], int]:
         """Return how many connections have proved the older of two passwords, by their user.
 
         Users of whom two are valid are in there, ``USERS_TOLD_MAX`` of them at most.
@@ -189,7 +189,7 @@ class Authentication:
             for name, user in self.users.known.items()
             if len(user.secrets) == SECRETS_MAX
         }
-        told = {(name,): 0 for name in sorted(older)[:USERS_TOLD_MAX]}
+        told: dict[tuple[str, ...], int] = {(name,): 0 for name in sorted(older)[:USERS_TOLD_MAX]}
         for known in (each.known for each in peers if told):
             user = known.principal.user
             if (user,) in told and known.secret == older[user]:
