@@ -103,11 +103,11 @@ class Receivers:
         return waiting
 
     def end(self, group: str, member: int) -> None:
-        """End the request of a member that waits, if one does."""
-        waiting = self._members.get((group, member))
-        if waiting is not None:
-            waiting.cancel()
-            self.leave(waiting)
+        """End the request of a member that waits, if there is one: it gets nothing."""
+        before = self._members.get((group, member))
+        if before is not None:
+            before.cancel()
+            self.leave(before)
 
     def leave(self, waiting: WaitingMember) -> None:
         """Give nothing to a member any more."""

@@ -46,7 +46,7 @@ from vq.client.consumer.place.stops import Stops
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.member import SharedMember
-from vq.client.consumer.shared.work import Settle
+from vq.client.consumer.shared.work import Settle, SharedMessage
 from vq.client.consumer.troubles import Troubles
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes
@@ -59,7 +59,6 @@ from vq.coordination.tree.values.group_terms import (
 from vq.errors import (
     CoordinationError,
     GenerationStale,
-    InvalidArgument,
     InvalidState,
     VqError,
 )
@@ -203,10 +202,7 @@ class ConsumerCore:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
         if self._shared is not None and called.listener is None:
-            raise InvalidArgument(
-                "model = 'shared' needs a listener, and this topic has none: its return "
-                "acknowledges a message; give subscribe one"
-            )
+            self._shared.receiver.be_pulled()
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
         shares = self._own_offsets is None and self._shared is None
         if self.failed.retry_topic and redelivered is not None and shares:
@@ -285,12 +281,35 @@ class ConsumerCore:
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
-    async def ensure_started(self) -> None:
-        """Start unless that was done; wait for a start that is under way."""
-        if self._starting:
+    async def ensure_started(self, settle: Settle | None = None) -> None:
+        """Start unless that was done; wait for a start that is under way. See ``start``."""
+        while self._starting:
             await self._start_is_over.wait()
         if self._membership is None:
-            await self.start()
+            await self.start(settle)
+
+    def be_watched(self) -> None:
+        """Count on a parent that ends what hangs and counts what kills; before ``start``.
+
+        In a shared group leases then last as long as listeners are at messages.
+        """
+        if self._shared is not None:
+            self._shared.be_watched()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a member of a shared group."""
+        return self._shared is not None
+
+    async def take_many(self, most: int) -> list[SharedMessage]:
+        """See ``SharedMember.take_many``."""
+        assert self._shared is not None
+        return await self._shared.take_many(most)
+
+    def give_back(self, messages: Iterable[SharedMessage]) -> None:
+        """Give back messages of a shared group that have reached nobody."""
+        assert self._shared is not None
+        self._shared.receiver.give_back(each._handle for each in messages)
 
     def _listener_of(self, topic: str) -> Callable[[Message], Awaitable[Any]]:
         """Return what is awaited for a message of a shared group."""
@@ -532,6 +551,8 @@ class ConsumerCore:
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
+        if self._shared is not None:
+            self._shared.fail(error)
         for each in self._subscriptions:
             each.executor.fail(error)
 
@@ -603,6 +624,8 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take it.
         """
         self.closed = True
+        if self._shared is not None:
+            await self._shared.forsake()
         await self._commit(self.holds, is_last=True)
 
     async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:

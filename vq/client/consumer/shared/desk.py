@@ -108,13 +108,15 @@ class SharedDesk:
         """
         await self._receive(sources, 0, 0, 0.0)
 
-    async def leave(self, source: ToldSource) -> None:
-        """End the call of ``receive`` that waits, if one does: it returns what it got.
+    async def end(self, sources: Sequence[ToldSource]) -> None:
+        """Have the call of ``receive`` answered that waits; the member asks no more.
+
+        A node of an earlier version only learns what the partitions have.
 
         Raises:
             VqError: There is no answer, or the broker refuses.
         """
-        await self._receive([source], self._attempt, 0, 0.0)
+        await self._receive(sources, self._attempt, 0, 0.0)
 
     async def _receive(
         self, sources: Sequence[ToldSource], attempt: int, most: int, wait_s: float

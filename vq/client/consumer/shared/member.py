@@ -16,7 +16,7 @@ from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import SharedReceiver
-from vq.client.consumer.shared.work import Settle, SharedWork
+from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
@@ -83,6 +83,11 @@ class SharedMember:
         self._work: SharedWork | None = None
         self._committing: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, tuple[str, int]] = {}
+        self._is_watched = False
+
+    def be_watched(self) -> None:
+        """See ``ConsumerCore.be_watched``."""
+        self._is_watched = True
 
     def start(self, listener_of: Callable[[str], Call], settle: Settle) -> None:
         """Begin to receive.
@@ -105,7 +110,22 @@ class SharedMember:
         )
         self.receiver.start()
         self._work.start()
+        if self._is_watched:
+            self._work.be_watched(self._config.lease_s)
         self._committing = begin_task(self._commit_regularly())
+
+    async def take_many(self, most: int) -> list[SharedMessage]:
+        """Return up to so many messages for a call, waiting for a first one; none: it is closed.
+
+        Raises:
+            VqError: No message follows.
+        """
+        assert self._work is not None
+        return await self._work.take_many(most)
+
+    def fail(self, error: VqError) -> None:
+        """Have calls that take messages told that none follows."""
+        self.receiver.fail(error)
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """Return once that has become of a message.
@@ -113,6 +133,7 @@ class SharedMember:
         Raises:
             LeaseLost: The member does not have it any more.
             OutcomeUnknown: There was no answer.
+            InvalidState: The consumer is closed.
         """
         await asyncio.shield(self.receiver.settle(handle, kind, time_ms))
 
@@ -149,6 +170,15 @@ class SharedMember:
             await self._work.close(timeout_s)
         await self.receiver.close()
         await self._try_commit()
+
+    async def forsake(self) -> None:
+        """Give back all at once, also what listeners are at, and write where the group is.
+
+        Also while ``close`` waits for listeners. What they still do counts for nothing.
+        """
+        if self._work is not None:
+            await self._work.close(0.0)
+        await self.close(0.0)
 
     def _trouble(self, partition: TopicPartition, number: int, error: VqError | None) -> None:
         if error is None:

@@ -5,14 +5,14 @@
        └──────────────── settled, many with one request ◀─────────────────────┘
 
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
-each partition looks whether it has more. What waits in the queue until its lease is nearly over is
-given back, and no delivery of it is counted.
+each partition looks whether it has more. What waits in the queue for half of its lease is given
+back: it was not delivered, others may be free for it, and its lease would be over before its time.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -22,10 +22,8 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
-from vq.client.consumer.shared.handles import (
-    MessageHandle,
-    SettleKind,
-)
+from vq.client.consumer.shared.given import GivenMessages
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
 from vq.client.consumer.shared.settler import Settler
 from vq.client.consumer.shared.source import (
@@ -60,14 +58,10 @@ WATCHED_MAX: Final = 200
 WATCH_S_MIN: Final = 0.25
 #: While there is something to do, a partition is looked at no more often.
 LOOK_S: Final = 0.02
+#: Whoever closes waits so long for the end of a request that waits.
+END_S: Final = 2.0
 #: What cannot be read now is given back for so long.
 UNREADABLE_S: Final = 5.0
-#: What nobody takes is given back when so much of its lease is left, and not more than so long:
-#: another member may have time for it.
-LEFT_SHARE: Final = 0.25
-LEFT_S_MAX: Final = 5.0
-#: How long a request that waits may take to end when this is closed.
-LEAVE_S: Final = 1.0
 _AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
@@ -107,6 +101,23 @@ class _Source:
     def is_held_up(self) -> bool:
         """Whether a message that nobody can read is still not done."""
         return self.bad is not None and (self.low is None or self.low <= self.bad)
+
+
+@dataclass(slots=True, eq=False)
+class _RunReading:
+    """A run that is read.
+
+    Attributes:
+        at: Of which partition.
+        run: It.
+        until: When its lease is over.
+        number: From this message on it is still to be read.
+    """
+
+    at: int
+    run: SharedRun
+    until: float
+    number: int
 
 
 class SharedReceiver:
@@ -154,64 +165,94 @@ class SharedReceiver:
         self._next_source = 0
         self._queue: deque[tuple[HeldMessage, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
-        self._left_s = min(LEFT_SHARE * terms.lease_ms / 1_000, LEFT_S_MAX)
-        self._late: asyncio.TimerHandle | None = None  # what is in the queue is looked through then
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
         self._asked: set[int] = set()  # the journal is asked for these, and has nothing of them
         self._settler = Settler(self._desk, group, self._source_of, self._is_low)
         self._watched = asyncio.Semaphore(WATCHED_MAX)
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: dict[asyncio.Task[None], _RunReading] = {}
+        self._waits_too_long: asyncio.TimerHandle | None = None  # looks at the queue
+        self._given: GivenMessages | None = None  # to calls; None: workers take messages
+        self._error: VqError | None = None  # why no message follows
         self._receiving: asyncio.Task[None] | None = None
         self._is_closing = False
 
     # Life ---------------------------------------------------------------------------------------
+    def be_pulled(self) -> None:
+        """Have calls take messages, and no workers; before ``start``."""
+        if self._given is None:
+            self._given = GivenMessages()
+            self._room.be_pulled()
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether calls take messages, and no workers."""
+        return self._given is not None
+
+    def fail(self, error: VqError) -> None:
+        """Have those that take messages told that none follows."""
+        self._error = error
+        self._is_ready.set()
+
     def start(self) -> None:
         """Begin to ask for messages."""
         self._receiving = begin_task(self._receive_all())
         self._settler.start()
 
     async def stop(self) -> None:
-        """Ask for no more, and give back what nobody has taken; what was taken can be settled."""
+        """Ask for no more, and give back what nobody has taken; what was taken can be settled.
+
+        What calls have taken and not settled is given back, too, as delivered: nobody can settle it
+        behind the end.
+        """
         self._is_closing = True
+        if self._waits_too_long is not None:
+            self._waits_too_long.cancel()
         self._give_back_queue()
-        await self._stop_receiving()
+        if self._given is not None:
+            for handle in self._given.left(self._cluster.clock.monotonic()):
+                self._settler.settle(handle, SettleKind.RELEASE, 0)
+        self._is_ready.set()
+        if self._receiving is not None:
+            await self._end_receiving(self._receiving)
+        reads = dict(self._reads)
         watches = [each.task for each in self._sources.values() if each.task is not None]
-        ended = [*watches, *self._reads]
+        ended = [*watches, *reads]
         for task in ended:
             task.cancel()
         if ended:
             await asyncio.wait(ended)
         self._give_back_queue()
-        if self._late is not None:
-            self._late.cancel()
-        self._is_ready.set()
+        for reading in reads.values():
+            self._give_back_run(reading.at, reading.run, reading.number)
+
+    def _ends(self) -> bool:
+        return self._is_closing
 
     def _give_back_queue(self) -> None:
         now = self._cluster.clock.monotonic()
         for item, until in self._queue:
             if until > now:
-                self.settle(item.handle, SettleKind.UNUSED)
+                self._settle_here(item.handle, SettleKind.UNUSED)
         self._queue.clear()
 
-    async def _stop_receiving(self) -> None:
-        """End the request that waits: what it got by then is given back."""
-        if self._receiving is None:
-            return
-        self._has_room.set()
-        leaving = [self._receiving]
-        told = self._told(list(self._sources.values())[:1])
-        if self._asked and told:
-            leaving.append(begin_task(self._leave(told[0])))
-        await asyncio.wait(leaving, timeout=LEAVE_S)
-        for task in leaving:
-            task.cancel()
-        await asyncio.wait(leaving)
+    def _give_back_run(self, at: int, run: SharedRun, number: int, pause_s: float = 0.0) -> None:
+        """Give back what was not read of a run, from a message on, for a time."""
+        for left in range(number, run.first + run.messages):
+            handle = MessageHandle(at, left, run.grant)
+            self._settle_here(handle, SettleKind.UNUSED, round(pause_s * 1_000))
 
-    async def _leave(self, source: ToldSource) -> None:
-        with contextlib.suppress(VqError):  # the broker gives it what comes until it hears of it
-            await self._desk.leave(source)
+    async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
+        """End the request that waits for messages; the journal would give it what others want."""
+        asked = [self._sources[each] for each in sorted(self._asked)[:1]]
+        if asked:
+            with contextlib.suppress(VqError, TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await self._desk.end(self._told(asked))
+                    await asyncio.wait([receiving])
+        receiving.cancel()
+        await asyncio.wait([receiving])
 
     async def close(self) -> None:
         """Have settled what is to be; after ``stop``."""
@@ -278,7 +319,7 @@ class SharedReceiver:
 
     async def _receive_all(self) -> None:
         tries = 0
-        while not self._is_closing:
+        while not self._ends():
             self._has_room.clear()
             sources = self._read_now()
             room = self._room.free(self._cluster.clock.monotonic())
@@ -315,7 +356,13 @@ class SharedReceiver:
             until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
                 self._room.in_hand += run.messages
-                self._begin_to_read(asked[run.source], run, until)
+                if self._ends():
+                    self._give_back_run(asked[run.source], run, run.first)
+                    continue
+                reading = _RunReading(asked[run.source], run, until, run.first)
+                task = begin_task(self._read(reading))
+                self._reads[task] = reading
+                task.add_done_callback(self._reads.pop)
 
     def _watch_s(self) -> float:
         """Return how long a partition is waited for, so that all have their turn."""
@@ -354,48 +401,32 @@ class SharedReceiver:
                     self._trouble(reader.partition, reader.end, None)
 
     # Reading ------------------------------------------------------------------------------------
-    def _begin_to_read(self, at: int, run: SharedRun, until: float) -> None:
-        if self._is_closing:
-            self._give_back(at, run, run.first)
-            return
-        task = begin_task(self._read(at, run, until))
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
-
-    async def _read(self, at: int, run: SharedRun, until: float) -> None:
+    async def _read(self, reading: _RunReading) -> None:
         """Read a run that this member got, into the queue."""
-        number, end = run.first, run.first + run.messages
-        while number < end:
-            number = await self._read_from(at, run, number, until)
+        end = reading.run.first + reading.run.messages
+        while reading.number < end:
+            reading.number = await self._read_on(reading)
 
-    async def _read_from(self, at: int, run: SharedRun, number: int, until: float) -> int:
-        """Read a run from a message on; return where to go on, or its end."""
+    async def _read_on(self, reading: _RunReading) -> int:
+        """Read what is left of a run; return where to go on, or its end."""
+        at, run = reading.at, reading.run
         source, end = self._sources[at], run.first + run.messages
         try:
-            async for first, messages in source.reader.read(number, end - number):
-                self._queue_all(at, source.wanted, first, messages, run, until)
-                number = first + len(messages)
+            async for first, messages in source.reader.read(reading.number, end - reading.number):
+                self._queue_all(at, source.wanted, first, messages, run, reading.until)
+                reading.number = first + len(messages)
         except NumberGone as error:
-            behind = min(end, max(number + 1, int(error.details["number"])))
-            self._give_up(at, number, behind, run.grant, error)
+            behind = min(end, max(reading.number + 1, int(error.details["number"])))
+            self._give_up(at, reading.number, behind, run.grant, error)
             return behind
         except RecordUnreadable as error:
             try:
-                return await self._pass_over(at, number, run, error)
+                return await self._pass_over(at, reading.number, run, error)
             except VqError as failed:
-                self._unread(at, number, run, failed)
+                self._unread(at, reading.number, run, failed)
         except VqError as error:
-            self._unread(at, number, run, error)
-        except asyncio.CancelledError:
-            self._give_back(at, run, number)
-            raise
+            self._unread(at, reading.number, run, error)
         return end
-
-    def _give_back(self, at: int, run: SharedRun, number: int, pause_s: float = 0.0) -> None:
-        """Give back the messages of a run from one on: nobody has seen them."""
-        for left in range(number, run.first + run.messages):
-            handle = MessageHandle(at, left, run.grant)
-            self.settle(handle, SettleKind.UNUSED, int(pause_s * 1_000))
 
     def _unread(self, at: int, number: int, run: SharedRun, error: VqError) -> None:
         """Give back for a time what cannot be read now, from a message on."""
@@ -409,7 +440,7 @@ class SharedReceiver:
                 number=number,
                 error=error,
             )
-        self._give_back(at, run, number, UNREADABLE_S)
+        self._give_back_run(at, run, number, UNREADABLE_S)
 
     async def _pass_over(
         self, at: int, number: int, run: SharedRun, error: RecordUnreadable
@@ -450,7 +481,7 @@ class SharedReceiver:
                 error=damage,
             )
         for each in range(number, min(behind, run.first + run.messages)):
-            self.settle(MessageHandle(at, each, run.grant), kind, pause_ms)
+            self._settle_here(MessageHandle(at, each, run.grant), kind, pause_ms)
         return behind
 
     def _give_up(self, at: int, first: int, end: int, grant: int, error: VqError) -> None:
@@ -465,7 +496,7 @@ class SharedReceiver:
             error=error,
         )
         for number in range(first, end):
-            self.settle(MessageHandle(at, number, grant), SettleKind.REJECT)
+            self._settle_here(MessageHandle(at, number, grant), SettleKind.REJECT)
 
     def _queue_all(
         self,
@@ -481,63 +512,118 @@ class SharedReceiver:
             handle = MessageHandle(at, number, run.grant)
             is_left_out = check is not None and not check(message)
             if is_left_out or (tags and message.tag not in tags):
-                self.settle(handle, SettleKind.ACK)
+                self._settle_here(handle, SettleKind.ACK)
             else:
                 self._queue.append((HeldMessage(message, handle, run.deliveries), until))
         self._is_ready.set()
-        self._look_later()
+        self._look_at_queue()
 
-    def _look_later(self) -> None:
-        """Look through the queue when the lease of what is in front is nearly over."""
-        if self._queue and self._late is None:
-            wait_s = self._queue[0][1] - self._left_s - self._cluster.clock.monotonic()
+    def _look_at_queue(self) -> None:
+        """Look again when the first message has waited for half of its lease."""
+        if self._queue and self._waits_too_long is None:
+            left_s = self._queue[0][1] - self._cluster.clock.monotonic()
+            wait_s = max(LOOK_S, left_s - self._terms.lease_ms / 2_000)
             loop = asyncio.get_running_loop()
-            self._late = loop.call_later(max(wait_s, self._left_s / 4), self._give_back_late)
+            self._waits_too_long = loop.call_later(wait_s, self._give_back)
 
-    def _give_back_late(self) -> None:
-        """Give back what nobody has taken, and whose lease is nearly over."""
-        self._late = None
+    def _give_back(self) -> None:
+        """Give back what has waited for half of its lease."""
+        self._waits_too_long = None
         now = self._cluster.clock.monotonic()
-        kept = [each for each in self._queue if each[1] - now > self._left_s]
-        for item, until in self._queue:
-            if now < until <= now + self._left_s:
-                self.settle(item.handle, SettleKind.UNUSED)
-            elif until <= now:
+        while self._queue and self._queue[0][1] <= now + self._terms.lease_ms / 2_000:
+            item, until = self._queue.popleft()
+            self._room.forget_asked()
+            if until > now:
+                self._settle_here(item.handle, SettleKind.UNUSED)
+            else:
                 self.expired += 1
                 self._over()
-        self._queue = deque(kept)
-        self._look_later()
+        self._look_at_queue()
+
+    def _next_here(self) -> HeldMessage | None:
+        """Return the next message of the queue whose lease is not over."""
+        now = self._cluster.clock.monotonic()
+        while self._queue:
+            item, until = self._queue.popleft()
+            if until > now:
+                if self._given is not None:
+                    self._given.add(item.handle, until, now)
+                    self._over()
+                return item
+            self.expired += 1
+            self._over()
+        return None
 
     async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
-        while True:
-            while self._queue:
-                item, until = self._queue.popleft()
-                if until > self._cluster.clock.monotonic():
-                    return item
-                self.expired += 1
-                self._over()
-            if self._is_closing:
-                return None
-            self._is_ready.clear()
-            await self._is_ready.wait()
+        found = await self.take_many(1)
+        return found[0] if found else None
+
+    async def take_many(self, most: int) -> list[HeldMessage]:
+        """Return up to so many messages, waiting for a first one; none: this was closed.
+
+        A call that is cancelled has taken none.
+
+        Raises:
+            VqError: No message follows; see ``fail``.
+        """
+        found: list[HeldMessage] = []
+        if self._given is not None:
+            self._room.asks(most)
+            self._has_room.set()
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error.with_traceback(None)  # at each call: it shows where that was
+                while (
+                    not self._is_closing
+                    and len(found) < most
+                    and (item := self._next_here()) is not None
+                ):
+                    found.append(item)
+                if found or self._is_closing:
+                    return found
+                self._is_ready.clear()
+                await self._is_ready.wait()
+        finally:
+            if self._given is not None:
+                self._room.asked(most, in_vain=not found)
 
     # Settling ---------------------------------------------------------------------------------
     def settle(
         self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0
     ) -> "asyncio.Future[None]":
-        """Say what becomes of a message; each but for EXTEND ends its time with this member.
+        """Say what becomes of a message that was taken; all but EXTEND end its time here.
 
         Returns:
             What is done once it is so, or has the error: ``LeaseLost``, or ``OutcomeUnknown``.
         """
-        if kind is not SettleKind.EXTEND:
-            self._over()
+        if self._given is None:
+            if kind is not SettleKind.EXTEND:
+                self._over()
+        elif kind is SettleKind.EXTEND:
+            now = self._cluster.clock.monotonic()
+            self._given.add(handle, now + time_ms / 1_000, now)
+        else:
+            self._given.remove(handle)
         return self._settler.settle(handle, kind, time_ms)
 
-    def drop(self) -> None:
-        """Say nothing of a message that is not with this member any more."""
+    def drop(self, handle: MessageHandle) -> None:
+        """Say nothing of a message that was taken, and is not with this member any more."""
+        if self._given is None:
+            self._over()
+        else:
+            self._given.remove(handle)
+
+    def give_back(self, handles: Iterable[MessageHandle]) -> None:
+        """Give back messages that were taken for a call that nobody waits for any more."""
+        for handle in handles:
+            self.settle(handle, SettleKind.UNUSED)
+
+    def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
+        """Say what becomes of a message that nobody has taken."""
         self._over()
+        self._settler.settle(handle, kind, time_ms)
 
     def _over(self) -> None:
         self._room.over()
