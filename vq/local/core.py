@@ -503,15 +503,22 @@ class QueueCore:
             CorruptData, PartitionFailed, PartitionQuarantined: The next message cannot be read.
         """
         self.check()
+        unreadable: dict[int, VqError] = {}
         while True:
             with self.lock:
-                found = self.state.next_ready()
+                found = self.state.next_ready(unreadable)
                 if isinstance(found, LocalItem):
                     found.deadline = self._clock.monotonic() + self.lease_s
                     return found
                 if found is None:
+                    for error in unreadable.values():
+                        raise error
                     return None
-                count = self.load(found)
+                try:
+                    count = self.load(found)
+                except VqError as error:  # the other lanes go on
+                    unreadable[found] = error
+                    continue
             if count > 1 and self.takers.line:
                 self.takers.wake(count - 1)
 

@@ -16,7 +16,7 @@ A message is in one place:
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from vq.local.items import LATER, PRIORITIES, LocalItem
@@ -160,8 +160,11 @@ class QueueState:
         """Whether a message that was read is not completed."""
         return not any(start <= number < end for start, end in self.lines[lane].skipped)
 
-    def next_ready(self) -> LocalItem | int | None:
-        """Return the next message, or the lane that must be read first; None: there is nothing."""
+    def next_ready(self, passed: Container[int] = ()) -> LocalItem | int | None:
+        """Return the next message, or the lane that must be read first; None: there is nothing.
+
+        Lanes in ``passed`` are not read.
+        """
         crowded = self.crowded
         for lane in range(PRIORITIES - 1, -1, -1):
             line = self.lines[lane]
@@ -169,7 +172,7 @@ class QueueState:
                 if not crowded:
                     return line.ready.popleft()
             except IndexError:
-                if line.unread:
+                if line.unread and lane not in passed:
                     return lane
                 continue
             for item in tuple(line.ready):
