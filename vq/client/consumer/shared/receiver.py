@@ -532,11 +532,12 @@ class SharedReceiver:
         check, tags = wanted.check, wanted.tags
         run, until = reading.run, reading.until
         for number, message in enumerate(messages, first):
+            handle = MessageHandle(at, number, run.grant)
             if number in waits:
+                self._held.discard(handle)
                 self._room.not_mine()
                 self._has_room.set()
                 continue
-            handle = MessageHandle(at, number, run.grant)
             try:
                 is_left_out = check is not None and not check(message)
             except VqError as error:  # it stands alone: those before and behind it go on
