@@ -372,6 +372,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             lows=[40],
             waits=[wire.SharedRun(source=0, first=42, messages=1, grant=9)],
             keyed=True,
+            waited_ms=1_500,
         )
     ),
     (Command.SETTLE, "request"): Sample(

@@ -749,16 +749,18 @@ class SharedKeys(_message.Message):
     def __init__(self, source: _Optional[int] = ..., first: _Optional[int] = ..., grant: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
-    __slots__ = ("runs", "lows", "waits", "keyed")
+    __slots__ = ("runs", "lows", "waits", "keyed", "waited_ms")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     LOWS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[SharedRun]
     lows: _containers.RepeatedScalarFieldContainer[int]
     waits: _containers.RepeatedCompositeFieldContainer[SharedRun]
     keyed: bool
-    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., keyed: _Optional[bool] = ...) -> None: ...
+    waited_ms: int
+    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., keyed: _Optional[bool] = ..., waited_ms: _Optional[int] = ...) -> None: ...
 
 class SettleItem(_message.Message):
     __slots__ = ("run", "kind", "time_ms")

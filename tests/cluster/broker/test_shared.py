@@ -23,7 +23,7 @@ from support.shared_member import (
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.broker.shared import shared_journal, shared_journals
+from vq.broker.shared import ledger, shared_journal, shared_journals
 from vq.coordination.topics.topics import describe_topic
 from vq.errors import InvalidRequest
 from vq.remoting.format import Command
@@ -32,6 +32,12 @@ from vq.reserved import SHARED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 
 pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(autouse=True)
+def _grants_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a group begin at 1, and not at a time."""
+    monkeypatch.setattr(ledger, "GRANTS_PER_MS", 0)
 
 
 async def begun(cluster: MemoryCluster, nodes: int = 1, **settings: Any) -> BrokerNode:
@@ -126,6 +132,35 @@ async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -
     begin = clock.monotonic()
     assert await two.receive(wait_ms=400) == []
     assert 0.39 < clock.monotonic() - begin < 0.6
+
+
+async def test_a_member_that_leaves_gets_nothing_more(cluster: MemoryCluster) -> None:
+    """Its request ends at once; one of before, which was long on its way, ends no later one."""
+    await begun(cluster)
+    one, two = (SharedMember(cluster, number, [0]) for number in (1, 2))
+    old = one.ask(9)
+    waits = asyncio.create_task(one.receive(9, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    with pytest.raises(InvalidRequest, match="attempt 2 waits"):
+        await SharedMember(cluster, 1, [0]).got(old)
+    leaves = one.ask(0)
+    assert await SharedMember(cluster, 1, [0]).got(leaves) == []
+    assert await waits == []
+    two.ends = [3]
+    assert await two.receive(9) == [Got(0, 0, 3, 1, 1)]
+
+
+async def test_what_nobody_has_seen_is_not_counted(cluster: MemoryCluster) -> None:
+    """Also after a pause, and by whoever leads next."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [1])
+    (got,) = await one.receive()
+    await one.settle(got, UNUSED, 800)
+    assert await one.receive() == []
+    node = cluster.nodes.pop("b1")
+    await node.stop()
+    await cluster.start()
+    assert await one.receive(wait_ms=2_000) == [Got(0, 0, 1, 2, 1)]
 
 
 async def test_a_repeated_request_has_the_same_answer(cluster: MemoryCluster) -> None:
@@ -243,6 +278,23 @@ async def test_a_group_that_is_forgotten_begins_anew(cluster: MemoryCluster) -> 
     assert await waits == []
     (again,) = await one.receive()
     assert again == Got(0, 0, 5, 1, 1)
+
+
+async def test_a_late_settlement_of_a_group_before_counts_for_nothing(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grants of a group begin behind those of a group of its name that was deleted."""
+    monkeypatch.undo()
+    await begun(cluster)
+    one, two = SharedMember(cluster, 1, [3]), SharedMember(cluster, 2, [3])
+    (old,) = await one.receive()
+    await one.status(forget=True)
+    await asyncio.sleep(0.01)
+    (new,) = await two.receive()
+    assert new == old._replace(grant=new.grant)
+    assert new.grant > old.grant
+    assert await one.settle(old, ACK)
+    assert not await two.settle(new, ACK)
 
 
 @pytest.mark.parametrize("keep", [keep_all, keep_none])

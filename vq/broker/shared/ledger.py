@@ -41,19 +41,34 @@ from vq.broker.shared.notes import (
     SourceState,
 )
 from vq.broker.shared.open_keys import OpenKeys
-from vq.errors import Busy, InvalidRequest
+from vq.errors import Busy, InvalidRequest, SequenceStale
 from vq.limits import KIB
 from vq.shown import shown
 
-__all__ = ["Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told", "ToldKeys"]
+__all__ = [
+    "FREES",
+    "Now",
+    "ReceiveAsk",
+    "SharedGroup",
+    "SharedLedger",
+    "SharedSource",
+    "Told",
+    "ToldKeys",
+]
 
 ACK, RELEASE, REJECT, EXTEND, UNUSED = SettlementKind
+#: With these, others may have the messages.
+FREES: Final = frozenset({RELEASE, UNUSED})
 #: Runs of one answer, and of one note.
 RUNS_PER_ANSWER: Final = 1_000
-#: What members have asked last is known of so many members of a group, the last ones. A SETTLE that
-#: has not found more runs than so many is not known: one that is repeated finds nothing any more.
+#: What members have asked last is known of so many members of a group, the last ones. Of a SETTLE
+#: that has not found more runs than so many it is only known that there were some: ``SOME_LOST``.
 MEMBERS_MAX: Final = 5_000
 LOST_MAX: Final = 20
+SOME_LOST: Final[tuple[tuple[SourceKey, Lost], ...]] = ((SourceKey("", 0, ""), Lost(0, 0, 0, 0)),)
+#: A group counts its grants from the time on at which it begins, in this part of a ms: so no grant
+#: has the number of one that a group of its name, which was deleted, has given.
+GRANTS_PER_MS: Final = 16
 #: About so much of what settlements have not found goes into the record of the members.
 LOST_BYTES: Final = 512 * KIB
 #: Groups of one journal, and partitions of a group.
@@ -300,7 +315,7 @@ class SharedSource:
             else:
                 each.deliveries -= run.kind is UNUSED
                 each.grant = each.member = each.lease_ms = 0
-                wait_ms = run.time_ms - now.wall_ms if run.kind is RELEASE else 0
+                wait_ms = run.time_ms - now.wall_ms
                 each.until_ms = now.ms + wait_ms if wait_ms > 0 else 0  # those that are due join
             self._next_ms = min(self._next_ms, each.until_ms)
         self._join(begin_at, end_at)
@@ -371,7 +386,7 @@ class SharedGroup:
 
     Attributes:
         name: Of it.
-        grants: So many were given.
+        grants: The number of the last one.
         open: Messages of all partitions that were delivered and are not done.
         sources: Its partitions.
         members: What its members have asked last, the last one last.
@@ -387,7 +402,7 @@ class SharedGroup:
         self._turn = 0  # which partition is looked at first
 
     # Requests -------------------------------------------------------------------------------------
-    def begun(self, told: Iterable[Told]) -> list[SourceState]:
+    def begun(self, told: Iterable[Told], now: Now) -> list[SourceState]:
         """Return the notes of partitions with which the group begins.
 
         Raises:
@@ -396,7 +411,8 @@ class SharedGroup:
         new = [each for each in told if each.source not in self.sources]
         if new and len(self.sources) + len(new) > SOURCES_MAX:
             raise Busy(f"group {shown(self.name)} has {SOURCES_MAX} partitions; no more go")
-        return [SourceState(self.name, each.source, self.grants, each.begin, ()) for each in new]
+        grants = self.grants or now.wall_ms * GRANTS_PER_MS
+        return [SourceState(self.name, each.source, grants, each.begin, ()) for each in new]
 
     def keep_order(self, told: Iterable[Told]) -> None:
         """Keep the order of keys from now on."""
@@ -490,6 +506,7 @@ class SharedGroup:
 
         Raises:
             InvalidRequest: It is older than the last one.
+            SequenceStale: It was carried out, and what it has not found is not known any more.
         """
         state = self.members.get(member)
         if not sequence or state is None or sequence > state.sequence:
@@ -498,6 +515,11 @@ class SharedGroup:
             raise InvalidRequest(
                 f"SETTLE {sequence} of member {member:#x}: number {state.sequence} was carried out "
                 "before; they rise"
+            )
+        if state.lost == SOME_LOST:
+            raise SequenceStale(
+                f"SETTLE {sequence} of member {member:#x} was carried out before, and which of its "
+                "messages the member had no more is not known now"
             )
         return state
 
@@ -517,7 +539,7 @@ class SharedGroup:
             pieces: Iterable[tuple[int, int, bool]] = [(run.first, run.messages, False)]
             if source is not None:
                 pieces = source.held_of(run, now)
-            time_ms = run.time_ms + (now.wall_ms if run.kind is RELEASE else 0)
+            time_ms = run.time_ms + (now.wall_ms if run.kind in FREES else 0)
             for first, count, held in pieces:
                 if not held:
                     _add(lost, Lost(run.source, first, count, run.grant))
@@ -582,9 +604,11 @@ class SharedGroup:
                 self.open -= source.open
                 source.settle(run, now)
                 self.open += source.open
-            if note.sequence and len(note.lost) <= LOST_MAX:
+            if note.sequence:
                 before = self.members.get(note.member, MemberState(note.member))
-                lost = tuple((note.sources[e.source], e._replace(source=0)) for e in note.lost)
+                lost = SOME_LOST
+                if len(note.lost) <= LOST_MAX:
+                    lost = tuple((note.sources[e.source], e._replace(source=0)) for e in note.lost)
                 self._know(before._replace(sequence=note.sequence, lost=lost))
         elif isinstance(note, SourceState):
             self.grants = max(self.grants, note.grants)
@@ -608,15 +632,14 @@ class SharedGroup:
     def members_now(self) -> Members:
         """Return the note of what members have asked last.
 
-        A settlement that is left out since all of them need much room, counts as one that found
-        little: see ``LOST_MAX``.
+        Of a settlement it is left out what it has not found, if all of that needs much room.
         """
         members: list[MemberState] = []
         room = LOST_BYTES
         for each in reversed(self.members.values()):
             room -= sum(2 * len(key.topic) + 100 for key, _ in each.lost)
             left_out = each.lost and room < 0
-            members.append(each._replace(sequence=0, lost=()) if left_out else each)
+            members.append(each._replace(lost=SOME_LOST) if left_out else each)
         return Members(self.name, tuple(reversed(members)))
 
     def snapshot(self, key: SourceKey, now: Now) -> SourceState:

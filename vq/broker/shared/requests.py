@@ -147,7 +147,7 @@ def _settlement_of(item: wire.SettleItem, sources: int) -> Settlement:
     if kind is SettlementKind.EXTEND:
         least, most = limits.SHARED_LEASE_MS_MIN, limits.SHARED_LEASE_MS_MAX
         _check_bounds("time_ms of a lease", item.time_ms, least, most)
-    elif kind is SettlementKind.RELEASE:
+    elif kind in {SettlementKind.RELEASE, SettlementKind.UNUSED}:
         _check_bounds("time_ms of a delay", item.time_ms, 0, limits.DELAY_S_MAX * 1_000)
     else:
         _check_bounds(f"time_ms of {kind.name}", item.time_ms, 0, 0)

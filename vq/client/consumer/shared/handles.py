@@ -40,7 +40,8 @@ class SaidOfMessage(NamedTuple):
     Attributes:
         handle: Which.
         kind: What.
-        time_ms: Of a release: after how long it is due. Of an extension: for how long.
+        time_ms: Of a release, also one that does not count: after how long it is due. Of an
+            extension: for how long.
     """
 
     handle: MessageHandle

@@ -16,15 +16,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from vq import limits
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import HeldMessage, SharedReceiver
 from vq.client.copies import MessageCopies, origin_of
+from vq.client.kinds import check_number
 from vq.clock import Clock
 from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
-from vq.errors import ContentUnreadable, LeaseLost, VqError
+from vq.errors import ContentUnreadable, InvalidArgument, LeaseLost, VqError
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -37,6 +39,8 @@ logger = get_logger(__name__)
 
 #: How long one try to copy a message waits for the broker.
 _COPY_S: Final = 10.0
+#: For so long the message is held meanwhile.
+_HELD_S: Final = 2 * _COPY_S
 _JITTER: Final = 0.2
 #: Where a parent counts which message ends processes, so many deliveries are taken for one try
 #: before a listener is called: what the processes had besides was delivered, too, and not tried.
@@ -70,20 +74,37 @@ class SharedMessage(TriedMessage):
         return self._settled(SettleKind.ACK, 0)
 
     def nack(self, delay_s: float = 0.0) -> Any:
-        """Have it delivered again, to any member, after so many seconds."""
-        return self._settled(SettleKind.RELEASE, round(delay_s * 1_000))
+        """Have it delivered again, to any member, after so many seconds, 0 to 40 days.
+
+        Raises:
+            InvalidArgument: ``delay_s`` is out of its bounds.
+        """
+        time_ms = _checked_ms("delay_s", delay_s, 0, limits.DELAY_S_MAX)
+        return self._settled(SettleKind.RELEASE, time_ms)
 
     def reject(self) -> Any:
         """Give it up: nobody gets it any more, and it is no dead letter."""
         return self._settled(SettleKind.REJECT, 0)
 
     def extend(self, s: float) -> Any:
-        """Have it for so many seconds from now on."""
-        return self._say(SettleKind.EXTEND, round(s * 1_000))
+        """Have it for so many seconds from now on, 0.1 s to 12 h.
+
+        Raises:
+            InvalidArgument: ``s`` is out of its bounds.
+        """
+        least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
+        return self._say(SettleKind.EXTEND, _checked_ms("s", s, least, most))
 
     def _settled(self, kind: int, time_ms: int) -> Any:
         self._is_settled = True
         return self._say(kind, time_ms)
+
+
+def _checked_ms(name: str, seconds: float, least: float, most: float) -> int:
+    check_number(name, seconds)
+    if not least <= seconds <= most:  # NaN is not, either
+        raise InvalidArgument(f"{name} = {seconds} is outside [{least:g}, {most:g}] seconds")
+    return round(seconds * 1_000)
 
 
 def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
@@ -129,7 +150,7 @@ def outcome_of(
     pauses = policy.retry_backoff_s
     pause_s = pauses[min(deliveries, len(pauses)) - 1] * (1 - _JITTER + 2 * _JITTER * draw)
     if isinstance(result, Retry) and result.after_s is not None:
-        pause_s = result.after_s
+        pause_s = min(result.after_s, limits.DELAY_S_MAX)
     if isinstance(result, ContentUnreadable) and policy.on_bad_record != OnBadRecord.STOP:
         is_copied = policy.on_bad_record == OnBadRecord.DEAD_LETTER
         return Outcome(SettleKind.REJECT, is_copied=is_copied, why=why)
@@ -185,7 +206,6 @@ class SharedWork:
         self._at: dict[MessageHandle, SharedMessage] = {}  # listeners are at them
         self._keeping: asyncio.Task[None] | None = None
         self._deliveries_each = 1  # are taken for a try
-        self._is_closing = False
 
     def start(self) -> None:
         """Begin to call listeners, unless calls take the messages."""
@@ -231,7 +251,6 @@ class SharedWork:
 
         May be called again with less time.
         """
-        self._is_closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
             for task in late:
@@ -263,6 +282,8 @@ class SharedWork:
     async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
+        if item.deliveries > 1:  # perhaps it ends the process: what is handled is told before
+            await self._receiver.settled()
         if self._is_tried(item):
             self._at[item.handle] = message
             try:
@@ -278,7 +299,7 @@ class SharedWork:
         if message._is_settled:
             return
         cancelled = None if result is None or isinstance(result, Retry) else cancellation_of(result)
-        if cancelled is not None and self._is_closing:
+        if cancelled is not None:  # at its end, or with the loop
             self._told(item, self._receiver.settle(item.handle, SettleKind.RELEASE))
             raise cancelled
         await self._failed(item, result)
@@ -287,6 +308,8 @@ class SharedWork:
         """Do what the policy says about a message that failed; None: it was not tried."""
         outcome = outcome_of(self._policy.now, item.deliveries, result, self._rng.random())
         error = result if isinstance(result, BaseException) else None
+        if outcome.is_copied and not await self._is_held(item):
+            return
         if outcome.is_copied and not await self._is_dead(item, outcome.why, error):
             outcome = Outcome(SettleKind.RELEASE, self._policy.now.retry_backoff_s[-1])
         elif outcome.kind is SettleKind.RELEASE:
@@ -324,6 +347,26 @@ class SharedWork:
                 )
 
         settled.add_done_callback(tell)
+
+    async def _is_held(self, item: HeldMessage) -> bool:
+        """Whether a message is with this member until its dead letter is stored.
+
+        Otherwise another one has it, or will: it makes the dead letter, or has the message done.
+        """
+        held = self._receiver.settle(item.handle, SettleKind.EXTEND, round(_HELD_S * 1_000))
+        try:
+            await held
+        except VqError as error:
+            logger.warning(
+                "lease ended before a dead letter was made, message is delivered again",
+                group=self._group,
+                message=origin_of(item.message),
+                deliveries=item.deliveries,
+                error=error,
+            )
+            self._receiver.drop(item.handle)
+            return False
+        return True
 
     async def _is_dead(self, item: HeldMessage, why: str, error: BaseException | None) -> bool:
         """Whether a message is a dead letter now."""
