@@ -17,9 +17,10 @@ that vq makes for itself has no rules: it inherits those of its source (``source
 second way leads to the same messages. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from vq.errors import InvalidArgument
@@ -30,6 +31,7 @@ from vq.shown import shown
 __all__ = [
     "ANONYMOUS",
     "EVERYBODY",
+    "NEEDED",
     "RULES_MAX",
     "AccessDecision",
     "AccessRule",
@@ -81,6 +83,15 @@ class Resource(StrEnum):
     GROUP = "group"
     TRANSACTIONAL_ID = "transactional-id"
     CLUSTER = "cluster"
+
+
+#: Which rights some request needs; a rule that allows another one gives ``describe`` at most.
+NEEDED: Final[Mapping[Resource, frozenset[Right]]] = {
+    Resource.TOPIC: frozenset(Right),
+    Resource.GROUP: frozenset(Right),
+    Resource.TRANSACTIONAL_ID: frozenset({Right.WRITE}),
+    Resource.CLUSTER: frozenset(Right) - {Right.WRITE},
+}
 
 
 class RuleEffect(StrEnum):
@@ -305,6 +316,11 @@ class AccessRules:
             self._recent[asked] = decision
         return decision
 
+    def gives_some(self, asker: AskingUser, right: Right, resource: Resource) -> bool:
+        """Return whether a rule allows a right to anything of a kind, whatever others deny."""
+        found = (self._index.get((each, resource)) for each in _subjects_of(asker))
+        return any(each is not None and each.allows_some(right) for each in found)
+
     @property
     def remembered(self) -> int:
         """How many decisions it remembers."""
@@ -432,6 +448,10 @@ class _Named:
         self._beginnings.setdefault(rule.name, []).append(rule)
         if len(rule.name) not in self._lengths:
             self._lengths = sorted([*self._lengths, len(rule.name)], reverse=True)
+
+    def allows_some(self, right: Right) -> bool:
+        rules = chain(*self._names.values(), *self._beginnings.values())
+        return any(each.effect is RuleEffect.ALLOW and each.gives(right) for each in rules)
 
     def of(self, name: str) -> Iterator[AccessRule]:
         yield from self._names.get(name, ())

@@ -182,7 +182,7 @@ class SourceState(NamedTuple):
 
     Attributes:
         group, source: These.
-        grants: How many grants the group has given.
+        grants: The number of the last grant of the group.
         cursor: What is before it was delivered; of that, ``runs`` are not done.
         runs: In the order of their messages.
         wall_ms: See ``SettledMessages``.

@@ -22,7 +22,7 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
-from vq.broker.shared.ledger import FREES, Now, ReceiveAsk, SharedGroup, SharedLedger
+from vq.broker.shared.ledger import FREES, Now, ReceiveAsk, SharedGroup, SharedLedger, ToldKeys
 from vq.broker.shared.notes import (
     Acquired,
     Forgotten,
@@ -43,6 +43,7 @@ from vq.broker.shared.receivers import Receivers
 from vq.broker.shared.requests import (
     ask_of,
     check_group,
+    keys_of,
     lows_of,
     settlements_of,
     sources_of,
@@ -138,14 +139,17 @@ class SharedJournal(JournalReader):
         Raises:
             VqError: It is refused; or it is not known whether it was carried out.
         """
-        ask = ask_of(request)
+        ask, told = ask_of(request), keys_of(request)
         group = self.ledger.group(request.group)
-        begun = group.begun(ask.told)
+        begun = group.begun(ask.told, self._now())
         if begun:
             self._note(begun)
+        if ask.is_keyed:
+            group.keep_order(ask.told)
+        waits = self._judge_keys(group, request, told) if told else []
         if ask.attempt and not ask.most:
             self.receivers.end(group.name, ask.member)
-        if group.tell(ask.told):
+        if group.tell(ask.told) or told:
             self._hand_out(group)
         begun_ms, waited_ms = self._now().ms, 0
         again = group.again(ask, self._now()) if ask.most else ()
@@ -168,7 +172,27 @@ class SharedJournal(JournalReader):
             ]
         lows = lows_of(group, (each.source for each in ask.told))
         await self._until_committed()
-        return wire.ReceiveResponse(runs=runs, lows=lows, waited_ms=waited_ms)
+        return wire.ReceiveResponse(
+            runs=runs, lows=lows, waits=waits, keyed=ask.is_keyed, waited_ms=waited_ms
+        )
+
+    def _judge_keys(
+        self, group: SharedGroup, request: wire.ReceiveRequest, told: Sequence[ToldKeys]
+    ) -> list[wire.SharedRun]:
+        """Return which of the messages whose keys are told must wait; they are given back."""
+        note, waits = group.judge_keys(request.member, told, self._now())
+        if note.runs:
+            self._note([note])
+            self._count(note.runs, ())
+        return [
+            wire.SharedRun(
+                source=request.keys[each.source].source,
+                first=each.first,
+                messages=each.messages,
+                grant=each.grant,
+            )
+            for each in waits
+        ]
 
     async def _wait_for(
         self, session: Session, group: SharedGroup, ask: ReceiveAsk, wait_s: float
@@ -246,7 +270,7 @@ class SharedJournal(JournalReader):
             if note.runs:
                 self._note([note])
             self._count(note.runs, lost)
-            if any(each.kind in FREES for each in note.runs):
+            if any(each.kind in FREES for each in note.runs) or (note.runs and group.is_keyed):
                 self._hand_out(group)
         lows = lows_of(group, sources)
         await self._until_committed()

@@ -22,13 +22,13 @@ def released(ahead_ms: int, *, whole: bool) -> list[Note]:
     ledger, now = SharedLedger(), Now(0, WALL_MS + ahead_ms)
     group = ledger.group("g")
     told = [Told(SOURCE, 0, 1)]
-    notes: list[Note] = [*group.begun(told)]
+    notes: list[Note] = [*group.begun(told, now)]
     ledger.take(notes[0], now)
     group.tell(told)
     note = group.receive(ReceiveAsk(1, 1, 1, 1_000, 9, 9, told), now)
     assert note is not None
     ledger.take(note, now)
-    run = Settlement(0, 0, 1, 1, SettlementKind.RELEASE, 500)
+    run = Settlement(0, 0, 1, note.grant, SettlementKind.RELEASE, 500)
     settled = group.settle(1, 1, [SOURCE], [run], now)
     ledger.take(settled, now)
     notes += [note, settled]

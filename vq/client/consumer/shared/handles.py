@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
+from zlib import crc32
 
-__all__ = ["MessageHandle", "SaidOfMessage", "SettleKind", "SettledRun", "merged"]
+from vq.model import Message
+
+__all__ = ["MessageHandle", "SaidOfMessage", "SettleKind", "SettledRun", "key_number", "merged"]
 
 
 class SettleKind(IntEnum):
@@ -60,6 +63,21 @@ class SettledRun(NamedTuple):
     time_ms: int
     first: int
     messages: int
+
+
+def key_number(message: Message) -> int:
+    """Return what is told of a message's key: equal for equal keys; 0: it has none.
+
+    Two keys may have the same number. Then they wait for each other.
+    """
+    key = message.key
+    if key is None:
+        return 0
+    if isinstance(key, str):
+        encoded = b"t" + key.encode()
+    else:
+        encoded = b"b" + key if isinstance(key, bytes) else b"i%d" % key
+    return crc32(encoded) or 1
 
 
 def merged(settlings: Iterable[SaidOfMessage]) -> list[SettledRun]:

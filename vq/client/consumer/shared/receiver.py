@@ -12,7 +12,7 @@ back: it was not delivered, others may be free for it, and its lease would be ov
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
 from vq.client.consumer.shared.given import GivenMessages
-from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind, key_number
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
 from vq.client.consumer.shared.settler import Settler
 from vq.client.consumer.shared.source import (
@@ -62,6 +62,10 @@ LOOK_S: Final = 0.02
 END_S: Final = 2.0
 #: What cannot be read now is given back for so long.
 UNREADABLE_S: Final = 5.0
+#: The lease of a message that has waited for so much of it begins anew with its listener.
+WAITED_SHARE: Final = 0.1
+#: How long an answer of the journal is waited for before a message that was delivered before.
+TOLD_S: Final = 1.0
 _AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
@@ -165,6 +169,8 @@ class SharedReceiver:
         self._next_source = 0
         self._queue: deque[tuple[HeldMessage, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
+        self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
+        self._held: set[MessageHandle] = set()  # what ``SharedRoom`` counts as in hand
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
@@ -238,10 +244,10 @@ class SharedReceiver:
         self._queue.clear()
 
     def _give_back_run(self, at: int, run: SharedRun, number: int, pause_s: float = 0.0) -> None:
-        """Give back what was not read of a run, from a message on, for a time."""
+        """Give back what was not read of a run, from a message on."""
         for left in range(number, run.first + run.messages):
             handle = MessageHandle(at, left, run.grant)
-            self._settle_here(handle, SettleKind.UNUSED, round(pause_s * 1_000))
+            self._settle_here(handle, SettleKind.UNUSED, int(pause_s * 1_000))
 
     async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
         """End the request that waits for messages; the journal would give it what others want."""
@@ -355,7 +361,7 @@ class SharedReceiver:
                 source.low = low
             until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
-                self._room.in_hand += run.messages
+                self._note_held(asked[run.source], run)
                 if self._ends():
                     self._give_back_run(asked[run.source], run, run.first)
                     continue
@@ -363,6 +369,11 @@ class SharedReceiver:
                 task = begin_task(self._read(reading))
                 self._reads[task] = reading
                 task.add_done_callback(self._reads.pop)
+
+    def _note_held(self, at: int, run: SharedRun) -> None:
+        numbers = range(run.first, run.first + run.messages)
+        self._held.update(MessageHandle(at, number, run.grant) for number in numbers)
+        self._room.in_hand = len(self._held)
 
     def _watch_s(self) -> float:
         """Return how long a partition is waited for, so that all have their turn."""
@@ -413,7 +424,8 @@ class SharedReceiver:
         source, end = self._sources[at], run.first + run.messages
         try:
             async for first, messages in source.reader.read(reading.number, end - reading.number):
-                self._queue_all(at, source.wanted, first, messages, run, reading.until)
+                waits = await self._waiting(source, first, messages, run)
+                self._queue_all(at, source.wanted, first, messages, reading, waits)
                 reading.number = first + len(messages)
         except NumberGone as error:
             behind = min(end, max(reading.number + 1, int(error.details["number"])))
@@ -498,19 +510,40 @@ class SharedReceiver:
         for number in range(first, end):
             self._settle_here(MessageHandle(at, number, grant), SettleKind.REJECT)
 
+    async def _waiting(
+        self, source: _Source, first: int, messages: Sequence[Message], run: SharedRun
+    ) -> Collection[int]:
+        """Return which messages wait for others of their keys; nobody has them then."""
+        if not self._terms.is_keyed:
+            return ()
+        keys = list(map(key_number, messages))
+        (told,) = self._told([source])
+        return await self._desk.tell_keys(told, first, run.grant, keys)
+
     def _queue_all(
         self,
         at: int,
         wanted: Filter,
         first: int,
         messages: Sequence[Message],
-        run: SharedRun,
-        until: float,
+        reading: _RunReading,
+        waits: Collection[int],
     ) -> None:
         check, tags = wanted.check, wanted.tags
+        run, until = reading.run, reading.until
         for number, message in enumerate(messages, first):
             handle = MessageHandle(at, number, run.grant)
-            is_left_out = check is not None and not check(message)
+            if number in waits:
+                self._held.discard(handle)
+                self._room.not_mine()
+                self._has_room.set()
+                continue
+            try:
+                is_left_out = check is not None and not check(message)
+            except VqError as error:  # it stands alone: those before and behind it go on
+                self._trouble(self._sources[at].reader.partition, number, error)
+                self._settle_here(handle, SettleKind.UNUSED, int(UNREADABLE_S * 1_000))
+                continue
             if is_left_out or (tags and message.tag not in tags):
                 self._settle_here(handle, SettleKind.ACK)
             else:
@@ -537,22 +570,44 @@ class SharedReceiver:
                 self._settle_here(item.handle, SettleKind.UNUSED)
             else:
                 self.expired += 1
-                self._over()
+                self._over(item.handle)
         self._look_at_queue()
 
-    def _next_here(self) -> HeldMessage | None:
-        """Return the next message of the queue whose lease is not over."""
-        now = self._cluster.clock.monotonic()
+    async def _next_here(self) -> HeldMessage | None:
+        """Return the next message of the queue, with nearly all of its lease; None: it is empty.
+
+        A call that is cancelled gives it back.
+        """
         while self._queue:
             item, until = self._queue.popleft()
-            if until > now:
-                if self._given is not None:
-                    self._given.add(item.handle, until, now)
-                    self._over()
-                return item
-            self.expired += 1
-            self._over()
+            now = self._cluster.clock.monotonic()
+            if until - now < self._fresh_s:
+                begins_at = await self._begin_lease(item, until - now)
+                if begins_at is None:
+                    self.expired += 1
+                    self._over(item.handle)
+                    continue
+                until = begins_at + self._terms.lease_ms / 1_000
+            if self._given is not None:
+                self._given.add(item.handle, until, now)
+                self._over(item.handle)
+            return item
         return None
+
+    async def _begin_lease(self, item: HeldMessage, left_s: float) -> float | None:
+        """Begin the lease of a message anew; return when, or None: it is not with this member."""
+        if left_s <= 0:
+            return None
+        now = self._cluster.clock.monotonic()
+        try:
+            await self._settler.settle(item.handle, SettleKind.EXTEND, self._terms.lease_ms)
+        except VqError as error:
+            logger.debug("lease of a message cannot begin anew", group=self._group, error=error)
+            return None
+        except asyncio.CancelledError:
+            self._settle_here(item.handle, SettleKind.UNUSED)
+            raise
+        return now
 
     async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
@@ -575,16 +630,19 @@ class SharedReceiver:
             while True:
                 if self._error is not None:
                     raise self._error.with_traceback(None)  # at each call: it shows where that was
-                while (
-                    not self._is_closing
-                    and len(found) < most
-                    and (item := self._next_here()) is not None
-                ):
+                while not self._is_closing and len(found) < most:
+                    item = await self._next_here()
+                    if item is None:
+                        break
                     found.append(item)
                 if found or self._is_closing:
                     return found
                 self._is_ready.clear()
                 await self._is_ready.wait()
+        except asyncio.CancelledError:
+            for item in found:
+                self.settle(item.handle, SettleKind.UNUSED)
+            raise
         finally:
             if self._given is not None:
                 self._room.asked(most, in_vain=not found)
@@ -600,20 +658,13 @@ class SharedReceiver:
         """
         if self._given is None:
             if kind is not SettleKind.EXTEND:
-                self._over()
+                self._over(handle)
         elif kind is SettleKind.EXTEND:
             now = self._cluster.clock.monotonic()
             self._given.add(handle, now + time_ms / 1_000, now)
         else:
             self._given.remove(handle)
         return self._settler.settle(handle, kind, time_ms)
-
-    def drop(self, handle: MessageHandle) -> None:
-        """Say nothing of a message that was taken, and is not with this member any more."""
-        if self._given is None:
-            self._over()
-        else:
-            self._given.remove(handle)
 
     def give_back(self, handles: Iterable[MessageHandle]) -> None:
         """Give back messages that were taken for a call that nobody waits for any more."""
@@ -622,12 +673,27 @@ class SharedReceiver:
 
     def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
         """Say what becomes of a message that nobody has taken."""
-        self._over()
+        self._over(handle)
         self._settler.settle(handle, kind, time_ms)
 
-    def _over(self) -> None:
-        self._room.over()
-        self._has_room.set()
+    def drop(self, handle: MessageHandle) -> None:
+        """Say nothing of a message that was taken, and is not with this member any more."""
+        if self._given is not None:
+            self._given.remove(handle)
+        self._over(handle)
+
+    def _over(self, handle: MessageHandle) -> None:
+        """Have a message in hand no more."""
+        if handle in self._held:  # an application may settle one twice
+            self._held.remove(handle)
+            self._room.over()
+            self._has_room.set()
+
+    async def settled(self) -> None:
+        """Return once the journal has answered to all that was said by now, or soon."""
+        waiting = self._settler.waiting()
+        if waiting:
+            await asyncio.wait(waiting, timeout=TOLD_S)
 
     def _source_of(self, at: int) -> tuple[TopicPartition, str]:
         reader = self._sources[at].reader

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vq import limits
 from vq.client.consumer.shared.desk import SharedDesk
 from vq.client.consumer.shared.handles import MessageHandle, SaidOfMessage, SettleKind, merged
-from vq.errors import InvalidState, LeaseLost, OutcomeUnknown, VqError
+from vq.errors import InvalidRequest, InvalidState, LeaseLost, OutcomeUnknown
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.tasks import begin_task
@@ -71,10 +71,14 @@ class Settler:
         self._wake.set()
         return future
 
+    def waiting(self) -> "list[asyncio.Future[None]]":
+        """Return what ends with the answers to all that was said by now."""
+        return [*self._sent, *(each for _, each in self._outgoing)]
+
     async def close(self) -> None:
         """Have settled what is to be."""
         self._is_closed = True
-        waiting = [*self._sent, *(each for _, each in self._outgoing)]
+        waiting = self.waiting()
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSE_S)
         if self._task is not None:
@@ -110,15 +114,14 @@ class Settler:
         sources: Sequence[tuple[TopicPartition, str]] = list(map(self._source_of, used))
         try:
             answer = await self._desk.settle(sources, runs)
-        except VqError as error:
-            logger.warning(
-                "messages of shared group cannot be settled",
-                group=self._group,
-                messages=len(batch),
-                error=error,
-            )
-            for _, future in batch.values():
-                _fail(future, error)
+        except InvalidRequest as error:
+            if len(batch) == 1:
+                self._fail_all(batch, error)
+            for handle, each in batch.items() if len(batch) > 1 else ():
+                await self._settle({handle: each})  # one of them must not cost the others
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next batch is sent
+            self._fail_all(batch, error)
             return
         lost = {
             MessageHandle(used[run.source], number, run.grant)
@@ -139,8 +142,18 @@ class Settler:
             elif not future.done():
                 future.set_result(None)
 
+    def _fail_all(self, batch: dict[MessageHandle, _Said], error: Exception) -> None:
+        logger.warning(
+            "messages of shared group cannot be settled",
+            group=self._group,
+            messages=len(batch),
+            error=error,
+        )
+        for _, future in batch.values():
+            _fail(future, error)
 
-def _fail(future: "asyncio.Future[None]", error: VqError) -> None:
+
+def _fail(future: "asyncio.Future[None]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
 

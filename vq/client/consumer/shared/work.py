@@ -16,15 +16,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from vq import limits
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import HeldMessage, SharedReceiver
 from vq.client.copies import MessageCopies, origin_of
+from vq.client.kinds import check_number
 from vq.clock import Clock
 from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
-from vq.errors import ContentUnreadable, LeaseLost, VqError
+from vq.errors import ContentUnreadable, InvalidArgument, LeaseLost, VqError
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.reserved import DeliveryFailure
@@ -72,20 +74,37 @@ class SharedMessage(TriedMessage):
         return self._settled(SettleKind.ACK, 0)
 
     def nack(self, delay_s: float = 0.0) -> Any:
-        """Have it delivered again, to any member, after so many seconds."""
-        return self._settled(SettleKind.RELEASE, round(delay_s * 1_000))
+        """Have it delivered again, to any member, after so many seconds, 0 to 40 days.
+
+        Raises:
+            InvalidArgument: ``delay_s`` is out of its bounds.
+        """
+        time_ms = _checked_ms("delay_s", delay_s, 0, limits.DELAY_S_MAX)
+        return self._settled(SettleKind.RELEASE, time_ms)
 
     def reject(self) -> Any:
         """Give it up: nobody gets it any more, and it is no dead letter."""
         return self._settled(SettleKind.REJECT, 0)
 
     def extend(self, s: float) -> Any:
-        """Have it for so many seconds from now on."""
-        return self._say(SettleKind.EXTEND, round(s * 1_000))
+        """Have it for so many seconds from now on, 0.1 s to 12 h.
+
+        Raises:
+            InvalidArgument: ``s`` is out of its bounds.
+        """
+        least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
+        return self._say(SettleKind.EXTEND, _checked_ms("s", s, least, most))
 
     def _settled(self, kind: int, time_ms: int) -> Any:
         self._is_settled = True
         return self._say(kind, time_ms)
+
+
+def _checked_ms(name: str, seconds: float, least: float, most: float) -> int:
+    check_number(name, seconds)
+    if not least <= seconds <= most:  # NaN is not, either
+        raise InvalidArgument(f"{name} = {seconds} is outside [{least:g}, {most:g}] seconds")
+    return round(seconds * 1_000)
 
 
 def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
@@ -131,7 +150,7 @@ def outcome_of(
     pauses = policy.retry_backoff_s
     pause_s = pauses[min(deliveries, len(pauses)) - 1] * (1 - _JITTER + 2 * _JITTER * draw)
     if isinstance(result, Retry) and result.after_s is not None:
-        pause_s = result.after_s
+        pause_s = min(result.after_s, limits.DELAY_S_MAX)
     if isinstance(result, ContentUnreadable) and policy.on_bad_record != OnBadRecord.STOP:
         is_copied = policy.on_bad_record == OnBadRecord.DEAD_LETTER
         return Outcome(SettleKind.REJECT, is_copied=is_copied, why=why)
@@ -263,6 +282,8 @@ class SharedWork:
     async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
+        if item.deliveries > 1:  # perhaps it ends the process: what is handled is told before
+            await self._receiver.settled()
         if self._is_tried(item):
             self._at[item.handle] = message
             try:
