@@ -92,7 +92,13 @@ class Transacting(Protocol):
 class ConsumerCore:
     """One consumer. Create it on the loop it will live on.
 
+    Args:
+        cluster, config: See below.
+        permit: While it lasts, messages may be delivered.
+        pulls: A member of a shared group whose messages are asked for, and which has no listener.
+
     Attributes:
+        shared: What it has of a shared group; None: its group is none.
         cluster: Where its group is.
         config: How it fetches and commits.
         member: The name of this member inside its group.
@@ -105,7 +111,14 @@ class ConsumerCore:
         steering: Seeks, pauses and resumes.
     """
 
-    def __init__(self, cluster: ClusterClient, config: ConsumerConfig, *, permit: Permit) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        *,
+        permit: Permit,
+        pulls: bool = False,
+    ) -> None:
         self.config = config
         self.member = config.member_id or _member_name(cluster)
         self.closed = False
@@ -135,9 +148,9 @@ class ConsumerCore:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
         self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
-        self._shared: SharedMember | None = None
+        self.shared: SharedMember | None = None
         if config.model is GroupModel.SHARED and config.group:
-            self._shared = SharedMember(
+            self.shared = SharedMember(
                 cluster,
                 config,
                 self.member,
@@ -145,6 +158,7 @@ class ConsumerCore:
                 self.failed.copier,
                 self._bad_records,
                 self._troubles,
+                pulls=pulls,
             )
         self.reader = Reader(cluster, self._troubles)
         self.stops = Stops(
@@ -172,7 +186,7 @@ class ConsumerCore:
         )
 
         self._offsets: MemberOffsets = self._own_offsets or self._outside or cluster.offsets
-        if self._shared is not None:  # nothing is claimed, and where the group is, others know
+        if self.shared is not None:  # nothing is claimed, and where the group is, others know
             self._offsets = OwnOffsets(cluster, config.group, self.member, keeps=False)
         self._beginnings = Beginnings(
             cluster,
@@ -202,13 +216,13 @@ class ConsumerCore:
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
-        if self._shared is not None and called.listener is None:
+        if self.shared is not None and self.shared.pull is None and called.listener is None:
             raise InvalidArgument(
                 "model = 'shared' needs a listener, and this topic has none: its return "
                 "acknowledges a message; give subscribe one"
             )
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
-        shares = self._own_offsets is None and self._shared is None
+        shares = self._own_offsets is None and self.shared is None
         if self.failed.retry_topic and redelivered is not None and shares:
             self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
@@ -261,8 +275,8 @@ class ConsumerCore:
                 retry_topic=self._subscriptions.retry_topic,
             )
             await membership.start()
-            if self._shared is not None:
-                self._shared.start(self._listener_of, settle or self.settle)
+            if self.shared is not None:
+                self.shared.start(self._listener_of, settle or self.settle)
             if self._closing is not None:
                 await membership.close(CLOSE_S)
                 raise InvalidState("this consumer was closed while it started")
@@ -299,13 +313,13 @@ class ConsumerCore:
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """See ``SharedMember.settle``."""
-        assert self._shared is not None
-        await self._shared.settle(handle, kind, time_ms)
+        assert self.shared is not None
+        await self.shared.settle(handle, kind, time_ms)
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
-        if self._shared is not None:
-            return self._shared.receiver.partitions()
+        if self.shared is not None:
+            return self.shared.partitions()
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
@@ -327,7 +341,7 @@ class ConsumerCore:
         """Begin to consume a partition that was claimed."""
         self._expect_target()
         assert self._membership is not None
-        if self._shared is None:
+        if self.shared is None:
             await self._beginnings.claimed(hold, self._membership)
             return
         topic = hold.partition.topic
@@ -337,7 +351,7 @@ class ConsumerCore:
             hold.partition,
             by_pattern=not self._subscriptions.names(topic),
         )
-        await self._shared.add(hold.partition, self._subscriptions.of(topic).wanted, latest=latest)
+        await self.shared.add(hold.partition, self._subscriptions.of(topic).wanted, latest=latest)
         if hold.may(Event.DELIVER):
             hold.on(Event.DELIVER)
 
@@ -419,8 +433,8 @@ class ConsumerCore:
     async def drain(self, hold: Hold) -> None:
         """See ``GroupConsumer``."""
         self._expect_target()
-        if self._shared is not None:
-            await self._shared.remove(hold.partition)
+        if self.shared is not None:
+            await self.shared.remove(hold.partition)
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
         if hold.state is State.LOST:
@@ -590,8 +604,8 @@ class ConsumerCore:
         Raises:
             CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
         """
-        if self._shared is not None:
-            await self._shared.commit()
+        if self.shared is not None:
+            await self.shared.commit()
         await self._commit(self.holds)
 
     async def commit_and_forsake(self) -> None:
@@ -751,7 +765,7 @@ class ConsumerCore:
             await self._own_offsets.open()
         elif self._outside is not None and not self._outside.identity:
             await self._outside.open()
-        offsets = self._offsets if self._shared is None else self.cluster.offsets
+        offsets = self._offsets if self.shared is None else self.cluster.offsets
         found = await offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
@@ -775,8 +789,8 @@ class ConsumerCore:
             await asyncio.wait(tasks)
         readings = self.holds.readings()
         try:
-            if self._shared is not None:
-                await self._shared.close(CLOSE_S)
+            if self.shared is not None:
+                await self.shared.close(CLOSE_S)
             if self._membership is not None:
                 await self._membership.close(CLOSE_S)
         finally:

@@ -11,7 +11,7 @@ from vq.client.consumer.deliver.in_turn import InTurn
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.sliding import Sliding
-from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
+from vq.coordination.tree.values.group_terms import GroupModel, OnFailure, WorkingMode
 from vq.errors import InvalidArgument
 from vq.message_filter import ALL, Filter
 from vq.model import TopicPartition
@@ -29,6 +29,8 @@ def check_listener_for(config: ConsumerConfig, listener: object) -> None:
         InvalidArgument: There is no listener, and the settings say how many messages it is at, or
             ask for a retry topic.
     """
+    if config.model is GroupModel.SHARED:  # its messages go to a listener, or to who asks for them
+        return
     if listener is None and not is_in_turn(config):
         raise InvalidArgument(
             f"mode = {str(config.mode)!r} and batch_size = {config.batch_size} are for listeners, "

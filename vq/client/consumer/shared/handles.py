@@ -4,7 +4,16 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["MessageHandle", "SaidOfMessage", "SettleKind", "SettledRun", "merged"]
+from vq.model import TopicPartition
+
+__all__ = [
+    "MessageHandle",
+    "PlacedHandle",
+    "SaidOfMessage",
+    "SettleKind",
+    "SettledRun",
+    "merged",
+]
 
 
 class SettleKind(IntEnum):
@@ -27,6 +36,20 @@ class MessageHandle(NamedTuple):
     """
 
     source: int
+    number: int
+    grant: int
+
+
+class PlacedHandle(NamedTuple):
+    """A message that somebody has, as anybody can name it.
+
+    Attributes:
+        partition, topic_id: Where it is.
+        number, grant: See ``MessageHandle``.
+    """
+
+    partition: TopicPartition
+    topic_id: str
     number: int
     grant: int
 

@@ -6,7 +6,7 @@ group's offset: retention, lag and operators go by it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from vq import limits
 from vq.client.cluster import ClusterClient
@@ -15,7 +15,9 @@ from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.pull import SharedPull
 from vq.client.consumer.shared.receiver import SharedReceiver
+from vq.client.consumer.shared.sources import SharedSources
 from vq.client.consumer.shared.work import Settle, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
@@ -47,6 +49,11 @@ class SharedMember:
         copier: Makes dead letters.
         bad_records: Passes over records that nobody can read.
         troubles: Where it is told that a partition does not go on.
+        pulls: It has no listeners: messages are asked for.
+
+    Attributes:
+        receiver: Has the messages for listeners.
+        pull: Or has them for who asks.
     """
 
     def __init__(
@@ -58,6 +65,8 @@ class SharedMember:
         copier: MessageCopies,
         bad_records: BadRecords,
         troubles: Troubles,
+        *,
+        pulls: bool,
     ) -> None:
         self._cluster = cluster
         self._config = config
@@ -70,16 +79,23 @@ class SharedMember:
             min(config.window_messages, limits.SHARED_OPEN_MAX),
             limits.SHARED_GROUP_OPEN_MAX,
         )
-        self.receiver: Final = SharedReceiver(
-            cluster,
-            config.group,
-            terms,
-            nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
-            workers=config.workers,
-            policy=policy,
-            bad_records=bad_records,
-            trouble=self._trouble,
-        )
+        common: dict[str, Any] = {
+            "nodes": Nodes(cluster, ReadFrom(config.read_from), config.rack),
+            "policy": policy,
+            "bad_records": bad_records,
+            "trouble": self._trouble,
+        }
+        self.receiver: SharedReceiver | None = None
+        self.pull: SharedPull | None = None
+        self._sources: SharedSources
+        if pulls:
+            self._sources = self.pull = SharedPull(
+                cluster, config.group, terms, copier=copier, **common
+            )
+        else:
+            self._sources = self.receiver = SharedReceiver(
+                cluster, config.group, terms, workers=config.workers, **common
+            )
         self._work: SharedWork | None = None
         self._committing: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, tuple[str, int]] = {}
@@ -91,20 +107,21 @@ class SharedMember:
             listener_of: Returns what is awaited for a message of a topic.
             settle: What the methods of messages call.
         """
-        self._work = SharedWork(
-            self.receiver,
-            self._config.group,
-            self._policy,
-            self._copier,
-            listener_of,
-            settle,
-            workers=self._config.workers,
-            rng=self._cluster.rng,
-            clock=self._cluster.clock,
-            context=self._cluster.context,
-        )
-        self.receiver.start()
-        self._work.start()
+        self._sources.start()
+        if self.receiver is not None:
+            self._work = SharedWork(
+                self.receiver,
+                self._config.group,
+                self._policy,
+                self._copier,
+                listener_of,
+                settle,
+                workers=self._config.workers,
+                rng=self._cluster.rng,
+                clock=self._cluster.clock,
+                context=self._cluster.context,
+            )
+            self._work.start()
         self._committing = begin_task(self._commit_regularly())
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
@@ -114,10 +131,10 @@ class SharedMember:
             LeaseLost: The member does not have it any more.
             OutcomeUnknown: There was no answer.
         """
-        await asyncio.shield(self.receiver.settle(handle, kind, time_ms))
+        await asyncio.shield(self._sources.settle(handle, kind, time_ms))
 
     async def add(self, partition: TopicPartition, wanted: Filter, *, latest: bool) -> None:
-        """Read a partition, too; see ``SharedReceiver.add``.
+        """Read a partition, too; see ``SharedSources.add``.
 
         Raises:
             VqError: It cannot be read now.
@@ -128,15 +145,19 @@ class SharedMember:
             committed = None
             if found is not None and found.topic_id in {"", topic.id}:
                 committed = found.offset
-            await self.receiver.add(partition, wanted, latest=latest, committed=committed)
+            await self._sources.add(partition, wanted, latest=latest, committed=committed)
         except VqError as error:
             self._trouble(partition, 0, error)
             raise
         self._trouble(partition, 0, None)
 
+    def partitions(self) -> list[TopicPartition]:
+        """Return what is read, sorted."""
+        return self._sources.partitions()
+
     async def remove(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
-        await self.receiver.remove(partition)
+        await self._sources.remove(partition)
         self._committed.pop(partition, None)
 
     async def close(self, timeout_s: float) -> None:
@@ -144,10 +165,10 @@ class SharedMember:
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.wait([self._committing])
-        await self.receiver.stop()
+        await self._sources.stop()
         if self._work is not None:
             await self._work.close(timeout_s)
-        await self.receiver.close()
+        await self._sources.close()
         await self._try_commit()
 
     def _trouble(self, partition: TopicPartition, number: int, error: VqError | None) -> None:
@@ -179,9 +200,10 @@ class SharedMember:
         Raises:
             VqError: A broker or ZooKeeper does not answer; to be called again.
         """
+        await self._sources.refresh()
         offsets: dict[TopicPartition, CommittedOffset] = {}
         moved: dict[TopicPartition, tuple[str, int]] = {}
-        for partition, low in self.receiver.lows().items():
+        for partition, low in self._sources.lows().items():
             if self._committed.get(partition) == low:
                 continue
             topic_id, number = low
