@@ -10,7 +10,7 @@ from support.roles import new_role
 from support.waiting import until
 
 from vq.broker.base.config import ConnectionLimits
-from vq.broker.serving.server import Server
+from vq.broker.serving.server import ENDED_COST, Server
 from vq.broker.standing.gate import Gate
 from vq.clock import SystemClock
 from vq.model import Address
@@ -91,7 +91,8 @@ async def test_connections_beyond_the_pace_wait_and_get_in_later() -> None:
     """More than come in a second at the pace: open connections are served meanwhile."""
     loop = asyncio.get_running_loop()
     per_s, count = 20.0, 100
-    for server_ssl, cost in ((None, 1.0), (_no_context, HANDSHAKE_COST)):
+    rows = ((None, 1.0, 1.0), (_no_context, HANDSHAKE_COST, 1.0), (None, 4.0, 4.0))
+    for server_ssl, cost, weight in rows:
         network = TcpNetwork(server_ssl=server_ssl)
         started: list[float] = []
 
@@ -100,13 +101,27 @@ async def test_connections_beyond_the_pace_wait_and_get_in_later() -> None:
             return asyncio.Protocol()
 
         begun = loop.time()
-        listener = await network.listen(Address("127.0.0.1", 0), make, new_per_s=per_s)
+        listener = await network.listen(
+            Address("127.0.0.1", 0), make, new_per_s=per_s, weight={"127.0.0.1": weight}.__getitem__
+        )
         at_once = per_s * ACCEPT_BURST_S / cost
         with silent(listener.address, count) as peers:
             await until(lambda started=started, most=at_once: len(started) > most)
             assert len(started) <= at_once + per_s * (loop.time() - begun) / cost + 2
             assert len(peers) == count
         listener.close()
+
+
+async def test_who_cuts_handshakes_has_new_connections_that_count_for_more() -> None:
+    """So those who only cost the broker time have less of it, whatever they open anew."""
+    async with serving(hello_timeout_s=60.0) as (server, address):
+        cut = 0
+        while not server.owes_much("127.0.0.1"):
+            with silent(address, 4):
+                await until(lambda: server.sessions)
+            cut += 4
+            await until(lambda cut=cut: server.failed_handshakes == cut)
+        assert server.debts.of("127.0.0.1", server.now()) <= cut * ENDED_COST
 
 
 def _no_context() -> ssl.SSLContext:

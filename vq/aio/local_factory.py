@@ -211,8 +211,13 @@ class AsyncLocalConsumer:
                 item = await self._pulled.take(0 if taken else left_s)
                 if item is None:
                     break
-                message = as_delivered(item)
-                if passes(message):
+                try:
+                    message = as_delivered(item)
+                    wanted = passes(message)
+                except BaseException:
+                    self._pulled._core.give_back(item)
+                    raise
+                if wanted:
                     taken.append((item, message))
                 else:
                     self._pulled.complete(item)

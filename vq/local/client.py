@@ -1,6 +1,7 @@
 """A local queue that another process has open: the API of ``LocalQueue`` over its socket."""
 
 import contextlib
+import itertools
 import os
 import secrets
 import socket
@@ -34,6 +35,9 @@ __all__ = ["LocalQueueClient"]
 
 #: A longer wait is asked for anew, so that the owner notices a client that was killed.
 _TAKE_S: Final = 30.0
+_HELLO_S: Final = 10.0
+#: Connections that are kept for the next request.
+_IDLE_MAX: Final = 16
 _DRAIN_LOOK_S: Final = 0.05
 _monotonic: Final = time.monotonic
 
@@ -41,8 +45,8 @@ _monotonic: Final = time.monotonic
 class LocalQueueClient:
     """A queue whose owner serves it (``vq local serve``, ``LocalQueueServer``): the same methods.
 
-    Any thread may use it; each has a connection of its own. What this process has taken and not
-    completed is given to others when it ends, or closes.
+    Any thread may use it; requests at the same time have a connection each. What this process has
+    taken and not completed is given to others when it ends, or closes.
 
     Args:
         directory: Of the queue.
@@ -56,29 +60,43 @@ class LocalQueueClient:
         self._path = Path(directory) / SOCKET_NAME
         self._client = secrets.token_hex(8)
         self._pid = os.getpid()
-        self._own = threading.local()
         self._lock = threading.Lock()
-        self._connections: list[socket.socket] = []
+        self._presence: socket.socket | None = None  # while it is open, this client is there
+        self._idle: list[socket.socket] = []
+        self._used: set[socket.socket] = set()
+        self._numbers = itertools.count(1)
+        self._untaken: list[int] = []  # takes whose answer was not read
         self._closed = False
         self.name = ""
-        self._connection()
+        self._keep(self._connection())
 
     def _connection(self) -> socket.socket:
+        """Return a connection for one request."""
         if self._closed or self._pid != os.getpid():
             raise InvalidState("the client is closed, or the process was forked: make another one")
-        found: socket.socket | None = getattr(self._own, "connection", None)
-        if found is not None:
-            return found
+        with self._lock:
+            if self._presence is None:
+                self._presence = self._connected()
+            connection = self._idle.pop() if self._idle else self._connected()
+            self._used.add(connection)
+            return connection
+
+    def _connected(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            connection.settimeout(_HELLO_S)
             connection.connect(os.fspath(self._path))
             write_frame(connection, {"version": LOCAL_PROTOCOL, "client": self._client})
             frame = read_frame(connection)
-        except OSError as error:
+            connection.settimeout(None)
+        except BaseException as error:
             connection.close()
+            if not isinstance(error, OSError):
+                raise
             raise Unreachable(
                 f"nobody serves the queue at {self._path}: {error}",
-                hint=f"run `vq local serve {self._path.parent}`, or open it in this process",
+                hint=f"run `vq local serve {self._path.parent}`, or have the process that has it "
+                "open serve it with vq.local.LocalQueueServer(queue)",
             ) from error
         if frame is None or "error" in frame.values:
             connection.close()
@@ -86,38 +104,65 @@ class LocalQueueClient:
                 raise Unreachable(f"the owner of {self._path} takes no more connections")
             raise raised_by(frame.values)
         self.name = frame.values["name"]
-        self._own.connection = connection
-        with self._lock:
-            self._connections.append(connection)
         return connection
 
-    def _ask(self, values: Mapping[str, Any], body: bytes = b"") -> LocalFrame:
+    def _keep(self, connection: socket.socket) -> None:
+        """Keep a connection for the next request."""
+        with self._lock:
+            self._used.discard(connection)
+            if not self._closed and len(self._idle) < _IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _end(self, connection: socket.socket, untaken: Iterable[int] = ()) -> None:
+        with self._lock:
+            self._used.discard(connection)
+            self._untaken += untaken
+        connection.close()
+
+    def _ask(self, values: dict[str, Any], body: bytes = b"") -> LocalFrame:
         connection = self._connection()
+        untaken: list[int] = []
         try:
+            if self._untaken:
+                with self._lock:
+                    untaken, self._untaken = self._untaken, []
+                values = {**values, "untaken": untaken}
             write_frame(connection, values, body)
             frame = read_frame(connection)
         except BaseException as error:  # Ctrl-C, too: the answer would be that of the next request
-            self._drop(connection)
+            self._end(
+                connection, [*untaken, *([values["handle"]] if values["do"] == "take" else [])]
+            )
             if isinstance(error, OSError):
+                self._lose_all()
                 raise self._cut(values) from error
             raise
         if frame is None:
-            self._drop(connection)
+            self._end(connection)
+            self._lose_all()
             raise self._cut(values)
+        self._keep(connection)
         if "error" in frame.values:
             raise raised_by(frame.values)
         return frame
+
+    def _lose_all(self) -> None:
+        """Drop all connections: their owner has ended, and another one may come."""
+        with self._lock:
+            lost, self._idle = self._idle, []
+            if self._presence is not None:
+                lost.append(self._presence)
+                self._presence = None
+            self._untaken.clear()
+        for connection in lost:
+            connection.close()
 
     def _cut(self, values: Mapping[str, Any]) -> ConnectionCut:
         return ConnectionCut(
             f"the owner of {self._path} has ended; it is unknown what became of {values['do']}"
         )
-
-    def _drop(self, connection: socket.socket) -> None:
-        self._own.connection = None
-        with self._lock, contextlib.suppress(ValueError):
-            self._connections.remove(connection)
-        connection.close()
 
     def put(
         self,
@@ -173,10 +218,12 @@ class LocalQueueClient:
         deadline = None if timeout is None else _monotonic() + timeout
         while True:
             left_s = _TAKE_S if deadline is None else max(deadline - _monotonic(), 0.0)
-            frame = self._ask({"do": "take", "timeout": min(left_s, _TAKE_S)})
-            if frame.values["handle"] is not None:
+            handle = next(self._numbers)
+            asked = {"do": "take", "handle": handle, "timeout": min(left_s, _TAKE_S)}
+            frame = self._ask(asked)
+            if frame.values["found"]:
                 item = unpacked_item(frame.values, frame.body)
-                item.number = frame.values["handle"]
+                item.number = handle
                 return item
             if deadline is not None and _monotonic() >= deadline:
                 return None
@@ -196,7 +243,7 @@ class LocalQueueClient:
     def list(
         self, limit: int = 100, *, standing: MessageStanding | str | None = None
     ) -> Sequence[ListedMessage]:
-        """Return up to ``limit`` messages; see ``LocalQueue.list``."""
+        """Return up to ``limit`` messages, of 16 MiB at most; see ``LocalQueue.list``."""
         text = None if standing is None else str(standing)
         found = self._ask({"do": "list", "limit": limit, "standing": text}).values["found"]
         return [_listed(each) for each in found]
@@ -236,12 +283,12 @@ class LocalQueueClient:
     def close(self) -> None:
         """End the connections; what was taken is given to others. May be called again."""
         self._closed = True
+        self._lose_all()
         with self._lock:
-            connections, self._connections = self._connections, []
-        for connection in connections:
+            used = list(self._used)
+        for connection in used:  # a thread waits for its answer
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
 
     def __enter__(self) -> Self:
         return self

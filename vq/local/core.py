@@ -149,6 +149,7 @@ class QueueCore:
         self.counts = LocalCounts()
         self.refusal: VqError | None = None
         self.lost_error: VqError | None = None  # of a put that nobody waited for
+        self.is_served = False  # to other processes
         self.wants_save = False  # the next commit ends with a snapshot
         self._next_look = self._note_at = clock.monotonic()
         self._gathering = 0  # so many wait for the next round soon, if they put again
@@ -411,6 +412,11 @@ class QueueCore:
         return int(self._numbers.__reduce__()[1][0])  # without taking one
 
     @property
+    def identity(self) -> str:
+        """What no other queue has; "" of a queue in memory."""
+        return "" if self._storage is None else self._storage.identity
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all logs."""
         return 0 if self._storage is None else self._storage.size_bytes
@@ -535,7 +541,7 @@ class QueueCore:
         )
         head = _with_properties(item.head, properties)
         copy = LocalItem(item.content, self.name, LATER, item.priority, head, given)
-        copy.deadline = due_ms
+        copy.id, copy.deadline = item.id, due_ms
         return copy
 
     def extend_item(self, item: LocalItem) -> None:

@@ -379,16 +379,19 @@ class LocalMessageConsumer:
         while True:
             left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
             items = queue.take_many(max_messages, left_s)
-            found = []
-            for item in items:
-                message = as_delivered(item)
-                if passes(message):
-                    self._in_hand.append((queue, item))
-                    found.append(message)
-                else:
-                    queue.complete(item)
-            if found or not items:
-                return found
+            try:
+                passing_on = [
+                    (item, message) for item in items if passes(message := as_delivered(item))
+                ]
+            except BaseException:
+                for item in reversed(items):
+                    queue._core.give_back(item)
+                raise
+            kept = {item for item, _ in passing_on}
+            queue.complete_many(item for item in items if item not in kept)
+            self._in_hand += [(queue, item) for item in items if item in kept]
+            if kept or not items:
+                return [message for _, message in passing_on]
 
     def pulled(self) -> tuple[str, Callable[[Message], bool]]:
         """Return the one topic that is pulled from, and its filter. For vq only.

@@ -39,6 +39,7 @@ logger = get_logger(__name__)
 #: --cluster _vq.failed`` reads it. No topic of a user has such a name.
 FAILED_DIRECTORY: Final = "_vq.failed"
 _WINDOW: Final = 1_000
+_DELAY_S_MIN: Final = 0.001
 
 
 def as_delivered(item: LocalItem) -> Message:
@@ -185,6 +186,7 @@ class ListenerWorkers(LocalWorkers):
             and redelivery < len(policy.retry_topic_s)
         ):
             delay_s = policy.retry_topic_s[redelivery] if spent.after_s is None else spent.after_s
+            delay_s = max(delay_s, _DELAY_S_MIN)  # it waits for a time, so it is counted
             self._queue.fail(item, delay_s=delay_s)
             to = f"redelivery {redelivery + 1} after {delay_s:g} s"
         else:

@@ -1,14 +1,15 @@
 """The owner of a local queue serves it to other processes of its machine over a Unix socket.
 
-One thread for each connection, and one that accepts. A client has a connection for each of its
-threads. When its last connection ends, what it had taken is given to others.
+One thread for each connection, and one that accepts. A client has one connection as long as it is
+there, and others for its requests. When its last one ends, what it had taken is given to others.
 """
 
 import contextlib
-import itertools
 import os
+import select
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,9 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from vq import limits
 from vq.errors import (
     AddressUnavailable,
     InvalidArgument,
+    InvalidState,
     LeaseLost,
     ProtocolError,
     UnsupportedVersion,
@@ -45,6 +48,11 @@ logger = get_logger(__name__)
 CONNECTIONS_MAX: Final = 1_024
 _MODE: Final = 0o600
 _BACKLOG: Final = 128
+_CLOSE_S: Final = 5.0
+#: Before the next try to accept, when the process has no descriptor or thread left.
+_ACCEPT_PAUSE_S: Final = 0.1
+#: So many bytes of contents in one list, at most.
+_LISTED_BYTES: Final = 16 * limits.MIB
 _PATH_BYTES_MAX: Final = 107
 
 Answer = tuple[dict[str, Any], bytes]
@@ -60,6 +68,7 @@ class LocalQueueServer:
 
     Raises:
         InvalidArgument: The queue is in memory, or the path is too long for a socket.
+        InvalidState: It is served already.
         AddressUnavailable: The socket cannot be made.
     """
 
@@ -69,12 +78,21 @@ class LocalQueueServer:
             raise InvalidArgument("a queue in memory cannot be served; give it a directory")
         self._queue = queue
         self._path = directory / SOCKET_NAME
-        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._items: dict[int, tuple[str, LocalItem]] = {}  # by handle, with the client
+        self._items: dict[tuple[str, int], LocalItem] = {}  # by client, and its handle
+        self._closing = threading.Event()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._clients: Counter[str] = Counter()
-        self._listener = _listening(self._path)
+        core = queue._core
+        with core.lock:
+            if core.is_served:
+                raise InvalidState(f"the queue is served already at {self._path}")
+            core.is_served = True
+        try:
+            self._listener = _listening(self._path)
+        except BaseException:
+            core.is_served = False
+            raise
         self._thread = threading.Thread(target=self._accept, name="vq-local-serve", daemon=True)
         self._thread.start()
 
@@ -85,51 +103,76 @@ class LocalQueueServer:
 
     def close(self) -> None:
         """End all connections; what clients have taken is given to others. May be repeated."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         self._thread.join()
+        self._listener.close()
         with self._lock:
             connections = dict(self._connections)
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._queue._core.takers.wake_all()
+        deadline = time.monotonic() + _CLOSE_S
         for thread in connections.values():
-            thread.join(timeout=5.0)
+            thread.join(max(deadline - time.monotonic(), 0.0))
         self._path.unlink(missing_ok=True)
+        self._queue._core.is_served = False
 
     def _accept(self) -> None:
-        while True:
+        told = False
+        while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # it was closed
-                return
-            with self._lock:
-                if len(self._connections) >= CONNECTIONS_MAX:
-                    logger.warning("too many connections", path=self._path, most=CONNECTIONS_MAX)
-                    connection.close()
-                    continue
-                thread = threading.Thread(
-                    target=self._serve, args=(connection,), name="vq-local-peer", daemon=True
-                )
+                told = self._begin(connection) and told
+            except (OSError, RuntimeError) as error:  # RuntimeError: there is no thread left
+                if not told and not self._closing.is_set():
+                    logger.error("cannot accept connections", path=self._path, error=error)
+                told = True
+                self._closing.wait(_ACCEPT_PAUSE_S)
+
+    def _begin(self, connection: socket.socket) -> bool:
+        """Serve a new connection; False: there are too many.
+
+        Raises:
+            RuntimeError: There is no thread for it; it is closed.
+        """
+        thread = threading.Thread(
+            target=self._serve, args=(connection,), name="vq-local-peer", daemon=True
+        )
+        with self._lock:
+            is_full = len(self._connections) >= CONNECTIONS_MAX
+            if not is_full:
                 self._connections[connection] = thread
+        if is_full:
+            logger.warning("too many connections", path=self._path, most=CONNECTIONS_MAX)
+            connection.close()
+            return False
+        try:
             thread.start()
+        except RuntimeError:
+            with self._lock:
+                del self._connections[connection]
+            connection.close()
+            raise
+        return True
 
     def _serve(self, connection: socket.socket) -> None:
-        client = ""
+        peer = _Peer(connection)
         try:
-            with connection:
-                client = self._hello(connection)
-                while (frame := read_frame(connection)) is not None:
-                    self._answer(connection, client, frame)
+            with connection, peer:
+                peer.client = self._hello(connection)
+                while peer.client and (frame := read_frame(connection)) is not None:
+                    self._answer(peer, frame)
         except (OSError, ProtocolError) as error:
             logger.info("connection ended", path=self._path, error=error)
         finally:
             with self._lock:
                 self._connections.pop(connection, None)
-            if client:
-                self._leave(client)
+            if peer.client:
+                self._leave(peer.client)
 
     def _hello(self, connection: socket.socket) -> str:
         frame = read_frame(connection)
@@ -155,25 +198,39 @@ class LocalQueueServer:
             if self._clients[client]:
                 return
             del self._clients[client]
-            left = [(n, item) for n, (owner, item) in self._items.items() if owner == client]
-            for number, _ in left:
-                del self._items[number]
-        for _, item in left:
+            left = [item for (owner, _), item in self._items.items() if owner == client]
+            self._items = {key: item for key, item in self._items.items() if key[0] != client}
+        for item in left:
             with contextlib.suppress(VqError):
                 self._queue.fail(item, delay_s=0)
 
-    def _answer(self, connection: socket.socket, client: str, frame: LocalFrame) -> None:
-        act = _ACTS.get(frame.values.get("do", ""))
+    def _give_back(self, client: str, handle: int) -> None:
+        """Give to others what a client has not got: no taker has seen it."""
+        with self._lock:
+            item = self._items.pop((client, handle), None)
+        if item is not None:
+            self._queue._core.give_back(item)
+
+    def _answer(self, peer: "_Peer", frame: LocalFrame) -> None:
+        asked = frame.values
+        for handle in asked.get("untaken", ()):
+            self._give_back(peer.client, handle)
+        act = _ACTS.get(asked.get("do", ""))
         try:
             if act is None:
-                raise ProtocolError(f"request {frame.values.get('do')!r} is not known")
-            values, body = act(self, client, frame)
+                raise ProtocolError(f"request {asked.get('do')!r} is not known")
+            values, body = act(self, peer, frame)
         except Exception as error:  # noqa: BLE001  the client is told
             values, body = error_of(error), b""
-        write_frame(connection, values, body)
+        try:
+            write_frame(peer.connection, values, body)
+        except OSError:
+            if asked["do"] == "take":
+                self._give_back(peer.client, asked["handle"])
+            raise
 
     # Requests -------------------------------------------------------------------------------------
-    def _put(self, client: str, frame: LocalFrame) -> Answer:
+    def _put(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         values = frame.values
         message = unpacked_item(values, frame.body).message
         is_new = self._queue.put(
@@ -186,55 +243,79 @@ class LocalQueueServer:
         )
         return {"is_new": is_new}, b""
 
-    def _flush(self, client: str, frame: LocalFrame) -> Answer:
+    def _flush(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         self._queue.flush()
         return {}, b""
 
-    def _take(self, client: str, frame: LocalFrame) -> Answer:
-        item = self._queue.take(frame.values["timeout"])
+    def _take(self, peer: "_Peer", frame: LocalFrame) -> Answer:
+        item = self._next(peer, frame.values["timeout"])
         if item is None:
-            return {"handle": None}, b""
-        handle = next(self._numbers)
+            return {"found": False}, b""
         with self._lock:
-            self._items[handle] = client, item
+            self._items[peer.client, frame.values["handle"]] = item
         values, body = written_item(item)
-        return {**values, "handle": handle}, body
+        return {**values, "found": True}, body
 
-    def _item(self, client: str, frame: LocalFrame) -> LocalItem:
-        owner, item = self._items.get(frame.values["handle"], ("", None))
-        if item is None or owner != client:
+    def _next(self, peer: "_Peer", timeout_s: float) -> LocalItem | None:
+        """Take the next message; None: none came in time, or the peer waits no more."""
+        core, deadline = self._queue._core, time.monotonic() + timeout_s
+        while (item := core.take_now()) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            if not core.wait_for_message(peer):
+                continue
+            is_there = peer.wait(left_s)
+            if not core.takers.leave(peer):
+                peer.take_wake()
+                if not is_there:
+                    core.pass_on()
+            if not is_there:
+                return None
+        return item
+
+    def _item(self, peer: "_Peer", frame: LocalFrame) -> LocalItem:
+        item = self._items.get((peer.client, frame.values["handle"]))
+        if item is None:
             raise LeaseLost("the message is not with this taker any more")
         return item
 
-    def _forget(self, frame: LocalFrame) -> Answer:
+    def _forget(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         with self._lock:
-            self._items.pop(frame.values["handle"], None)
+            self._items.pop((peer.client, frame.values["handle"]), None)
         return {}, b""
 
-    def _complete(self, client: str, frame: LocalFrame) -> Answer:
-        self._queue.complete(self._item(client, frame), wait=frame.values["wait"])
-        return self._forget(frame)
+    def _complete(self, peer: "_Peer", frame: LocalFrame) -> Answer:
+        self._queue.complete(self._item(peer, frame), wait=frame.values["wait"])
+        return self._forget(peer, frame)
 
-    def _fail(self, client: str, frame: LocalFrame) -> Answer:
-        self._queue.fail(self._item(client, frame), delay_s=frame.values["delay_s"])
-        return self._forget(frame)
+    def _fail(self, peer: "_Peer", frame: LocalFrame) -> Answer:
+        self._queue.fail(self._item(peer, frame), delay_s=frame.values["delay_s"])
+        return self._forget(peer, frame)
 
-    def _extend(self, client: str, frame: LocalFrame) -> Answer:
-        self._queue.extend(self._item(client, frame))
+    def _extend(self, peer: "_Peer", frame: LocalFrame) -> Answer:
+        self._queue.extend(self._item(peer, frame))
         return {}, b""
 
-    def _list(self, client: str, frame: LocalFrame) -> Answer:
+    def _list(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         values = frame.values
         found = self._queue.list(values["limit"], standing=values["standing"])
-        return {"found": [listed_json(each) for each in found]}, b""
+        listed: list[dict[str, Any]] = []
+        size = 0
+        for each in found:
+            size += len(each.message.content)
+            if listed and size > _LISTED_BYTES:
+                break
+            listed.append(listed_json(each))
+        return {"found": listed}, b""
 
-    def _requeue(self, client: str, frame: LocalFrame) -> Answer:
+    def _requeue(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         return {"count": self._queue.requeue(frame.values["ids"])}, b""
 
-    def _purge(self, client: str, frame: LocalFrame) -> Answer:
+    def _purge(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         return {"count": self._queue.purge()}, b""
 
-    def _metrics(self, client: str, frame: LocalFrame) -> Answer:
+    def _metrics(self, peer: "_Peer", frame: LocalFrame) -> Answer:
         return {**asdict(self._queue.metrics()), "size": len(self._queue)}, b""
 
     def __enter__(self) -> Self:
@@ -247,6 +328,43 @@ class LocalQueueServer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Peer:
+    """One connection of a client, and what wakes its thread while it waits for a message.
+
+    Attributes:
+        connection: The socket.
+        client: Of whom it is; "": of nobody yet.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.client = ""
+        self._event = -1
+        self._poll = select.poll()
+
+    def release(self) -> None:
+        """See ``Waker``: have ``wait`` return."""
+        os.eventfd_write(self._event, 1)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is woken, or the time is up; False: the client does not wait any more."""
+        found = dict(self._poll.poll(timeout_s * 1000))
+        return self.connection.fileno() not in found
+
+    def take_wake(self) -> None:
+        """Wait for the ``release`` of who has taken this out of the line; it comes at once."""
+        os.eventfd_read(self._event)
+
+    def __enter__(self) -> Self:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC)
+        self._poll.register(self._event, select.POLLIN)
+        self._poll.register(self.connection, select.POLLIN | select.POLLRDHUP)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._event)
 
 
 def listed_json(each: Any) -> dict[str, Any]:
@@ -268,7 +386,7 @@ def listed_json(each: Any) -> dict[str, Any]:
     }
 
 
-_ACTS: Final[dict[str, Callable[[LocalQueueServer, str, LocalFrame], Answer]]] = {
+_ACTS: Final[dict[str, Callable[[LocalQueueServer, _Peer, LocalFrame], Answer]]] = {
     "put": LocalQueueServer._put,
     "flush": LocalQueueServer._flush,
     "take": LocalQueueServer._take,

@@ -153,16 +153,25 @@ class Storage:
 
     Attributes:
         directory: Where they are.
+        identity: Of the queue, 16 hexadecimal digits.
         pad: Takes completions at once.
         damaged: What was set aside, also by earlier processes.
         damaged_now: So many messages since the queue was opened.
     """
 
     def __init__(
-        self, directory: Path, lock: Lock, logs: list[Log], pad: DonePad, disk: Disk, clock: Clock
+        self,
+        directory: Path,
+        identity: str,
+        lock: Lock,
+        logs: list[Log],
+        pad: DonePad,
+        disk: Disk,
+        clock: Clock,
     ) -> None:
         """Use ``Storage.open``."""
         self.directory = directory
+        self.identity = identity
         self.pad = pad
         self._lock = lock
         self._logs = logs
@@ -222,7 +231,7 @@ class Storage:
                     hint="restore the directory from a copy, or move it away; nothing was changed",
                 )
         pad = DonePad(directory / PAD_NAME, int(queue_id, 16))
-        storage = cls(directory, lock, logs, pad, disk, clock)
+        storage = cls(directory, queue_id, lock, logs, pad, disk, clock)
         snapshot = storage._read_snapshot()
         return storage, storage._restore(snapshot)
 
@@ -343,6 +352,8 @@ class Storage:
         for batch in _batches(items):
             number = log.messages_appended
             ids = self._ids.take(len(batch))
+            if lane == LATER:  # a copy has the id of its message
+                ids = [item.id or new for item, new in zip(batch, ids, strict=True)]
             data, sizes = encode_records(
                 [item.content for item in batch], [item.head for item in batch], ids
             )

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 SOCKET_NAME: Final = "@socket"
-LOCAL_PROTOCOL: Final = 2
+LOCAL_PROTOCOL: Final = 3
 _LENGTHS: Final = struct.Struct(">II")
 _JSON_BYTES_MAX: Final = 64 * limits.MIB
 _BODY_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX + limits.RECORD_OVERHEAD_BYTES_MAX
@@ -49,8 +49,10 @@ def write_frame(to: socket.socket, values: Mapping[str, Any], body: bytes = b"")
 
     Raises:
         OSError: The other end is gone.
+        ProtocolError: The other end would refuse it.
     """
     text = json.dumps(values).encode()
+    _check_sizes(len(text), len(body))
     to.sendall(b"".join((_LENGTHS.pack(len(text), len(body)), text, body)))
 
 
@@ -65,8 +67,7 @@ def read_frame(of: socket.socket) -> LocalFrame | None:
     if head is None:
         return None
     text_bytes, body_bytes = _LENGTHS.unpack(head)
-    if text_bytes > _JSON_BYTES_MAX or body_bytes > _BODY_BYTES_MAX:
-        raise ProtocolError(f"a frame of {text_bytes} and {body_bytes} bytes is too large")
+    _check_sizes(text_bytes, body_bytes)
     text, body = _exactly(of, text_bytes), _exactly(of, body_bytes)
     if text is None or body is None:
         return None
@@ -77,6 +78,11 @@ def read_frame(of: socket.socket) -> LocalFrame | None:
     if not isinstance(values, dict):
         raise ProtocolError(f"a frame has {type(values).__name__}, no object")
     return LocalFrame(values, body)
+
+
+def _check_sizes(text_bytes: int, body_bytes: int) -> None:
+    if text_bytes > _JSON_BYTES_MAX or body_bytes > _BODY_BYTES_MAX:
+        raise ProtocolError(f"a frame of {text_bytes} and {body_bytes} bytes is too large")
 
 
 def _exactly(of: socket.socket, size: int) -> bytes | None:

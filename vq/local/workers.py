@@ -12,6 +12,7 @@ boxes side by side. Without ``by_key`` each message has a box of its own. A box 
 
 import enum
 import heapq
+import inspect
 import threading
 import time
 from collections import deque
@@ -19,8 +20,9 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from vq.client.consumer.deliver.tries import tried_again
-from vq.errors import InvalidArgument, LeaseLost, VqError
+from vq.client.consumer.deliver.tries import RETRY, Retry, retry_of, tried_again
+from vq.client.kinds import check_function
+from vq.errors import InvalidArgument, VqError
 from vq.local.items import LocalItem
 from vq.local.queue import LocalQueue
 from vq.log_lines import get_logger
@@ -31,10 +33,11 @@ __all__ = ["LocalWorkers"]
 
 logger = get_logger(__name__)
 
-#: What a handler returns: nothing, or what goes to the next queue.
-Handled = bytes | Message | Iterable[bytes | Message] | None
+#: What a handler returns: nothing, what goes to the next queue, or that its message is tried again.
+Handled = bytes | Message | Iterable[bytes | Message] | Retry | None
 _WINDOW_MAX: Final = 1_000_000
 _RENEWALS: Final = 3  # per lease
+_INSTEAD: Final = "give a plain function of a message; coroutines take from a vq.aio.LocalQueue"
 _monotonic: Final = time.monotonic
 
 
@@ -63,14 +66,16 @@ class _Box:
 class LocalWorkers:
     """Threads that call a handler for each message, and complete what it has handled.
 
-    A handler that raises stops nothing. With ``by_key`` its message is tried again in its box, at
-    once ``retries`` times and then every ``retry_s`` (settings of the queue), and the messages of
-    its key wait; without, it goes back to the queue (``LocalQueue.fail``). While a message is here
-    its lease is renewed. Close it before the queue.
+    A handler that raises, or returns ``vq.RETRY``, stops nothing. With ``by_key`` its message is
+    tried again in its box, at once ``retries`` times and then every ``retry_s`` (settings of the
+    queue), and the messages of its key wait; without, it goes back to the queue
+    (``LocalQueue.fail``). While a message is here its lease is renewed. Close it before the queue.
 
     Args:
         queue: Where messages come from.
-        handler: Is called with a message; what it returns goes to the queue ``to``.
+        handler: A plain function, called with a message; what it returns goes to the queue ``to``.
+            With ``vq.Retry(after_s=...)`` the message is tried again after that pause. With ``to``
+            it may be a generator.
         workers: So many threads, >= 1.
         by_key: Handle messages with the same key in order, one at a time.
         to: The next queue of a pipeline. A message is completed once what was made of it is
@@ -79,7 +84,7 @@ class LocalWorkers:
         window: So many messages are taken at once, those in paused boxes included.
 
     Raises:
-        InvalidArgument: A number is out of its bounds.
+        InvalidArgument: A number is out of its bounds, or ``handler`` is a coroutine function.
     """
 
     def __init__(
@@ -99,6 +104,11 @@ class LocalWorkers:
                 or not 1 <= value <= _WINDOW_MAX
             ):
                 raise InvalidArgument(f"{name} = {shown(value)} is no number in [1, {_WINDOW_MAX}]")
+        for name, given in (("queue", queue), ("to", to)):
+            if not isinstance(given, LocalQueue) and (name == "queue" or given is not None):
+                raise InvalidArgument(f"{name} = {shown(given)} is no vq.local.LocalQueue")
+        if to is None or not inspect.isgeneratorfunction(handler):
+            check_function("handler", handler, _INSTEAD)
         self._queue = queue
         self._handler = handler
         self._by_key = by_key
@@ -284,11 +294,12 @@ class LocalWorkers:
             message, attempts = item.message, item.attempts + tries
             if attempts > 1:
                 message = tried_again(message, attempts)
-            self._pass_on(item, self._handler(message))
-            self._queue.complete(item)
-        except LeaseLost:
-            return None  # another taker has it
+            made = self._handler(message)
+            again = retry_of(made)
+            if again is None:
+                self._pass_on(item, made)
         except BaseException as error:  # also SystemExit: the thread works for other boxes
+            again = RETRY
             logger.warning(
                 "handler failed, its message is tried again",
                 queue=self._queue.name,
@@ -296,20 +307,33 @@ class LocalWorkers:
                 error=error,
                 exc_info=error,
             )
-            if self._by_key:
-                return self._queue.config.retry_s if tries >= self._queue.config.retries else 0.0
-            try:
-                self._queue.fail(item)
-            except VqError:  # the queue is closed; it gives the message after it is opened again
-                pass
+        config = self._queue.config
+        if again is not None and self._by_key:
+            pause_s = config.retry_s if tries >= config.retries else 0.0
+            return pause_s if again.after_s is None else again.after_s
+        try:
+            if again is None:
+                self._queue.complete(item)
+            else:
+                self._queue.fail(item, delay_s=again.after_s)
+        except VqError:  # another taker has it, or the queue is closed: it is given again
+            pass
         return None
 
-    def _pass_on(self, item: LocalItem, made: Handled) -> None:
+    def _pass_on(self, item: LocalItem, made: Any) -> None:
+        if inspect.isawaitable(made):
+            if inspect.iscoroutine(made):
+                made.close()  # or Python warns of it
+            raise InvalidArgument(f"the handler returned {shown(made)}, not awaited; {_INSTEAD}")
         if self._to is None or made is None:
             return
-        some: Iterable[Any] = [made] if isinstance(made, bytes | Message) else made
+        some = [made] if isinstance(made, bytes | Message) else made
+        if isinstance(some, str) or not isinstance(some, Iterable):
+            raise InvalidArgument(
+                f"the handler returned {shown(made)}; give bytes, a vq.Message, or several of them"
+            )
         for number, each in enumerate(some):
-            key = f"{self._queue.name}/{item.id}/{number}" if item.id else None
+            key = f"{self._queue._core.identity}/{item.id}/{number}" if item.id else None
             self._to.put(each, idempotency_key=key)
 
     def _settle(self, box: _Box, pause_s: float | None) -> None:

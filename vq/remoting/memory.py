@@ -73,6 +73,7 @@ class MemoryNetwork:
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
+        weight: Callable[[str], float] = lambda address: 1.0,
     ) -> "MemoryListener":
         """See ``Network.listen``; the host may be any valid name, and as many come as will."""
         if not is_host(address.host):
@@ -272,6 +273,7 @@ class MemoryHost:
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
+        weight: Callable[[str], float] = lambda address: 1.0,
     ) -> "MemoryListener":
         """See ``Network.listen``; it listens on this host, whatever the address names."""
         return await self._network.listen(

@@ -129,6 +129,10 @@ class BlockingStream(Protocol):
         ...
 
 
+def _all_alike(_address: str) -> float:
+    return 1.0
+
+
 class Network(Protocol):
     """Opens connections. Call it on the running loop, except ``open_stream``.
 
@@ -143,6 +147,7 @@ class Network(Protocol):
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
+        weight: Callable[[str], float] = _all_alike,
     ) -> Listener:
         """Accept connections at ``address``; port 0 means any free port.
 
@@ -157,6 +162,7 @@ class Network(Protocol):
             on_full: Called at each check that finds no free descriptor; it may close connections.
             new_per_s: How many begin in a second, behind the first ``ACCEPT_BURST_S``; one
                 with a TLS handshake counts as ``HANDSHAKE_COST``. 0: as many as come.
+            weight: As how many a connection of an IP address counts.
 
         Raises:
             AddressUnavailable: The address is in use, is not of this machine, or is not permitted.
@@ -231,6 +237,7 @@ class TcpNetwork:
         *,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
+        weight: Callable[[str], float] = _all_alike,
     ) -> "TcpListener":
         """See ``Network.listen``."""
         if not is_host(address.host):
@@ -249,6 +256,7 @@ class TcpNetwork:
             plain_too=self._plain_too,
             on_full=on_full,
             new_per_s=new_per_s,
+            weight=weight,
         )
 
     async def connect(
@@ -433,6 +441,7 @@ class TcpListener:
         plain_too: bool = False,
         on_full: Callable[[], None] | None = None,
         new_per_s: float = 0.0,
+        weight: Callable[[str], float] = _all_alike,
     ) -> None:
         self.sockets = sockets
         self._protocol_factory = protocol_factory
@@ -443,9 +452,10 @@ class TcpListener:
         self._starting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._trouble = ""
+        self._weight = weight
         self._pace = Pace(new_per_s)
         self._accepts = Pace(ACCEPTED_FOR_EACH * new_per_s)
-        self._lines: AddressLines[socket.socket] = AddressLines(ACCEPTED_WAITING_MAX)
+        self._lines: AddressLines[tuple[socket.socket, str]] = AddressLines(ACCEPTED_WAITING_MAX)
         self._next: asyncio.TimerHandle | None = None  # when some of them begin
         self._cost = 1.0 if server_ssl is None else HANDSHAKE_COST
         self._untold = 0  # connections that ended before they were accepted
@@ -477,7 +487,7 @@ class TcpListener:
         if self._next is not None:
             self._next.cancel()
         while self._lines:
-            self._lines.take().close()
+            self._lines.take()[0].close()
 
     async def wait_closed(self) -> None:
         """See ``Listener.wait_closed``: ``close`` frees the address at once."""
@@ -527,9 +537,9 @@ class TcpListener:
         turn, which the kernel's line does not give.
         """
         if not self._lines and self._pace.pause_s(self._loop.time()) < ACCEPT_BURST_S:
-            self._begin(sock)
+            self._begin(sock, host)
             return
-        gone = self._lines.add(host, sock)
+        gone, _ = self._lines.add(host, (sock, host)) or (None, "")
         if gone is not None:
             with contextlib.suppress(OSError):  # a reset leaves nothing of it in the kernel
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -541,12 +551,12 @@ class TcpListener:
         """Begin connections that have waited, as many as the pace allows by now."""
         self._next = None
         while self._lines and self._pace.pause_s(self._loop.time()) < ACCEPT_BURST_S:
-            self._begin(self._lines.take())
+            self._begin(*self._lines.take())
         if self._lines:
             self._next = self._loop.call_later(ACCEPT_SLICE_S, self._begin_some)
 
-    def _begin(self, sock: socket.socket) -> None:
-        self._pace.spend(self._cost, self._loop.time())
+    def _begin(self, sock: socket.socket, host: str) -> None:
+        self._pace.spend(self._cost * self._weight(host), self._loop.time())
         task = begin_task(self._start(sock))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from support.waiting import WAIT_S, until
 from vq import limits
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.serving import fetch_answer
+from vq.broker.serving.fetch_turns import STEPS_PER_TURN
 from vq.broker.serving.fetched_partition import FetchedPartition
-from vq.broker.serving.fetching import ServedSession
+from vq.broker.serving.fetching import NAMED_AT_ONCE, NAMED_PER_STEP, ServedSession
 from vq.errors import (
     Busy,
     FetchSessionLost,
@@ -320,6 +322,28 @@ async def test_a_request_names_a_bounded_number_of_partitions(served):
         await served.client.fetch(0, *(again(n, 0) for n in range(count + 1)))
     found = await served.client.fetch(0, *(again(n, 0) for n in range(count)))
     assert len(found) == count
+
+
+async def test_a_request_that_names_many_partitions_leaves_turns_for_others(served, monkeypatch):
+    """It is looked at in slices, all before its answer; the next request finishes it at once."""
+    turn, looked = 0, Counter[int]()
+    ask = ServedSession._ask
+    monkeypatch.setattr(
+        ServedSession, "_ask", lambda self, item: (looked.update([turn]), ask(self, item))[1]
+    )
+    count = limits.FETCH_PARTITIONS_PER_REQUEST_MAX
+    named = [add(n) for n in range(count)]
+    waiting = served.client.send_fetch(0, *named, max_wait_ms=0)
+    while not waiting.done():
+        await asyncio.sleep(0)
+        turn += 1
+    assert looked.total() == count
+    assert max(looked.values()) <= NAMED_AT_ONCE + STEPS_PER_TURN * NAMED_PER_STEP
+
+    first = served.client.send_fetch(0, *named, session=2)
+    await served.client.fetch(1, session=2, max_wait_ms=0)
+    assert looked.total() == 2 * count
+    await answer(first)
 
 
 # What an answer has -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from support.waiting import WAIT_S, block_until
 
 import vq
-from vq.errors import InvalidArgument, InvalidState
+from vq.errors import FilterFailed, InvalidArgument, InvalidState
 from vq.model import Message
 
 
@@ -188,3 +188,51 @@ def test_a_message_on_its_way_cannot_be_cancelled(config: vq.MessageFactoryConfi
         futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(20)]
         assert not any(future.cancel() for future in futures)
         assert len({future.result(WAIT_S).id for future in futures}) == 20
+
+
+class FailsOnce(vq.MessageFilter):
+    """Fails once, at the fourth message."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def matches(self, message: vq.Message) -> bool:
+        """See ``MessageFilter``."""
+        if message.content == b"3" and not self.failed:
+            self.failed = True
+            raise ValueError(message.content)
+        return True
+
+
+def test_a_filter_that_fails_costs_no_message_of_a_pull(config: vq.MessageFactoryConfig) -> None:
+    with vq.MessageFactory(config) as factory:
+        producer = factory.create_producer()
+        producer.send_batch([vq.Message("t", b"%d" % n) for n in range(6)])
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g"))
+        consumer.subscribe("t", message_filter=FailsOnce()).start()
+        with pytest.raises(FilterFailed):
+            consumer.get_many(10, timeout=1)
+        assert [each.content for each in consumer.get_many(10, 1)] == [b"%d" % n for n in range(6)]
+
+
+def test_a_retry_without_a_pause_is_counted(config: vq.MessageFactoryConfig) -> None:
+    """Behind the last delay comes the topic of dead letters, whatever a listener asks for."""
+    calls = []
+
+    def listener(message: vq.Message) -> vq.Retry:
+        calls.append(message.attempts)
+        return vq.Retry(after_s=0)
+
+    with vq.MessageFactory(config) as factory:
+        factory.create_producer().send_sync(vq.Message("t", b"x"))
+        policy: dict[str, Any] = {
+            "max_attempts": 1,
+            "on_failure": "retry-topic",
+            "retry_schedule": (0.01,),
+        }
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g", order="relaxed", **policy))
+        consumer.subscribe("t", listener=listener).start()
+        dead = factory.create_consumer(vq.ConsumerConfig(group="dead"))
+        dead.subscribe("_vq.dlq.g").start()
+        assert dead.get_many(1, timeout=WAIT_S)
+        assert calls == [1, 2]

@@ -1,5 +1,6 @@
 """A queue for other processes: the same methods over a socket, and what becomes of who ends."""
 
+import errno
 import os
 import socket
 import threading
@@ -10,9 +11,18 @@ from pathlib import Path
 import pytest
 from support.waiting import WAIT_S, block_until
 
-from vq.errors import InvalidArgument, InvalidState, LeaseLost, Unreachable, UnsupportedVersion
+from vq import limits
+from vq.errors import (
+    ConnectionCut,
+    InvalidArgument,
+    InvalidState,
+    LeaseLost,
+    Unreachable,
+    UnsupportedVersion,
+)
 from vq.local import LocalQueue, LocalQueueClient, LocalQueueConfig, LocalQueueServer
-from vq.local.wire import raised_by, read_frame, write_frame
+from vq.local import client as client_module
+from vq.local.wire import LocalFrame, raised_by, read_frame, write_frame
 from vq.model import Message
 
 
@@ -142,3 +152,103 @@ def test_another_version_is_refused(queue: LocalQueue, directory: Path) -> None:
 def test_only_a_queue_in_a_directory_is_served() -> None:
     with LocalQueue(None) as queue, pytest.raises(InvalidArgument, match="in memory"):
         LocalQueueServer(queue)
+
+
+def test_a_close_ends_waits_at_once_and_leaves_no_taker(directory: Path) -> None:
+    with LocalQueue(directory) as queue:
+        server = LocalQueueServer(queue)
+        with pytest.raises(InvalidState, match="served already"):
+            LocalQueueServer(queue)
+        clients = [LocalQueueClient(directory) for _ in range(3)]
+        ended = []
+
+        def wait(client: LocalQueueClient) -> None:
+            try:
+                client.take()
+            except ConnectionCut as error:
+                ended.append(error)
+
+        threads = [threading.Thread(target=wait, args=(each,)) for each in clients]
+        for thread in threads:
+            thread.start()
+        block_until(lambda: queue.metrics().takers == 3)
+        server.close()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert len(ended) == 3
+        queue.put(b"x")
+        assert (queue.metrics().takers, queue.take(0).attempts) == (0, 1)  # type: ignore[union-attr]
+        for client in clients:
+            client.close()
+        with LocalQueueServer(queue), LocalQueueClient(directory) as client:
+            assert client.take(0) is None
+
+
+def test_threads_that_end_leave_no_connection(queue: LocalQueue, client: LocalQueueClient) -> None:
+    before = threading.active_count()
+    for n in range(40):
+        thread = threading.Thread(target=client.put, args=(b"%d" % n,))
+        thread.start()
+        thread.join(WAIT_S)
+    assert len(queue) == 40
+    assert threading.active_count() <= before + 1
+
+
+def test_a_take_that_is_interrupted_takes_nothing(
+    queue: LocalQueue, client: LocalQueueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while it waits, nor when its answer has come: who asks next gets the message."""
+    held = client.put(b"held") and client.take(WAIT_S)
+    reads: list[bool] = []
+
+    def interrupted(connection: socket.socket) -> LocalFrame | None:
+        if reads.pop():
+            read_frame(connection)
+        raise KeyboardInterrupt
+
+    for answered in (False, True):
+        if answered:
+            queue.put(b"2")
+        reads.append(answered)
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, "read_frame", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.take(60.0)
+        block_until(lambda: not queue.metrics().takers)
+        if not answered:
+            queue.put(b"1")
+        item = client.take(WAIT_S)
+        assert item is not None
+        assert (item.content, item.attempts) == (b"2" if answered else b"1", 1)
+        client.complete(item)
+    client.complete(held)  # its lease has not ended with the connection
+
+
+def test_a_list_of_large_messages_ends_and_costs_no_lease(client: LocalQueueClient) -> None:
+    held = client.put(b"held") and client.take(WAIT_S)
+    content = bytes(limits.MIB)
+    for _ in range(20):
+        client.put(content, wait=False)
+    client.flush()
+    assert len(client.list()) == 16
+    client.complete(held)
+
+
+def test_a_server_without_a_descriptor_goes_on(
+    queue: LocalQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, failed = socket.socket.accept, threading.Event()
+
+    def fail_once(listener: socket.socket) -> object:
+        if not failed.is_set():
+            failed.set()
+            listener.setblocking(True)
+            raise OSError(errno.EMFILE, "no descriptor")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_once)
+    LocalQueueClient(directory).close()  # the wait that is under way ends with it
+    for _ in range(2):
+        with LocalQueueClient(directory) as client:
+            assert client.put(b"x")
+    assert failed.is_set()

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 from support.waiting import WAIT_S, block_until
 
-from vq.errors import InvalidArgument
+import vq
+from vq.clock import SystemClock
+from vq.errors import InvalidArgument, LeaseLost
 from vq.local import LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.model import Message
+
+
+class StillClock(SystemClock):
+    """A wall clock that stands."""
+
+    def wall_ms(self) -> int:
+        """See ``Clock``."""
+        return 1_800_000_000_000
+
 
 CONFIG = LocalQueueConfig(retries=1, retry_s=0.02, lease_s=5.0)
 
@@ -107,6 +118,46 @@ def test_without_keys_a_failed_message_goes_back_to_the_queue(queue: LocalQueue)
     assert queue.metrics().failed == 3
 
 
+@pytest.mark.parametrize("by_key", [True, False])
+def test_whatever_a_handler_raises_or_asks_for_its_message_is_tried_again(
+    queue: LocalQueue, by_key: bool
+) -> None:
+    """Also a lease of another queue that was lost, and a coroutine that nobody awaits."""
+
+    async def nothing() -> None: ...
+
+    tries = iter([LeaseLost("of another queue"), nothing(), vq.RETRY, vq.Retry(after_s=0), None])
+
+    def handle(message: Message) -> object:
+        outcome = next(tries)
+        if isinstance(outcome, LeaseLost):
+            raise outcome
+        return outcome
+
+    queue.put(Message("t", b"x", key="k"))
+    with LocalWorkers(queue, handle, by_key=by_key):
+        assert queue.drain(WAIT_S)
+    assert next(tries, "all were made") == "all were made"
+
+
+def test_what_a_call_does_not_run_is_no_handler() -> None:
+    async def coroutine(message: Message) -> None: ...
+
+    def generator(message: Message) -> Iterator[bytes]:
+        yield message.content
+
+    with LocalQueue(None) as queue, LocalQueue(None) as other:
+        for wrong in (coroutine, generator, None):
+            with pytest.raises(InvalidArgument, match="handler"):
+                LocalWorkers(queue, wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="to"):
+            LocalWorkers(queue, print, to="x")  # type: ignore[arg-type]
+        queue.put(b"x")
+        with LocalWorkers(queue, generator, to=other):
+            assert queue.drain(WAIT_S)
+        assert len(other) == 1
+
+
 def test_a_close_gives_back_what_was_not_handled_in_order(queue: LocalQueue) -> None:
     entered, leave = threading.Event(), threading.Event()
 
@@ -142,6 +193,40 @@ def test_stages_hand_each_message_on_once(tmp_path: Path) -> None:
     assert sorted(found) == sorted(
         each for n in range(20) for each in (b"%d" % n, b"%d%d" % (n, n))
     )
+
+
+def test_stages_of_queues_with_one_name_do_not_meet(tmp_path: Path) -> None:
+    """Their messages of one millisecond have the same ids."""
+    clock = StillClock()
+    with (
+        LocalQueue(tmp_path / "a" / "jobs", clock=clock) as first,
+        LocalQueue(tmp_path / "b" / "jobs", clock=clock) as second,
+        LocalQueue(tmp_path / "next") as to,
+    ):
+        for queue, content in ((first, b"1"), (second, b"2")):
+            queue.put(content)
+            with LocalWorkers(queue, lambda message: message.content, to=to):
+                assert queue.drain(WAIT_S)
+        assert len(to) == 2
+
+
+def test_a_stage_that_fails_for_long_hands_on_once(tmp_path: Path) -> None:
+    """What was handed on before it failed is recognised, however often it is tried again."""
+    ids = []
+
+    def handle(message: Message) -> Iterator[bytes]:
+        ids.append(message.id)
+        yield b"one"
+        if len(ids) < 5:
+            raise ConnectionError
+        yield b"two"
+
+    with LocalQueue(tmp_path / "a", CONFIG) as queue, LocalQueue(tmp_path / "b") as to:
+        queue.put(b"x")
+        with LocalWorkers(queue, handle, to=to):
+            assert queue.drain(WAIT_S)
+        assert [each.message.content for each in to.list()] == [b"one", b"two"]
+    assert len(set(ids)) == 1
 
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"window": True}])

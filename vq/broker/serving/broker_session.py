@@ -287,11 +287,7 @@ class BrokerSession(asyncio.Protocol):
 
     def _owes_much(self) -> bool:
         """Whether its address owes much for what was refused, of this connection, too."""
-        server = self._server
-        return (
-            self._owed >= OWED_MIN
-            and server.debts.of(self.address, server.now()) >= server.debt_max
-        )
+        return self._owed >= OWED_MIN and self._server.owes_much(self.address)
 
     def _count_gathered(self) -> None:
         """Count what is kept of requests that are not whole, or wait for a turn or for room."""
@@ -367,7 +363,7 @@ class BrokerSession(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything that belongs to the connection."""
         if self._transport is None:
-            self._server.failed_handshakes += 1
+            self._server.handshake_failed(self, exc)
         self._transport = None
         self.connection.ended()
         self._forget()
@@ -526,7 +522,7 @@ class BrokerSession(asyncio.Protocol):
         self.client_id = getattr(event.hello, "client_id", "")
         server = self._server
         server.opened(self)
-        if server.debts.of(self.address, server.now()) >= server.debt_max:
+        if server.owes_much(self.address):
             self._owed = OWED_MIN  # or whoever owes would begin anew on another connection
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:

@@ -1,8 +1,8 @@
 """Turns of the loop that fetch sessions share: so many steps in each, for all of a node.
 
-Looking through bytes for tags, and checking an offset, take a while: a client that begins names
-hundreds of partitions at once, and hundreds of clients may look for tags. A session that needs more
-than a turn has goes on in a later one, behind those that wait for it already.
+Looking through bytes for tags, checking an offset and looking for partitions take a while: a client
+that begins names hundreds of partitions at once, and hundreds of clients may look for tags. A
+session that needs more than a turn has goes on in a later one, behind those that wait for it.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 __all__ = ["STEPS_PER_TURN", "FetchTurns", "Stepping"]
 
-#: Steps in one turn, some 2 ms each at most: 128 KiB are looked through, or an offset is checked,
-#: which may walk through a batch of thousands of records.
+#: Steps in one turn, some 2 ms each at most: 128 KiB are looked through, an offset is checked,
+#: which may walk through a batch of thousands of records, or a few partitions are looked for.
 STEPS_PER_TURN: Final = 8
 
 

@@ -16,8 +16,8 @@ Sessions end with their connection. What they remember is bounded per connection
 """
 
 import enum
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Final
 
 from vq import limits
@@ -49,6 +49,10 @@ logger = get_logger(__name__)
 #: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
 #: turn of the loop.
 SCANS_PER_ANSWER: Final = 8
+#: Partitions that a request names are looked at in the turn in which it comes, some 20 us each ...
+NAMED_AT_ONCE: Final = 64
+#: ... and so many of those beyond in a step, each; see ``FetchTurns``.
+NAMED_PER_STEP: Final = 8
 
 
 class ServedSessions:
@@ -236,6 +240,7 @@ class ServedSession:
         "_ready",
         "_scans",
         "_session",
+        "_unasked",
         "_waiting",
         "partitions",
         "reach",
@@ -262,8 +267,9 @@ class ServedSession:
         # Filtered ones that have come further and have nothing to show for it yet.
         self._progressed: dict[FetchedPartition, None] = {}
         self._progress_since = 0.0
-        # The request that waits,
+        # The request that waits, the partitions that it names and that nobody has looked at yet,
         self._waiting: FetchWait | None = None
+        self._unasked: deque[wire.FetchPartition] = deque()
         self._due: Due | None = None
         # It goes on in a later turn: once, however many requests come meanwhile.
         self._needs_turn = False
@@ -282,9 +288,12 @@ class ServedSession:
     ) -> None:
         """Change what is waited for; answer now, or as soon as there is something to tell.
 
-        A request that waits already is answered first, with what there is: perhaps nothing.
+        A request that waits already is answered first, with what there is: perhaps nothing. Of a
+        request that names many partitions, most are looked at in later turns.
         """
         self.sequence = header.sequence
+        while self._unasked:
+            self._ask(self._unasked.popleft())
         if self._waiting is not None:
             self._send(self._waiting)
         waiting = self._wait(request_id, header)
@@ -293,7 +302,11 @@ class ServedSession:
             return
         for handle in header.removed:
             self._remove(handle)
-        for item in header.partitions:
+        named: Sequence[wire.FetchPartition] = header.partitions
+        if len(named) > NAMED_AT_ONCE:
+            self._unasked.extend(named[NAMED_AT_ONCE:])
+            named = named[:NAMED_AT_ONCE]
+        for item in named:
             self._ask(item)
         self._begin(waiting)
 
@@ -314,6 +327,15 @@ class ServedSession:
         self._gather(waiting)
         if self._waiting is waiting and not waiting.timed_out:
             waiting.timer = self._fetches.context.call_later(waiting.wait_s, self._expire)
+
+    def _ask_on(self) -> bool:
+        """Look at more of the partitions that the request names; False: some are left."""
+        while self._unasked:
+            if not self._fetches.turns.take_step():
+                return False
+            for _ in range(min(NAMED_PER_STEP, len(self._unasked))):
+                self._ask(self._unasked.popleft())
+        return True
 
     def _ask(self, item: wire.FetchPartition) -> None:
         """Look at one partition that a request names."""
@@ -419,6 +441,7 @@ class ServedSession:
         if self not in self._session.waiting:
             return  # it has ended before
         del self._session.waiting[self]
+        self._unasked.clear()
         if self._waiting is not None:
             self._waiting.stop_timer()
             self._waiting = None
@@ -480,6 +503,11 @@ class ServedSession:
         self._due = Due.NEXT_TURN  # until it is decided below
         answer = self._answer
         turns, turn_is_used = self._fetches.turns, self._needs_turn  # by a request before this one
+        if self._unasked and (turn_is_used or not self._ask_on()):
+            if not turn_is_used:
+                self._needs_turn = True
+                turns.add(self)
+            return
         lacks_step = False
         if not turn_is_used and self._scans and not answer.is_full(waiting.max_bytes):
             lacks_step = not turns.take_step()

@@ -45,6 +45,8 @@ REFUSED_BURST_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 10.0
 #: A connection that was ended for what it sent costs as much as so many refused requests.
 ENDED_COST: Final = 20.0
+#: A new connection of an address that owes much counts as so many.
+OWING_WEIGHT: Final = 8.0
 #: How many silent connections are ended when the process has run out of file descriptors.
 SILENT_ENDED: Final = 16
 #: A connection that keeps one part in so many of what the largest one keeps is large, too: a batch
@@ -148,7 +150,15 @@ class Server:
             self.new_session,
             on_full=self.end_silent,
             new_per_s=self.limits.new_per_s,
+            weight=self._weight,
         )
+
+    def owes_much(self, address: str) -> bool:
+        """Whether those of an address have brought so much that was refused that they must wait."""
+        return self.debts.of(address, self.now()) >= self.debt_max
+
+    def _weight(self, address: str) -> float:
+        return OWING_WEIGHT if self.owes_much(address) else 1.0
 
     @property
     def address(self) -> Address:
@@ -305,6 +315,15 @@ class Server:
             self.debts.owe(session.address, ENDED_COST, self.now())
         self._bad_peers[session.address] += 1
         self._last_bad = error
+
+    def handshake_failed(self, session: BrokerSession, error: Exception | None) -> None:
+        """Note that a TLS connection ended before its handshake did.
+
+        It is owed, unless time has passed: a slow broker must not hold it against its clients.
+        """
+        self.failed_handshakes += 1
+        if error is not None and not isinstance(error, TimeoutError):
+            self.debts.owe(session.address, ENDED_COST, self.now())
 
     def remove(self, session: BrokerSession) -> None:
         """Forget a connection that is gone."""

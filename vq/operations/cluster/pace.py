@@ -4,6 +4,7 @@ import asyncio
 from typing import Final
 
 from vq.clock import Clock
+from vq.pace import Pace
 
 #: Znodes that are read in a second, in a two-hundredth of so many requests.
 READS_PER_S: Final = 5_000
@@ -28,21 +29,24 @@ class LookPace:
         requests_per_s: float = REQUESTS_PER_S,
     ) -> None:
         self._clock = clock
-        self._read_s = 1 / reads_per_s
-        self._request_s = 1 / requests_per_s
-        self._free_at: dict[str, float] = {}  # "": ZooKeeper; else a broker group
+        self._reads = Pace(reads_per_s)
+        self._requests: dict[str, Pace] = {}  # by broker group
+        self._requests_per_s = requests_per_s
 
     async def reads(self, count: int) -> None:
         """Wait until so many znodes may be read."""
-        await self._wait("", count * self._read_s)
+        await self._wait(self._reads, count)
 
     async def request(self, group: str) -> None:
         """Wait until the master of a broker group may be asked."""
-        await self._wait(group, self._request_s)
+        pace = self._requests.get(group)
+        if pace is None:
+            pace = self._requests[group] = Pace(self._requests_per_s)
+        await self._wait(pace, 1)
 
-    async def _wait(self, whom: str, cost_s: float) -> None:
+    async def _wait(self, pace: Pace, amount: int) -> None:
         now = self._clock.monotonic()
-        free_at = self._free_at.get(whom, now)
-        self._free_at[whom] = max(free_at, now) + cost_s
-        if free_at > now:
-            await asyncio.sleep(free_at - now)
+        pause_s = pace.pause_s(now)
+        pace.spend(amount, now)
+        if pause_s:
+            await asyncio.sleep(pause_s)
