@@ -31,7 +31,7 @@ from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
-__all__ = ["AGAIN", "WAIT_S", "HeldMessage", "SharedSources", "Source"]
+__all__ = ["AGAIN", "WAIT_S", "HeldMessage", "SharedSources", "WatchedSource"]
 
 logger = get_logger(__name__)
 
@@ -68,7 +68,7 @@ class HeldMessage(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Source:
+class WatchedSource:
     """A partition that is read.
 
     Attributes:
@@ -129,7 +129,7 @@ class SharedSources(ABC):
         self._trouble = trouble
         self._desk = SharedDesk(cluster, group, terms, SharedSeat.drawn(cluster.rng))
         self._wait_s = min(WAIT_S, cluster.config.request_timeout_s / 2)
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, WatchedSource] = {}
         self._next_source = 0
         self._settler = Settler(self._desk, group, self._source_of, self._is_low)
         self._watched = asyncio.Semaphore(WATCHED_MAX)
@@ -172,7 +172,7 @@ class SharedSources(ABC):
         """
         reader = SourceReader(self._cluster, partition, self._nodes)
         await reader.open(latest=latest, committed=committed)
-        source = Source(reader, wanted)
+        source = WatchedSource(reader, wanted)
         at, self._next_source = self._next_source, self._next_source + 1
         self._sources[at] = source
         source.task = begin_task(self._watch(at, source))
@@ -227,10 +227,10 @@ class SharedSources(ABC):
         """A partition was added."""
 
     # Looking ------------------------------------------------------------------------------------
-    def _read_now(self) -> dict[int, Source]:
+    def _read_now(self) -> dict[int, WatchedSource]:
         return {at: each for at, each in self._sources.items() if each.task is not None}
 
-    def _told(self, sources: Sequence[Source]) -> list[ToldSource]:
+    def _told(self, sources: Sequence[WatchedSource]) -> list[ToldSource]:
         return [
             ToldSource(
                 each.reader.partition, each.reader.topic_id, each.reader.begin, each.reader.end
@@ -243,7 +243,7 @@ class SharedSources(ABC):
         turns = max(1.0, len(self._sources) / WATCHED_MAX)
         return max(self._wait_s / turns, min(WATCH_S_MIN, self._wait_s))
 
-    async def _watch(self, at: int, source: Source) -> None:
+    async def _watch(self, at: int, source: WatchedSource) -> None:
         """Look whether a partition has more, and tell the journal."""
         tries = 0
         reader = source.reader
