@@ -139,7 +139,8 @@ def lag_page(report: LagReport) -> Page:
         "seconds is the age of the oldest message that a group has not handled. Of a group that "
         "has a filter, what that leaves out lies in its lag, too: it is an upper bound (≤). "
         "Of a group that keeps its offsets in a store of its own, these are copies of them "
-        "(committed_is_copy), seconds behind at most while its members run.",
+        "(committed_is_copy), seconds behind at most while its members run. Of a shared group "
+        "(model) the lag begins at the lowest message that is not done; some behind it may be.",
     )
 
 

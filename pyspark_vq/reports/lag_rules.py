@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from vq import GroupModel
 from vq.admin import LagFacts, LagThresholds, judge_lag
 from vq.operations.groups.lag_rules import VERDICTS
 
@@ -66,6 +67,7 @@ SCHEMA: Final = StructType(
         StructField("trend_bytes_per_s", DoubleType()),
         StructField("filter", StringType()),
         StructField("committed_is_copy", BooleanType()),
+        StructField("model", StringType()),
     ]
 )
 
@@ -300,6 +302,7 @@ JUDGED: Final = (
     "committed_ms",
     "unmoved_s",
     "by_stream",
+    "model",
 )
 
 
@@ -320,6 +323,7 @@ def facts_of(
     committed_ms: int | None,
     unmoved_s: float | None,
     by_stream: bool | None,
+    model: str | None,
 ) -> LagFacts:
     """Return what is judged of one row, from its columns ``JUDGED``."""
     return LagFacts(
@@ -336,7 +340,7 @@ def facts_of(
         lag_s=lag_seconds,
         members=members or 0,
         by_stream=bool(by_stream),
-        has_owner=owner is not None,
+        has_owner=owner is not None or model == GroupModel.SHARED,  # there no partition has one
         committed_ms=committed_ms,
         unmoved_s=unmoved_s,
     )

@@ -261,6 +261,43 @@ def test_what_is_skipped_is_in_a_file(
     assert (skipped.message.content, skipped.failure.attempts) == (b"bad", 2)
 
 
+def test_a_shared_group_gives_messages_to_threads_that_ask(
+    factory: vq.MessageFactory, topic: str
+) -> None:
+    """Several of one consumer. Each message is acknowledged by itself; the others come again."""
+    if is_local(factory):
+        pytest.skip("in a local queue each message goes to one taker anyway; it has no groups")
+    with factory.create_producer() as producer:
+        producer.send_batch([vq.Message(topic, b"%d" % each, key=each) for each in range(40)])
+    seen: list[vq.Message] = []
+    settings = {"group": f"g-{topic}", "model": "shared", "start_position": "earliest"}
+
+    def take(consumer: vq.MessageConsumer) -> None:
+        while len(seen) < 40 and not consumer.closed:
+            for message in consumer.get_many(3, timeout=0.2):
+                assert isinstance(message, vq.SharedMessage)
+                seen.append(message)
+                if message.key != 7:
+                    message.ack()
+
+    with factory.create_consumer(vq.ConsumerConfig(**settings)) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe(topic)
+        threads = [threading.Thread(target=take, args=[consumer]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(each.key for each in seen) == list(range(40))  # type: ignore[type-var]
+    late = next(each for each in seen if each.key == 7)
+    with pytest.raises(vq.errors.InvalidState, match="closed"):
+        late.ack()  # type: ignore[attr-defined]
+    with factory.create_consumer(vq.ConsumerConfig(**settings)) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe(topic)
+        (again,) = consumer.get_many(3, timeout=30)
+        assert (again.key, again.attempts) == (7, 2)
+        again.ack()  # type: ignore[attr-defined]
+
+
 def test_a_topic_that_is_not_there_is_an_error(factory: vq.MessageFactory) -> None:
     if is_local(factory):
         pytest.skip("a local queue is made when it is first used")

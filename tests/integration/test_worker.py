@@ -38,6 +38,8 @@ def work(number: int, how: str = "") -> None:
     if how == "wait":
         while not os.path.exists(os.environ["NOTES"] + ".go"):
             time.sleep(0.02)
+    if how == "slow":
+        time.sleep(2.5)
     if how == "throw" :
         raise ValueError(number)
     note("done", number)
@@ -51,7 +53,14 @@ async def tick() -> None:
 class Worker:
     """A command that runs, and what its tasks note."""
 
-    def __init__(self, cluster: ProcessCluster, directory: Path, topic: str, *options: str) -> None:
+    def __init__(
+        self,
+        cluster: ProcessCluster,
+        directory: Path,
+        topic: str,
+        *options: str,
+        **settings: str,
+    ) -> None:
         self.notes_path = directory / "notes"
         self.log = directory / f"log-{len(list(directory.glob('log-*')))}"
         command = cluster.command("worker", "own_tasks", "--group", topic, *options)
@@ -59,7 +68,12 @@ class Worker:
             self.process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**cluster.environ, "NOTES": str(self.notes_path), "TOPIC": topic},
+                env={
+                    **cluster.environ,
+                    "NOTES": str(self.notes_path),
+                    "TOPIC": topic,
+                    **settings,
+                },
                 stdout=log,
                 stderr=log,
             )
@@ -103,8 +117,10 @@ def topic(cluster: ProcessCluster) -> str:
 
 
 @contextlib.contextmanager
-def worker(cluster: ProcessCluster, directory: Path, topic: str, *options: str) -> Iterator[Worker]:
-    made = Worker(cluster, directory, topic, *options)
+def worker(
+    cluster: ProcessCluster, directory: Path, topic: str, *options: str, **settings: str
+) -> Iterator[Worker]:
+    made = Worker(cluster, directory, topic, *options, **settings)
     try:
         yield made
     finally:
@@ -189,6 +205,46 @@ def test_a_stop_finishes_and_a_second_one_leaves_at_once(
         assert [each[2] for each in run.notes("done")].count(10) == 1
         for number in range(4):
             assert len(run.notes("begin", number)) == 1
+
+
+def test_a_shared_group_has_all_that_a_worker_does(
+    cluster: ProcessCluster, directory: Path, topic: str, work: Any
+) -> None:
+    """One message kills its process each time, one throws, one takes longer than its lease, and is
+    with one handler all the same. A stop finishes, a second one gives leases back at once.
+    """
+    options = ("--model", "shared", "--processes", "2", "--workers", "2", "--max-attempts", "2")
+    with worker(
+        cluster, directory, topic, *options, "--max-messages", "12", VQ_CONSUMER_LEASE_S="1"
+    ) as run:
+        run.until_ready()
+        for number in range(20):
+            work.send(number, {5: "die", 17: "throw"}.get(number, ""))
+        good = set(range(20)) - {5, 17}
+        run.wait(lambda: {each[2] for each in run.notes("done")} == good)
+        run.wait(lambda: letters(cluster, topic) == 2)
+        assert 2 <= len(run.notes("begin", 5)) <= 3
+        work.send(20, "slow")
+        run.wait(lambda: run.notes("done", 20))
+        assert run.stop(signal.SIGTERM) == 0, run
+        assert len(run.notes("begin", 20)) == 1
+    options = ("--model", "shared", "--workers", "2", "--time-limit", "60")
+    with worker(cluster, directory, topic, *options, VQ_CONSUMER_LEASE_S="600") as run:
+        run.until_ready()
+        work.send(30, "wait")
+        run.wait(lambda: run.notes("begin", 30))
+        run.process.send_signal(signal.SIGTERM)
+        run.wait(lambda: "handlers finish" in run.log.read_text())
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(PROCESSES_WAIT_S) == 1
+    with worker(cluster, directory, topic, *options, VQ_CONSUMER_LEASE_S="600") as run:
+        run.wait(lambda: len(run.notes("begin", 30)) == 2)
+        run.process.send_signal(signal.SIGTERM)
+        (directory / "notes.go").touch()
+        assert run.process.wait(PROCESSES_WAIT_S) == 0, run
+        assert len(run.notes("done", 30)) == 1
+    told = cluster.vq_json("group", "shared", topic)
+    assert [each["open"] for each in told["partitions"]] == [0, 0]
 
 
 def test_handlers_that_are_not_there_are_a_wrong_usage(

@@ -37,27 +37,28 @@ COLUMNS = (
     "n int, problem string, held string, other_topic boolean, stopped string, "
     "placement_error string, committed bigint, start bigint, `end` bigint, lag_bytes bigint, "
     "lag_messages bigint, lag_seconds double, members int, owner string, committed_ms bigint, "
-    "unmoved_s double, by_stream boolean"
+    "unmoved_s double, by_stream boolean, model string"
 )
 
 
 def test_facts_are_those_of_the_columns() -> None:
-    cells = (None, None, True, "why", None, 1, 2, 3, 4, 5, 6.5, 7, "m", 8, 9.5, True)
+    cells = (None, None, True, "why", None, 1, 2, 3, 4, 5, 6.5, 7, "m", 8, 9.5, True, "clustering")
     assert lag_rules.facts_of(*cells) == LagFacts(**FACTS)  # type: ignore[arg-type]
     none = lag_rules.facts_of(*[None] * len(lag_rules.JUDGED))
     assert none == LagFacts()
-    assert lag_rules.facts_of("gone", "held", *[None] * 2, "lost", *[None] * 11) == LagFacts(
+    assert lag_rules.facts_of("gone", "held", *[None] * 2, "lost", *[None] * 12) == LagFacts(
         problem="gone", needs_reset=True, no_placement=True
     )
+    assert lag_rules.facts_of(*[None] * (len(lag_rules.JUDGED) - 1), "shared").has_owner
 
 
 @pytest.mark.slow
 def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
     """A row for each kind of verdict; the bounds are in ``tests/unit/operations``."""
-    nothing: tuple[Any, ...] = (None,) * 16
+    nothing: tuple[Any, ...] = (None,) * 17
     fine = (
         *(None, None, False, None, None, 10, 0, 30, 20, 2, 9.0, 1, "m", int(NOW_S) * 1000),
-        *(None, False),
+        *(None, False, "clustering"),
     )
     rows = [
         nothing,
@@ -66,10 +67,12 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
         fine,
         (*fine[:6], 11, *fine[7:]),
         (*fine[:10], 99.0, *fine[11:]),
-        (*fine[:14], 300.0, False),
+        (*fine[:14], 300.0, *fine[15:]),
         (*fine[:11], 0, *fine[12:]),
-        (*fine[:11], 0, None, *fine[13:15], True),
+        (*fine[:11], 0, None, *fine[13:15], True, *fine[16:]),
         (*fine[:10], None, *fine[11:]),
+        (*fine[:12], None, *fine[13:]),
+        (*fine[:12], None, *fine[13:16], "shared"),
     ]
     frame = spark.createDataFrame([(n, *row) for n, row in enumerate(rows)], COLUMNS)
     limits = LagThresholds(warn_s=99)
@@ -85,6 +88,8 @@ def test_rows_are_judged_by_the_rules_of_vq(spark: SparkSession) -> None:
         ("stopped", "no_members"),
         ("ok", None),
         ("unknown", "not_measured"),
+        ("warning", "no_owner"),
+        ("ok", None),
     ]
 
 

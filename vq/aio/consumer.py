@@ -15,7 +15,7 @@ from vq.client.consumer.deliver.redelivered import redelivering_async
 from vq.client.consumer.deliver.stored_results import passing_async
 from vq.client.consumer.deliver.time_limit import limited
 from vq.client.consumer.group.taken import TakenMessages
-from vq.client.consumer.pull import Pull
+from vq.client.consumer.pull import Pull, SharedMessages, SharedPull
 from vq.client.producer.transaction.transaction import TransactionCore
 from vq.client.reading.positions import Moment, Position
 from vq.errors import InvalidArgument, InvalidState, VqError
@@ -39,6 +39,7 @@ class MessageConsumer:
         self._listening = listening
         self._is_pulled: bool | None = None  # None: nothing was subscribed
         self._pull = Pull(inbox, self._begin)
+        self._shared = SharedPull(core) if core.is_shared else None
         self._started = False
         self._listeners: dict[str, AsyncListener] = {}  # by topic or pattern
         self._redelivered = redelivering_async(self._listeners, in_lists=core.config.batch_size > 1)
@@ -171,8 +172,12 @@ class MessageConsumer:
         self._started = True
         return self
 
-    def __aiter__(self) -> Messages:
+    def __aiter__(self) -> Messages | SharedMessages:
         """Iterate over messages as they arrive, in one task at a time.
+
+        With ``model="shared"`` any number of tasks may iterate, and none of what follows holds:
+        each message is a ``vq.SharedMessage`` that counts as consumed by its ``ack`` alone. One
+        that nobody has settled when its lease is over is delivered again.
 
         A message counts as consumed when the task asks for the next one, or by ``close``. Leaving
         the loop, by ``break`` or by an error, does not consume it. While one task is inside its
@@ -194,6 +199,8 @@ class MessageConsumer:
         """
         self._cluster.check_parent()
         self._check_pulled()
+        if self._shared is not None:
+            return SharedMessages(self._shared)
         return Messages(self._inbox, self._begin)
 
     async def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
@@ -211,6 +218,11 @@ class MessageConsumer:
         catches it and calls again, the group passes by all that were not handled; they are
         committed with the next commit. A warning in the log says once that the loop was left.
 
+        With ``model="shared"`` this is otherwise: any number of tasks may call, and a call settles
+        nothing that an earlier one has returned. Await ``ack``, ``nack``, ``reject`` or ``extend``
+        of each message. What is not settled when its lease is over is delivered again; ``close``
+        gives back the rest.
+
         Args:
             max_messages: 1 to 100,000.
             timeout: Seconds.
@@ -221,7 +233,8 @@ class MessageConsumer:
         """
         self._check_loop()
         self._check_pulled()
-        return await self._pull.get_many(max_messages, timeout)
+        pull = self._pull if self._shared is None else self._shared
+        return await pull.get_many(max_messages, timeout)
 
     async def _begin(self) -> None:
         self._check_loop()

@@ -17,6 +17,7 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.by_position import ByPosition
 from vq.client.consumer.deliver.permit import Permit
 from vq.client.consumer.group.share import stale
+from vq.client.consumer.shared.by_request import SharedByRequest
 from vq.client.consumer.shared.desk import SharedDesk, SharedSeat
 from vq.client.consumer.shared.handles import (
     MessageHandle,
@@ -24,7 +25,6 @@ from vq.client.consumer.shared.handles import (
     SaidOfMessage,
     SettleKind,
 )
-from vq.client.consumer.shared.pull import SharedPull
 from vq.client.consumer.shared.settler import settle_all
 from vq.errors import InvalidState, VqError
 from vq.message_filter import Wanting
@@ -54,7 +54,7 @@ class Hosted:
     def __init__(self, factory: MessageFactory, config: ConsumerConfig) -> None:
         cluster = cluster_of(factory)
         permit = Permit(cluster.clock.monotonic)
-        self._core = ConsumerCore(cluster, config, permit=permit, pulls=True)
+        self._core = ConsumerCore(cluster, config, permit=permit, by_request=True)
         self._given = ByPosition()
 
     @property
@@ -199,15 +199,15 @@ class HostedShared(Hosted):
     """A member of a shared group, for any number of those who ask for its messages."""
 
     @property
-    def _pull(self) -> SharedPull:
+    def _requested(self) -> SharedByRequest:
         assert self._core.shared is not None
-        assert self._core.shared.pull is not None
-        return self._core.shared.pull
+        assert self._core.shared.requested is not None
+        return self._core.shared.requested
 
     @property
     def size(self) -> int:
         """Bytes of the contents of messages that are being read."""
-        return self._pull.reading_bytes
+        return self._requested.reading_bytes
 
     async def receive(
         self,
@@ -220,13 +220,13 @@ class HostedShared(Hosted):
         repeats: bool,
         is_over: Callable[[], bool],
     ) -> list[SharedDelivery]:
-        """Return messages; see ``SharedPull.receive``.
+        """Return messages; see ``SharedByRequest.receive``.
 
         Raises:
             VqError: The journal does not answer, or refuses; or the member was closed.
         """
-        pull = self._pull
-        found = await pull.receive(
+        requested = self._requested
+        found = await requested.receive(
             seat,
             most,
             room,
@@ -236,7 +236,7 @@ class HostedShared(Hosted):
             is_over=is_over,
         )
         return [
-            SharedDelivery(each.message, pull.placed(each.handle), each.deliveries)
+            SharedDelivery(each.message, requested.placed(each.handle), each.deliveries)
             for each in found
         ]
 

@@ -14,7 +14,7 @@ from vq.client.consumer.deliver.stored_results import passing
 from vq.client.consumer.deliver.time_limit import Watched
 from vq.client.consumer.deliver.workers import Listener, Workers
 from vq.client.consumer.group.taken import TakenMessages
-from vq.client.consumer.pull import ThreadPull
+from vq.client.consumer.pull import ThreadPull, ThreadSharedPull
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.kinds import check_function
 from vq.client.producer.transaction.transaction import TransactionCore
@@ -48,6 +48,7 @@ class MessageConsumer:
         self._core = core
         self._pull = pull
         self._runtime = runtime
+        self._shared = ThreadSharedPull(core, self._settle, runtime) if core.is_shared else None
         self._workers = workers
         self._listeners: dict[str, Listener] = {}  # by topic or pattern
         self._redelivered = redelivering(self._listeners, in_lists=core.config.batch_size > 1)
@@ -226,6 +227,11 @@ class MessageConsumer:
         catches it and calls again, the group passes by all that were not handled; they are
         committed with the next commit. A warning in the log says once that the loop was left.
 
+        With ``model="shared"`` this is otherwise: any number of threads may call, and a call
+        settles nothing that an earlier one has returned. Call ``ack``, ``nack``, ``reject`` or
+        ``extend`` of each message. What is not settled when its lease is over is delivered again;
+        ``close`` gives back the rest.
+
         Args:
             max_messages: 1 to 100,000.
             timeout: Seconds.
@@ -235,6 +241,9 @@ class MessageConsumer:
                 messages of a call, or waits for some.
             CoordinationError: The session with ZooKeeper has ended for good; no message follows.
         """
+        if self._shared is not None:
+            self._pull.check_pulled()
+            return self._shared.get_many(max_messages, timeout)
         return self._pull.get_many(max_messages, timeout)
 
     def _take(self, transaction: TransactionCore | None) -> TakenMessages | None:
@@ -389,6 +398,10 @@ class MessageConsumer:
             TimedOut, CoordinationError: It is not known to be committed.
         """
         self._runtime.run(self._core.commit_and_forsake(), timeout)
+
+    def _be_watched(self) -> None:
+        """See ``ConsumerCore.be_watched``; for vq only."""
+        self._core.be_watched()
 
     @property
     def _attempts_max(self) -> int:

@@ -218,6 +218,7 @@ def _serve(
         bounded = call if limit is None else _within(limit, call)
         consumer.subscribe(topic, _FETCH_BYTES, around.listener(bounded))
     parent.begin()
+    consumer._be_watched()
     consumer.start()
     periodic = Periodic.begin(factory, settings.consumer.group, handlers.periodic)
     parent.tell("ready", topics=sorted(handlers.listeners), periodic=len(handlers.periodic))

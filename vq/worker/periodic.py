@@ -105,6 +105,7 @@ class Periodic:
         self._job = f"worker.{group}"
         self._stopped = threading.Event()
         self._times: Mapping[str, int] | None = None  # of the fence
+        self._failing: set[str] = set()  # tasks that could not be sent the last time
         self._fence: int | None = None
         self._lease = JobLease(
             cluster.coordinator, cluster.clock, job=self._job, holder=cluster.config.client_id
@@ -148,15 +149,26 @@ class Periodic:
                 times[name] = now_ms
                 continue
             due_ms = schedule.due_ms(last_ms, now_ms)
-            if due_ms is not None:
-                task.send()
-                logger.info("periodic task is sent", task=name, late_ms=now_ms - due_ms)
+            if due_ms is not None and self._is_sent(name, task, now_ms - due_ms):
                 times[name] = due_ms
         if len(times) > _NAMES_MAX:  # of tasks that are gone; those of a later version stay
             times = {name: each for name, each in times.items() if name in self._tasks}
         if times != self._times:
             self._runtime.run(self._write(times))
             self._times = times
+
+    def _is_sent(self, name: str, task: Task[Any, Any], late_ms: int) -> bool:
+        """Send a task; False: that failed, and the next look tries again. Others go on."""
+        try:
+            task.send()
+        except Exception as error:  # noqa: BLE001  also of a serializer of the application
+            log = logger.debug if name in self._failing else logger.error
+            log("periodic task cannot be sent, trying again", task=name, error=error)
+            self._failing.add(name)
+            return False
+        logger.info("periodic task is sent", task=name, late_ms=late_ms)
+        self._failing.discard(name)
+        return True
 
     async def _read(self) -> Mapping[str, int]:
         path = LeaseTimes.path(self._job)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster
 from support.cases import case
+from support.client import factory_of
+from support.late_clock import later
 from support.shared_member import (
     ACK,
     EXTEND,
@@ -21,9 +23,11 @@ from support.shared_member import (
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.broker.shared import shared_journal
+from vq.broker.shared import shared_journal, shared_journals
+from vq.coordination.topics.topics import describe_topic
 from vq.errors import InvalidRequest
 from vq.remoting.format import Command
+from vq.reserved import SHARED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 
 pytestmark = pytest.mark.virtual_time
@@ -117,8 +121,17 @@ async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -
     waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
     await asyncio.sleep(0.1)
     two.ends = [4]
-    assert await two.got(two.ask(0)) == [], "it only tells"
+    tells = two.ask(0)
+    tells.attempt = 0
+    assert await two.got(tells) == [], "it only tells"
     assert await waits == [Got(0, 3, 1, 5, 1)]
+    waits = asyncio.create_task(two.receive(1, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    assert await two.got(two.ask(0)) == [], "it ends the one that waits"
+    assert await waits == []
+    one.ends = [5]
+    assert await one.receive(1) == [Got(0, 4, 1, 6, 1)]
+    assert (await one.status()).receiving == 0
     begin = clock.monotonic()
     assert await two.receive(wait_ms=400) == []
     assert 0.39 < clock.monotonic() - begin < 0.6
@@ -254,6 +267,53 @@ async def test_a_broker_that_starts_knows_what_it_told(cluster: MemoryCluster, k
     assert await two.receive(5) == [Got(0, 10, 5, 3, 1)]
     (source,) = (await one.status()).sources
     assert (source.low, source.open, source.waiting) == (2, 6, 1)
+
+
+async def test_a_journal_that_moves_keeps_counts_and_leases(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To another group of brokers; also once retention has taken what the former one had.
+
+    Handles stay valid, repeated requests have their answers, and leases begin again.
+    """
+    monkeypatch.setattr(shared_journals, "KEPT_MS", 60_000)
+    await cluster.start()
+    await cluster.start("b2")
+    await with_shared_topic(cluster)
+    one, two = (SharedMember(cluster, number, [20], lease_ms=30_000) for number in (1, 2))
+    (first,) = await one.receive(6)
+    asked = two.ask(4)
+    second = await two.got(asked)
+    await one.settle(first._replace(messages=2), ACK)
+    await one.settle(first._replace(first=2, messages=1), RELEASE, 500_000)
+    said = one.say((first._replace(first=3, messages=1), REJECT, 0))
+    await one.call(Command.SETTLE, said)
+    before = await one.status()
+    async with cluster.admin() as coordinator:
+        view = await describe_topic(coordinator, SHARED_TOPIC)
+    old = view.partitions[0].writer_group
+    new = "b2" if old == "b1" else "b1"
+    await asyncio.sleep(25)
+    async with factory_of(cluster) as factory:
+        await factory.admin.move(await factory.admin.plan_moves(SHARED_TOPIC, [0], new))
+    assert await one.status() == before
+    await asyncio.sleep(25)
+    assert one.lost(await one.call(Command.SETTLE, said)) == []
+    assert await two.got(asked) == second
+    assert await one.receive(20) == [Got(0, 10, 10, 3, 1)], "no lease has ended"
+    await asyncio.sleep(10)
+    assert await one.settle(first._replace(first=4, messages=1), ACK) == [(0, 4, 1)]
+    assert await two.receive(9) == [Got(0, 4, 6, 4, 2)]
+    before = await one.status()
+    assert old is not None
+    channel = cluster.nodes[old].parts.partitions.channels[SHARED_TOPIC, 0]
+    await until(lambda: channel.needed is None)
+    begin = channel.start_offset
+    await later(cluster.nodes[old], 2).look()
+    assert channel.start_offset > begin, "retention has taken it"
+    await crash(cluster, new, keep_all)
+    await cluster.start(new)
+    assert await one.status() == before
 
 
 async def test_whatever_dies_nothing_is_lost_or_with_two(

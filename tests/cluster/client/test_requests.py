@@ -283,6 +283,29 @@ async def test_requests_go_on_when_the_topic_of_replies_was_deleted(
         assert (await producer.request(Message("t", b"y"))).content == b"re: y"
 
 
+@pytest.mark.parametrize("now", [False, True])
+async def test_replies_are_deleted_with_the_topic_of_the_requests(
+    factory: aio.MessageFactory, now: bool
+) -> None:
+    """For good; also those of one that is brought back, to which requests go on."""
+
+    async def reserved() -> set[str]:
+        return {each.name for each in await factory.admin.list_topics(reserved=True)}
+
+    async with answering(factory):
+        producer = await factory.create_producer()
+        await producer.request(Message("t", b"one"))
+        assert replies_topic("t") in await reserved()
+    await factory.admin.delete_topic("t", now=now)
+    assert replies_topic("t") not in await reserved()
+    assert replies_topic("t") not in {e.name for e in await factory.admin.deleted_topics()}
+    if not now:
+        await factory.admin.undelete_topic("t")
+        other = await factory.create_producer()
+        async with answering(factory):
+            assert (await other.request(Message("t", b"two"))).content == b"re: two"
+
+
 async def test_a_reply_to_a_topic_that_was_deleted_holds_no_listener(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:

@@ -3,9 +3,13 @@
 from datetime import datetime
 
 import pytest
+from support.waiting import block_until
 
-from vq.errors import InvalidArgument
-from vq.worker.periodic import Cron, EverySeconds
+import vq
+from vq.errors import InvalidArgument, UnknownTopic
+from vq.testing import ThreadCluster
+from vq.worker import periodic
+from vq.worker.periodic import Cron, EverySeconds, Periodic
 
 
 def ms(hour: int, minute: int = 0) -> int:
@@ -31,3 +35,39 @@ def test_a_line_of_cron_is_due_once_however_often_it_was_missed() -> None:
 def test_another_line_is_refused(line: str) -> None:
     with pytest.raises(InvalidArgument, match="no line of five fields"):
         Cron(line)
+
+
+@vq.task(topic="mail", every_s=3600.0)
+def digest() -> None: ...
+
+
+@vq.task(topic="gone", every_s=3600.0)
+def tidy() -> None: ...
+
+
+def test_a_task_that_cannot_be_sent_has_no_other_sent_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is tried again at each look, and the times of the others are kept."""
+    monkeypatch.setattr(periodic, "LOOK_S", 0.01)
+    sent, tries = [], []
+    monkeypatch.setattr(type(digest), "send", lambda task: sends[task.signature]())
+    sends = {digest.signature: lambda: sent.append(1), tidy.signature: lambda: fail(tries)}
+    with ThreadCluster() as cluster:
+        factory = cluster.factory()
+        sending = Periodic.begin(factory, "g", [tidy, digest])
+        assert sending is not None
+        try:
+            block_until(lambda: sending._times)
+            long_ago = dict.fromkeys((digest.signature, tidy.signature), 1)
+            sending._runtime.run(sending._write(long_ago))
+            sending._times = None
+            block_until(lambda: len(tries) > 5)
+        finally:
+            sending.stop()
+    assert sent == [1]
+
+
+def fail(tries: list[int]) -> None:
+    tries.append(1)
+    raise UnknownTopic("it is gone")

@@ -84,10 +84,7 @@ class Receivers:
         Raises:
             Busy: Too many wait.
         """
-        before = self._members.get((group, ask.member))
-        if before is not None:
-            before.cancel()
-            self.leave(before)
+        self.end(group, ask.member)
         if len(self._members) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} members wait for messages of this journal; no more may")
         waiting = WaitingMember(session, group, ask, self._authority)
@@ -95,6 +92,13 @@ class Receivers:
         self._members[group, ask.member] = waiting
         self._waiting.setdefault(group, {})[waiting] = None
         return waiting
+
+    def end(self, group: str, member: int) -> None:
+        """End the request of a member that waits, if there is one: it gets nothing."""
+        before = self._members.get((group, member))
+        if before is not None:
+            before.cancel()
+            self.leave(before)
 
     def leave(self, waiting: WaitingMember) -> None:
         """Give nothing to a member any more."""

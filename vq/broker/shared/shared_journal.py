@@ -148,6 +148,8 @@ class SharedJournal(JournalReader):
             self._note(begun)
         if group.tell(ask.told):
             self._hand_out(group)
+        if ask.attempt and not ask.most:
+            self.receivers.end(group.name, ask.member)
         again = group.again(ask, self._now()) if ask.most else ()
         if again is None:
             got = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
@@ -408,6 +410,8 @@ class SharedJournal(JournalReader):
         """See ``JournalReader``: note again what has much of the log behind it."""
         room, now = CARRIED_BYTES, self._now()
         before = self.position - CARRY_BYTES - 2 * self._whole_bytes
+        if self.channel.log is not None:  # what another group has of the partition goes some day
+            before = max(before, self.channel.log.start_offset)
         notes: list[Note] = []
         taken: list[_Whole] = []
         for whole, (offset, _) in self._wholes.items():

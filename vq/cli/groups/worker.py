@@ -29,6 +29,11 @@ _CONSUMER_DEFAULTS: Final = {"mode": "concurrent", "on_bad_record": "dead-letter
     "--workers", type=WholeNumber(1, 1024), metavar="N", help="Threads of each process.  [1]"
 )
 @click.option(
+    "--model",
+    type=click.Choice(["clustering", "shared"]),
+    help="Whose a message is: of a partition's member, or of any one.  [clustering]",
+)
+@click.option(
     "--mode",
     type=click.Choice(["orderly", "keyed", "concurrent"]),
     help="How many messages of a partition are in hand.  [concurrent]",
@@ -73,6 +78,7 @@ def worker(
     group: str,
     topics: tuple[str, ...],
     workers: int | None,
+    model: str | None,
     mode: str | None,
     max_attempts: int | None,
     on_failure: str | None,
@@ -115,6 +121,7 @@ def worker(
     given = {
         "group": group,
         "workers": workers,
+        "model": model,
         "mode": mode,
         "max_attempts": max_attempts,
         "on_failure": on_failure,

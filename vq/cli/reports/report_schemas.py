@@ -49,6 +49,7 @@ _LAG_ROW: Final = record(
     trend_bytes_per_s=maybe(NUMBER),
     filter=maybe(TEXT),
     committed_is_copy=maybe(TRUTH),
+    model=maybe(TEXT),
 )
 
 _FILES: Final = record(out=maybe(TEXT), csv=maybe(TEXT), html=maybe(TEXT))

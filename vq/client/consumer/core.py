@@ -46,7 +46,7 @@ from vq.client.consumer.place.stops import Stops
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.member import SharedMember
-from vq.client.consumer.shared.work import Settle
+from vq.client.consumer.shared.work import Settle, SharedMessage
 from vq.client.consumer.troubles import Troubles
 from vq.client.loop_calls import call_soon
 from vq.client.reading.nodes import Nodes
@@ -59,7 +59,6 @@ from vq.coordination.tree.values.group_terms import (
 from vq.errors import (
     CoordinationError,
     GenerationStale,
-    InvalidArgument,
     InvalidState,
     VqError,
 )
@@ -95,7 +94,7 @@ class ConsumerCore:
     Args:
         cluster, config: See below.
         permit: While it lasts, messages may be delivered.
-        pulls: A member of a shared group whose messages are asked for, and which has no listener.
+        by_request: A member of a shared group for whose messages others ask; see ``SharedMember``.
 
     Attributes:
         shared: What it has of a shared group; None: its group is none.
@@ -117,7 +116,7 @@ class ConsumerCore:
         config: ConsumerConfig,
         *,
         permit: Permit,
-        pulls: bool = False,
+        by_request: bool = False,
     ) -> None:
         self.config = config
         self.member = config.member_id or _member_name(cluster)
@@ -158,7 +157,7 @@ class ConsumerCore:
                 self.failed.copier,
                 self._bad_records,
                 self._troubles,
-                pulls=pulls,
+                by_request=by_request,
             )
         self.reader = Reader(cluster, self._troubles)
         self.stops = Stops(
@@ -216,11 +215,8 @@ class ConsumerCore:
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
-        if self.shared is not None and self.shared.pull is None and called.listener is None:
-            raise InvalidArgument(
-                "model = 'shared' needs a listener, and this topic has none: its return "
-                "acknowledges a message; give subscribe one"
-            )
+        if self.shared is not None and called.listener is None:
+            self.shared.be_pulled()
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
         shares = self._own_offsets is None and self.shared is None
         if self.failed.retry_topic and redelivered is not None and shares:
@@ -299,12 +295,35 @@ class ConsumerCore:
             watch = time_limit.watch(listeners, limit_s, self._troubles, self.held)
             self._tasks.append(begin_task(watch))
 
-    async def ensure_started(self) -> None:
-        """Start unless that was done; wait for a start that is under way."""
-        if self._starting:
+    async def ensure_started(self, settle: Settle | None = None) -> None:
+        """Start unless that was done; wait for a start that is under way. See ``start``."""
+        while self._starting:
             await self._start_is_over.wait()
         if self._membership is None:
-            await self.start()
+            await self.start(settle)
+
+    def be_watched(self) -> None:
+        """Count on a parent that ends what hangs and counts what kills; before ``start``.
+
+        In a shared group leases then last as long as listeners are at messages.
+        """
+        if self.shared is not None:
+            self.shared.be_watched()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a member of a shared group."""
+        return self.shared is not None
+
+    async def take_many(self, most: int) -> list[SharedMessage]:
+        """See ``SharedMember.take_many``."""
+        assert self.shared is not None
+        return await self.shared.take_many(most)
+
+    def give_back(self, messages: Iterable[SharedMessage]) -> None:
+        """Give back messages of a shared group that have reached nobody."""
+        assert self.shared is not None
+        self.shared.give_back(each._handle for each in messages)
 
     def _listener_of(self, topic: str) -> Callable[[Message], Awaitable[Any]]:
         """Return what is awaited for a message of a shared group."""
@@ -546,6 +565,8 @@ class ConsumerCore:
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
+        if self.shared is not None:
+            self.shared.fail(error)
         for each in self._subscriptions:
             each.executor.fail(error)
 
@@ -617,6 +638,8 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take it.
         """
         self.closed = True
+        if self.shared is not None:
+            await self.shared.forsake()
         await self._commit(self.holds, is_last=True)
 
     async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:

@@ -1,18 +1,21 @@
 """``get_many``: a task, or a thread, takes messages instead of being called for each.
 
-Loop-bound, but for ``ThreadPull``. The messages of a call count as consumed when the next call
-begins. A call that ends without a result, by a time-out or a cancellation, has taken none.
+Loop-bound, but for ``ThreadPull`` and ``ThreadSharedPull``. The messages of a call count as
+consumed when the next call begins; those of a shared group count one by one, by their own methods.
+A call that ends without a result, by a time-out or a cancellation, has taken none.
 """
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.workers import Listener
+from vq.client.consumer.shared.work import Settle, SharedMessage
 from vq.client.kinds import check_whole
+from vq.client.loop_calls import call_soon
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState
 from vq.log_lines import get_logger
@@ -21,6 +24,17 @@ from vq.model import Message, check_timeout
 logger = get_logger(__name__)
 #: The most messages that one call returns.
 MANY_MAX: Final = 100_000
+
+
+_CLOSED: Final = "this consumer is closed"
+
+
+def _checked(max_messages: int, timeout: float | None) -> float | None:
+    """Check what a call asks for; return its bound in seconds."""
+    check_whole("max_messages", max_messages)
+    if not 1 <= max_messages <= MANY_MAX:
+        raise InvalidArgument(f"max_messages {max_messages} is outside [1, {MANY_MAX}]")
+    return None if timeout is None else check_timeout(timeout)
 
 
 class PulledMessages(list[Message]):
@@ -81,12 +95,9 @@ class Pull:
             received: The number of the last call whose result reached the application; None: all
                 did. Messages of a later one are returned again.
         """
-        check_whole("max_messages", max_messages)
-        if not 1 <= max_messages <= MANY_MAX:
-            raise InvalidArgument(f"max_messages {max_messages} is outside [1, {MANY_MAX}]")
-        bound = None if timeout is None else check_timeout(timeout)
+        bound = _checked(max_messages, timeout)
         if self._inbox.closed:
-            raise InvalidState("this consumer is closed")
+            raise InvalidState(_CLOSED)
         if received is not None:
             await self._end_call()
             self.take_back(received)
@@ -179,11 +190,7 @@ class ThreadPull:
 
     def get_many(self, max_messages: int, timeout: float | None) -> list[Message]:
         """See ``MessageConsumer.get_many``."""
-        if self._has_listeners:
-            raise InvalidState(
-                "the topics of this consumer have listeners, which get the messages; subscribe "
-                "without a listener to call get_many"
-            )
+        self.check_pulled()
         call, received = self._enter()
         messages = self._runtime.run(
             self._pull.get_many(max_messages, timeout, call=call, received=received)
@@ -194,6 +201,14 @@ class ThreadPull:
             return messages
         self._received = call  # last: behind it, no signal handler runs before the return
         return messages
+
+    def check_pulled(self) -> None:
+        """Raise ``InvalidState`` if listeners get the messages."""
+        if self._has_listeners:
+            raise InvalidState(
+                "the topics of this consumer have listeners, which get the messages; subscribe "
+                "without a listener to call get_many"
+            )
 
     def _enter(self) -> tuple[int, int]:
         """Let this thread call; return the number of the call, and of the last received one.
@@ -244,3 +259,95 @@ class ThreadPull:
             await close()
 
         return closed
+
+
+class SharedPull:
+    """The calls of a member of a shared group: any number at a time, and each message by itself.
+
+    Args:
+        core: Of the consumer.
+        settle: See ``ConsumerCore.start``.
+    """
+
+    def __init__(self, core: ConsumerCore, settle: Settle | None = None) -> None:
+        self._core = core
+        self._settle = settle
+
+    async def next(self) -> Message | None:
+        """Return the next message, waiting for one; None: the consumer is closed."""
+        if self._core.closed:
+            return None
+        await self._core.ensure_started(self._settle)
+        found = await self._core.take_many(1)
+        return found[0] if found else None
+
+    async def get_many(self, max_messages: int, timeout: float | None) -> list[Message]:
+        """See ``MessageConsumer.get_many``; a call that is cancelled has taken none."""
+        bound = _checked(max_messages, timeout)
+        if self._core.closed:
+            raise InvalidState(_CLOSED)
+        await self._core.ensure_started(self._settle)
+        try:
+            async with asyncio.timeout(bound):
+                return list(await self._core.take_many(max_messages))
+        except TimeoutError:
+            return []
+
+
+class SharedMessages:
+    """An iteration over the messages of a shared group; it ends when the consumer is closed."""
+
+    def __init__(self, pull: SharedPull) -> None:
+        self._pull = pull
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = None if self._is_over else await self._pull.next()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def aclose(self) -> None:
+        """End this iteration; the messages that it has given can be settled still."""
+        self._is_over = True
+
+
+class ThreadSharedPull:
+    """The calls of a member of a shared group, of threads. Any thread."""
+
+    def __init__(self, core: ConsumerCore, settle: Settle, runtime: LoopThread) -> None:
+        self._core = core
+        self._pull = SharedPull(core, settle)
+        self._runtime = runtime
+
+    def get_many(self, max_messages: int, timeout: float | None) -> list[Message]:
+        """See ``MessageConsumer.get_many``.
+
+        A call that the handler of a signal ends has taken nothing: what it has is given back.
+        """
+        taken: list[Message] = []
+        task: asyncio.Task[object] | None = None
+        is_dropped = False
+
+        async def take() -> None:
+            nonlocal task
+            task = asyncio.current_task()
+            if not is_dropped:
+                taken.extend(await self._pull.get_many(max_messages, timeout))
+
+        def drop() -> None:
+            nonlocal is_dropped
+            is_dropped = True
+            if task is not None:
+                task.cancel()
+            self._core.give_back([each for each in taken if isinstance(each, SharedMessage)])
+
+        try:
+            self._runtime.run(take())
+        except BaseException:
+            call_soon(self._runtime.loop, drop)
+            raise
+        return taken

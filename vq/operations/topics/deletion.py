@@ -1,5 +1,6 @@
 """Topics that are deleted, can be brought back for a while, and are."""
 
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -8,11 +9,14 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.topics import grace, summaries, topics
 from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.topics.remains import read_remains
+from vq.coordination.tree.coordinator import Coordinator
 from vq.coordination.tree.reading import TopicView, gather_all
 from vq.coordination.tree.values.topics import IN_GRACE, READY
 from vq.errors import (
     CoordinationError,
+    InvalidArgument,
     InvalidState,
+    UnknownTopic,
     VqError,
 )
 from vq.model import (
@@ -23,7 +27,7 @@ from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import unknown_when_cut
 from vq.operations.partitions.offsets import Inspector
 from vq.operations.topics.topics import Topic, topic_of
-from vq.reserved import check_may_go
+from vq.reserved import check_may_go, replies_topic
 
 __all__ = [
     "DeletedTopic",
@@ -108,7 +112,8 @@ async def delete_topic(cluster: ClusterClient, topic: str, *, now: bool = False)
 
     ``ClusterSettings.delete_grace_hours`` says for how long. After that, brokers remove it for
     good, with its messages and every group's progress on it. Until then its name is not free.
-    Deleting it again is fine.
+    Deleting it again is fine. The topic of replies to its requests is removed for good at once:
+    nobody waits for them any more, and the first request after ``undelete_topic`` makes it anew.
 
     ``now``: remove it for good at once, also one that is deleted already; cannot be undone.
 
@@ -123,26 +128,43 @@ async def delete_topic(cluster: ClusterClient, topic: str, *, now: bool = False)
     with unknown_when_cut(f"deleting {topic}"):
         if now:
             await topics.delete_topic(coordinator, topic)
+        else:
+            await _delete(cluster, topic)
+        await _delete_replies(coordinator, topic)
+
+
+async def _delete(cluster: ClusterClient, topic: str) -> None:
+    """Delete a topic so that it can be brought back, if there is time for that."""
+    coordinator = cluster.coordinator
+    grace_s = await _grace_s(cluster)
+    for _ in range(DELETE_TRIES_MAX):
+        found = await read_remains(coordinator, check_name("topic", topic))
+        if found.view is None and grace_s:
+            raise _unreadable(topic, found.unreadable)
+        if found.view is not None and found.view.phase == IN_GRACE:
+            return  # it keeps the time that it was given
+        if found.view is not None and found.view.phase == READY and grace_s:
+            await grace.retire_topic(
+                coordinator, topic, grace_ms=grace_s * 1000, by=cluster.origin()
+            )
             return
-        grace_s = await _grace_s(cluster)
-        for _ in range(DELETE_TRIES_MAX):
-            found = await read_remains(coordinator, check_name("topic", topic))
-            if found.view is None and grace_s:
-                raise _unreadable(topic, found.unreadable)
-            if found.view is not None and found.view.phase == IN_GRACE:
-                return  # it keeps the time that it was given
-            if found.view is not None and found.view.phase == READY and grace_s:
-                await grace.retire_topic(
-                    coordinator, topic, grace_ms=grace_s * 1000, by=cluster.origin()
-                )
-                return
-            # Otherwise somebody has just completed it: then it can be brought back, too.
-            if await topics.delete_topic(coordinator, topic, only=_is_in_part if grace_s else None):
-                return
-        raise CoordinationError(
-            f"topic {topic!r} was changed {DELETE_TRIES_MAX} times while it was to be deleted; it "
-            "was not; try again"
-        )
+        # Otherwise somebody has just completed it: then it can be brought back, too.
+        if await topics.delete_topic(coordinator, topic, only=_is_in_part if grace_s else None):
+            return
+    raise CoordinationError(
+        f"topic {topic!r} was changed {DELETE_TRIES_MAX} times while it was to be deleted; it "
+        "was not; try again"
+    )
+
+
+async def _delete_replies(coordinator: Coordinator, topic: str) -> None:
+    """Remove the topic of the replies to a topic's requests, if there is one."""
+    try:
+        name = replies_topic(topic)
+    except InvalidArgument:  # the topic's name is too long to have one
+        return
+    with contextlib.suppress(UnknownTopic):
+        await topics.delete_topic(coordinator, name)
 
 
 def _is_in_part(view: TopicView) -> bool:

@@ -11,7 +11,7 @@ from support.client import factory_of
 from support.late_clock import later
 from support.waiting import until, until_true
 
-from vq import ConsumerConfig, GroupModel, Message, aio
+from vq import ConsumerConfig, GroupModel, Message, SharedMessage, aio
 from vq.coordination.topics.topics import change_settings
 from vq.errors import InvalidArgument, InvalidState, LeaseLost
 from vq.model import TopicPartition, TopicSettings
@@ -161,8 +161,6 @@ async def test_members_of_another_model_are_refused(factory: aio.MessageFactory)
         pass
 
     consumer = await factory.create_consumer(shared())
-    with pytest.raises(InvalidArgument, match="listener"):
-        consumer.subscribe("t")
     await consumer.subscribe("t", listener=listener).start()
     other = await factory.create_consumer(ConsumerConfig(group="g"))
     with pytest.raises(InvalidArgument, match="shared"):
@@ -286,3 +284,150 @@ async def test_retention_keeps_what_lies_behind_the_lowest_open_message(
     await until_true(lambda: is_behind(starts[1]))
     await later(node, 72.1).look()
     assert log.start_offset == starts[1]
+
+
+async def is_all_done(factory: aio.MessageFactory) -> bool:
+    told = await factory.admin.describe_shared_group("g")
+    return bool(told.partitions) and not any(each.open for each in told.partitions)
+
+
+async def test_tasks_take_messages_and_acknowledge_each_by_itself(
+    factory: aio.MessageFactory,
+) -> None:
+    """By calls and by iterations, any number at a time; no call settles those of an earlier one."""
+    await send(factory, "t", 100)
+    consumer = await factory.create_consumer(shared())
+    consumer.subscribe("t")
+    first = await consumer.get_many(10)
+    seen: Counter[bytes] = Counter()
+
+    async def iterate() -> None:
+        async for message in consumer:
+            assert isinstance(message, SharedMessage)
+            seen[message.content] += 1
+            await asyncio.sleep(0.01)
+            await message.ack()
+
+    async def call() -> None:
+        while not consumer.closed:
+            for message in await consumer.get_many(7, timeout=1.0):
+                assert isinstance(message, SharedMessage)
+                seen[message.content] += 1
+                await message.ack()
+
+    tasks = [asyncio.create_task(each()) for each in (iterate, iterate, call, call)]
+    await until(lambda: len(seen) == 100 - len(first))
+    assert not {each.content for each in first} & set(seen)
+    assert await consumer.get_many(1, timeout=0.0) == []
+
+    async def is_held() -> bool:
+        told = await factory.admin.describe_shared_group("g")
+        return sum(each.held for each in told.partitions) == len(first)
+
+    await until_true(is_held)
+    for message in first:
+        await message.ack()  # type: ignore[attr-defined]
+    await until_true(lambda: is_all_done(factory))
+    await consumer.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert set(seen.values()) == {1}
+    with pytest.raises(InvalidState, match="closed"):
+        await consumer.get_many(1)
+    with pytest.raises(InvalidState, match="closed"):
+        await first[0].ack()  # type: ignore[attr-defined]
+
+
+async def test_what_is_taken_and_not_settled_comes_again(factory: aio.MessageFactory) -> None:
+    """When its lease is over, or at once if the consumer is closed; it counts as delivered."""
+    await send(factory, "t", 2)
+    settings = {"lease_s": 5.0, "max_deliveries": 3}
+    consumer = await factory.create_consumer(shared(**settings))
+    consumer.subscribe("t")
+    (first,) = await consumer.get_many(1)
+    await first.extend(60.0)  # type: ignore[attr-defined]
+    (second,) = await consumer.get_many(1)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    (again,) = await consumer.get_many(5)
+    assert (again.content, again.attempts) == (second.content, 2)
+    assert 4 < loop.time() - begun < 7
+    with pytest.raises(LeaseLost):
+        await second.ack()  # type: ignore[attr-defined]
+    other = await factory.create_consumer(shared(**settings))
+    other.subscribe("t")
+    assert await other.get_many(5, timeout=0.5) == []
+    begun = loop.time()
+    await consumer.close()
+    found = await other.get_many(1) + await other.get_many(1)
+    assert loop.time() - begun < 2
+    assert {each.content: each.attempts for each in found} == {b"0": 2, b"1": 2} | {
+        again.content: 3
+    }
+    begun = loop.time()
+    await other.close()  # a third delivery of one of them, and the fourth of the other
+    last = await factory.create_consumer(shared(**settings))
+    last.subscribe("t")
+    (left,) = await last.get_many(5)
+    assert (left.content, left.attempts) == (first.content, 3)
+    await left.nack()  # type: ignore[attr-defined]
+    assert await last.get_many(5, timeout=2.0) == []
+    assert await is_all_done(factory)
+    letters = await factory.create_consumer()
+    found = await letters.get_last("_vq.dlq.g", 10)
+    assert {each.content for each in found} == {b"0", b"1"}
+
+
+async def test_a_call_that_is_cancelled_has_taken_none(factory: aio.MessageFactory) -> None:
+    consumer = await factory.create_consumer(shared())
+    consumer.subscribe("t")
+    for _ in range(3):
+        assert await consumer.get_many(4, timeout=0.1) == []
+    call = asyncio.create_task(consumer.get_many(4))
+    await asyncio.sleep(1)
+    call.cancel()
+    await asyncio.wait([call])
+    await send(factory, "t", 4)
+    found: list[Message] = []
+    while len(found) < 4:
+        found += await consumer.get_many(4)
+    assert {each.attempts for each in found} == {1}
+    assert len({each.content for each in found}) == 4
+
+
+async def test_what_waits_behind_long_listeners_does_not_count_as_delivered(
+    factory: aio.MessageFactory,
+) -> None:
+    """A member has more in hand than it is at; their leases are given back before they end."""
+    seen: list[tuple[bytes, int]] = []
+
+    async def listener(message: Any) -> None:
+        if not seen:
+            seen.append((message.content, message.attempts))
+            for _ in range(20):
+                await message.extend(4.0)
+                await asyncio.sleep(2.0)
+        else:
+            seen.append((message.content, message.attempts))
+
+    consumer = await factory.create_consumer(shared(lease_s=4.0, max_deliveries=2))
+    await consumer.subscribe("t", listener=listener).start()
+    await send(factory, "t", 6)
+    await until(lambda: len(seen) == 6, timeout_s=600.0)
+    assert {each for _, each in seen} == {1}
+    await consumer.close()
+
+
+async def test_a_message_that_is_held_is_tried_for_ever(factory: aio.MessageFactory) -> None:
+    attempts: list[int] = []
+
+    async def listener(message: Message) -> None:
+        attempts.append(message.attempts)
+        if len(attempts) < 5:
+            raise ValueError("not yet")
+
+    settings = {"max_deliveries": 2, "retry_backoff": (0.1, 0.1), "on_failure": "hold"}
+    consumer = await factory.create_consumer(shared(**settings))
+    await consumer.subscribe("t", listener=listener).start()
+    await send(factory, "t", 1)
+    await until(lambda: attempts == [1, 2, 3, 4, 5])
+    await until_true(lambda: is_all_done(factory))

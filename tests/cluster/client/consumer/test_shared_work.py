@@ -234,22 +234,6 @@ async def test_a_message_that_takes_its_members_along_is_not_tried_for_ever(
     assert [each.content for found in letters for each in found] == [b"0"]
 
 
-async def test_a_message_that_is_held_is_tried_for_ever(cluster: MemoryCluster) -> None:
-    """With ``on_failure = "hold"`` its listener gets it after ``max_attempts``, too."""
-    tries: list[int] = []
-
-    async def listener(message: SharedMessage) -> None:
-        tries.append(message.attempts)
-        if message.attempts < 5:
-            raise ValueError("not yet")
-
-    settings = {"on_failure": "hold", "max_attempts": 2, "retry_backoff": (0.1, 1.0)}
-    async with members(cluster, 1, listener, **settings) as (member,):
-        await send(cluster, 1)
-        await until(lambda: lows(member) == 1)
-    assert tries == [1, 2, 3, 4, 5]
-
-
 async def test_an_acknowledgement_that_is_late_is_told_so(cluster: MemoryCluster) -> None:
     """Whoever has extended its lease in time still has the message."""
     outcomes: list[object] = []

@@ -29,7 +29,7 @@ def check_listener_for(config: ConsumerConfig, listener: object) -> None:
         InvalidArgument: There is no listener, and the settings say how many messages it is at, or
             ask for a retry topic.
     """
-    if config.model is GroupModel.SHARED:  # its messages go to a listener, or to who asks for them
+    if config.model is GroupModel.SHARED:  # calls that take its messages settle each by itself
         return
     if listener is None and not is_in_turn(config):
         raise InvalidArgument(

@@ -141,6 +141,16 @@ class SharedDesk:
         """
         return (await self._receive(sources, 0, 0, 0.0)).lows
 
+    async def end(self, sources: Sequence[ToldSource]) -> None:
+        """Have the call of ``receive`` answered that waits; the member asks no more.
+
+        A node of an earlier version only learns what the partitions have.
+
+        Raises:
+            VqError: There is no answer, or the broker refuses.
+        """
+        await self._receive(sources, self._seat.attempt, 0, 0.0)
+
     async def _receive(
         self, sources: Sequence[ToldSource], attempt: int, most: int, wait_s: float
     ) -> ReceiveResponse:

@@ -79,9 +79,13 @@ def outcome_of(
     return Outcome(SettleKind.RELEASE, max(pause_s, pauses[-1]), why=why)  # it is held
 
 
-def is_spent(policy: FailurePolicy, deliveries: int) -> bool:
-    """Whether nobody gets a message any more that was delivered so often, with this time. Pure."""
-    return deliveries > policy.max_attempts and policy.on_failure != OnFailure.HOLD
+def is_spent(policy: FailurePolicy, deliveries: int, deliveries_each: int = 1) -> bool:
+    """Whether nobody gets a message any more that was delivered so often, with this time. Pure.
+
+    ``deliveries_each``: so many of them count as one try. With "hold" it is tried for ever.
+    """
+    most = policy.max_attempts * deliveries_each
+    return deliveries > most and policy.on_failure != OnFailure.HOLD
 
 
 class FailedDeliveries:

@@ -5,7 +5,7 @@ group's offset: retention, lag and operators go by it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from vq import limits
@@ -13,12 +13,12 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.consumer.shared.by_request import SharedByRequest
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
-from vq.client.consumer.shared.pull import SharedPull
 from vq.client.consumer.shared.receiver import SharedReceiver
 from vq.client.consumer.shared.sources import SharedSources
-from vq.client.consumer.shared.work import Settle, SharedWork
+from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
@@ -49,11 +49,11 @@ class SharedMember:
         copier: Makes dead letters.
         bad_records: Passes over records that nobody can read.
         troubles: Where it is told that a partition does not go on.
-        pulls: It has no listeners: messages are asked for.
+        by_request: Others ask for its messages, and say elsewhere what became of them.
 
     Attributes:
-        receiver: Has the messages for listeners.
-        pull: Or has them for who asks.
+        receiver: Has the messages for listeners and calls.
+        requested: Or has them for requests.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SharedMember:
         bad_records: BadRecords,
         troubles: Troubles,
         *,
-        pulls: bool,
+        by_request: bool,
     ) -> None:
         self._cluster = cluster
         self._config = config
@@ -86,10 +86,10 @@ class SharedMember:
             "trouble": self._trouble,
         }
         self.receiver: SharedReceiver | None = None
-        self.pull: SharedPull | None = None
+        self.requested: SharedByRequest | None = None
         self._sources: SharedSources
-        if pulls:
-            self._sources = self.pull = SharedPull(
+        if by_request:
+            self._sources = self.requested = SharedByRequest(
                 cluster, config.group, terms, copier=copier, **common
             )
         else:
@@ -99,6 +99,21 @@ class SharedMember:
         self._work: SharedWork | None = None
         self._committing: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, tuple[str, int]] = {}
+        self._is_watched = False
+
+    def be_pulled(self) -> None:
+        """Have calls take messages, and no listeners; before ``start``."""
+        if self.receiver is not None:
+            self.receiver.be_pulled()
+
+    def give_back(self, handles: Iterable[MessageHandle]) -> None:
+        """Give back messages that calls have taken, and that have reached nobody."""
+        if self.receiver is not None:
+            self.receiver.give_back(handles)
+
+    def be_watched(self) -> None:
+        """See ``ConsumerCore.be_watched``."""
+        self._is_watched = True
 
     def start(self, listener_of: Callable[[str], Call], settle: Settle) -> None:
         """Begin to receive.
@@ -122,7 +137,23 @@ class SharedMember:
                 context=self._cluster.context,
             )
             self._work.start()
+            if self._is_watched:
+                self._work.be_watched(self._config.lease_s)
         self._committing = begin_task(self._commit_regularly())
+
+    async def take_many(self, most: int) -> list[SharedMessage]:
+        """Return up to so many messages for a call, waiting for a first one; none: it is closed.
+
+        Raises:
+            VqError: No message follows.
+        """
+        assert self._work is not None
+        return await self._work.take_many(most)
+
+    def fail(self, error: VqError) -> None:
+        """Have calls that take messages told that none follows."""
+        if self.receiver is not None:
+            self.receiver.fail(error)
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """Return once that has become of a message.
@@ -130,6 +161,7 @@ class SharedMember:
         Raises:
             LeaseLost: The member does not have it any more.
             OutcomeUnknown: There was no answer.
+            InvalidState: The consumer is closed.
         """
         await asyncio.shield(self._sources.settle(handle, kind, time_ms))
 
@@ -170,6 +202,15 @@ class SharedMember:
             await self._work.close(timeout_s)
         await self._sources.close()
         await self._try_commit()
+
+    async def forsake(self) -> None:
+        """Give back all at once, also what listeners are at, and write where the group is.
+
+        Also while ``close`` waits for listeners. What they still do counts for nothing.
+        """
+        if self._work is not None:
+            await self._work.close(0.0)
+        await self.close(0.0)
 
     def _trouble(self, partition: TopicPartition, number: int, error: VqError | None) -> None:
         if error is None:

@@ -5,30 +5,41 @@
        └──────────────── settled, many with one request ◀─────────────────────┘
 
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
-each partition looks whether it has more. What waits in the queue when its lease is over is dropped:
-somebody else gets it.
+each partition looks whether it has more. What waits in the queue for half of its lease is given
+back: it was not delivered, others may be free for it, and its lease would be over before its time.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.shared.desk import SharedTerms
+from vq.client.consumer.shared.given import GivenMessages
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
-from vq.client.consumer.shared.sources import AGAIN, LOOK_S, TURN_S, HeldMessage, SharedSources
+from vq.client.consumer.shared.sources import (
+    AGAIN,
+    LOOK_S,
+    TURN_S,
+    HeldMessage,
+    RunReading,
+    SharedSources,
+)
 from vq.client.consumer.shared.turns import SourceTurns
 from vq.errors import VqError
 from vq.log_lines import get_logger
-from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
 __all__ = ["HeldMessage", "SharedReceiver"]
 
 logger = get_logger(__name__)
+
+#: Whoever closes waits so long for the end of a request that waits.
+END_S: Final = 2.0
 
 
 class SharedReceiver(SharedSources):
@@ -53,32 +64,81 @@ class SharedReceiver(SharedSources):
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
         self._asked: set[int] = set()  # the journal is asked for these, and has nothing of them
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: dict[asyncio.Task[None], RunReading] = {}
+        self._waits_too_long: asyncio.TimerHandle | None = None  # looks at the queue
+        self._given: GivenMessages | None = None  # to calls; None: workers take messages
+        self._error: VqError | None = None  # why no message follows
         self._receiving: asyncio.Task[None] | None = None
         self._is_closing = False
 
     # Life ---------------------------------------------------------------------------------------
+    def be_pulled(self) -> None:
+        """Have calls take messages, and no workers; before ``start``."""
+        if self._given is None:
+            self._given = GivenMessages()
+            self._room.be_pulled()
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether calls take messages, and no workers."""
+        return self._given is not None
+
+    def fail(self, error: VqError) -> None:
+        """Have those that take messages told that none follows."""
+        self._error = error
+        self._is_ready.set()
+
     def start(self) -> None:
         """Begin to ask for messages."""
         self._receiving = begin_task(self._receive_all())
         super().start()
 
     async def stop(self) -> None:
-        """Ask for no more, and give back what nobody has taken; what was taken can be settled."""
+        """Ask for no more, and give back what nobody has taken; what was taken can be settled.
+
+        What calls have taken and not settled is given back, too, as delivered: nobody can settle it
+        behind the end.
+        """
         self._is_closing = True
-        receiving = [] if self._receiving is None else [self._receiving]
-        ended = [*receiving, *self._reads]
-        for task in ended:
+        if self._waits_too_long is not None:
+            self._waits_too_long.cancel()
+        self._give_back_queue()
+        if self._given is not None:
+            for handle in self._given.left(self._cluster.clock.monotonic()):
+                self._settler.settle(handle, SettleKind.RELEASE, 0)
+        self._is_ready.set()
+        if self._receiving is not None:
+            await self._end_receiving(self._receiving)
+        reads = dict(self._reads)
+        for task in reads:
             task.cancel()
-        if ended:
-            await asyncio.wait(ended)
+        if reads:
+            await asyncio.wait(reads)
         await super().stop()
+        self._give_back_queue()
+        for reading in reads.values():
+            self._give_back_run(reading)
+
+    def _ends(self) -> bool:
+        return self._is_closing
+
+    def _give_back_queue(self) -> None:
         now = self._cluster.clock.monotonic()
         for item, until in self._queue:
             if until > now:
-                self.settle(item.handle, SettleKind.UNUSED)
+                self._settle_here(item.handle, SettleKind.UNUSED)
         self._queue.clear()
-        self._is_ready.set()
+
+    async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
+        """End the request that waits for messages; the journal would give it what others want."""
+        asked = [self._sources[each] for each in sorted(self._asked)[:1]]
+        if asked:
+            with contextlib.suppress(VqError, TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await self._desk.end(self._told(asked))
+                    await asyncio.wait([receiving])
+        receiving.cancel()
+        await asyncio.wait([receiving])
 
     def _added(self) -> None:
         self._has_room.set()
@@ -96,7 +156,7 @@ class SharedReceiver(SharedSources):
 
     async def _receive_all(self) -> None:
         tries = 0
-        while True:
+        while not self._ends():
             self._has_room.clear()
             sources = self._read_now()
             room = self._room.free(self._cluster.clock.monotonic())
@@ -133,42 +193,121 @@ class SharedReceiver(SharedSources):
             until = begun + self._terms.lease_ms / 1_000
             for run in answer.runs:
                 self._room.in_hand += run.messages
-                task = begin_task(self._read_all(asked[run.source], run, until))
-                self._reads.add(task)
-                task.add_done_callback(self._reads.discard)
+                reading = RunReading(asked[run.source], run, run.first)
+                if self._ends():
+                    self._give_back_run(reading)
+                    continue
+                task = begin_task(self._read_all(reading, until))
+                self._reads[task] = reading
+                task.add_done_callback(self._reads.pop)
 
-    async def _read_all(self, at: int, run: SharedRun, until: float) -> None:
+    # Waiting and taken ----------------------------------------------------------------------------
+    async def _read_all(self, reading: RunReading, until: float) -> None:
         """Read a run that this member got, into the queue."""
-        async for _, messages in self._read(at, run):
+        async for messages in self._read(reading):
             self._queue.extend((each, until) for each in messages)
             self._is_ready.set()
+            self._look_at_queue()
+
+    def _look_at_queue(self) -> None:
+        """Look again when the first message has waited for half of its lease."""
+        if self._queue and self._waits_too_long is None:
+            left_s = self._queue[0][1] - self._cluster.clock.monotonic()
+            wait_s = max(LOOK_S, left_s - self._terms.lease_ms / 2_000)
+            loop = asyncio.get_running_loop()
+            self._waits_too_long = loop.call_later(wait_s, self._give_back)
+
+    def _give_back(self) -> None:
+        """Give back what has waited for half of its lease."""
+        self._waits_too_long = None
+        now = self._cluster.clock.monotonic()
+        while self._queue and self._queue[0][1] <= now + self._terms.lease_ms / 2_000:
+            item, until = self._queue.popleft()
+            self._room.forget_asked()
+            if until > now:
+                self._settle_here(item.handle, SettleKind.UNUSED)
+            else:
+                self.expired += 1
+                self._over()
+        self._look_at_queue()
+
+    def _next_here(self) -> HeldMessage | None:
+        """Return the next message of the queue whose lease is not over."""
+        now = self._cluster.clock.monotonic()
+        while self._queue:
+            item, until = self._queue.popleft()
+            if until > now:
+                if self._given is not None:
+                    self._given.add(item.handle, until, now)
+                    self._over()
+                return item
+            self.expired += 1
+            self._over()
+        return None
 
     async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
-        while True:
-            while self._queue:
-                item, until = self._queue.popleft()
-                if until > self._cluster.clock.monotonic():
-                    return item
-                self.expired += 1
-                self._over()
-            if self._is_closing:
-                return None
-            self._is_ready.clear()
-            await self._is_ready.wait()
+        found = await self.take_many(1)
+        return found[0] if found else None
+
+    async def take_many(self, most: int) -> list[HeldMessage]:
+        """Return up to so many messages, waiting for a first one; none: this was closed.
+
+        A call that is cancelled has taken none.
+
+        Raises:
+            VqError: No message follows; see ``fail``.
+        """
+        found: list[HeldMessage] = []
+        if self._given is not None:
+            self._room.asks(most)
+            self._has_room.set()
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error.with_traceback(None)  # at each call: it shows where that was
+                while (
+                    not self._is_closing
+                    and len(found) < most
+                    and (item := self._next_here()) is not None
+                ):
+                    found.append(item)
+                if found or self._is_closing:
+                    return found
+                self._is_ready.clear()
+                await self._is_ready.wait()
+        finally:
+            if self._given is not None:
+                self._room.asked(most, in_vain=not found)
 
     # Settling ---------------------------------------------------------------------------------
     def settle(
         self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0
     ) -> "asyncio.Future[None]":
-        """Say what becomes of a message; each but for EXTEND ends its time with this member.
+        """Say what becomes of a message that was taken; all but EXTEND end its time here.
 
         Returns:
             What is done once it is so, or has the error: ``LeaseLost``, or ``OutcomeUnknown``.
         """
-        if kind is not SettleKind.EXTEND:
-            self._over()
+        if self._given is None:
+            if kind is not SettleKind.EXTEND:
+                self._over()
+        elif kind is SettleKind.EXTEND:
+            now = self._cluster.clock.monotonic()
+            self._given.add(handle, now + time_ms / 1_000, now)
+        else:
+            self._given.remove(handle)
         return self._settler.settle(handle, kind, time_ms)
+
+    def give_back(self, handles: Iterable[MessageHandle]) -> None:
+        """Give back messages that were taken for a call that nobody waits for any more."""
+        for handle in handles:
+            self.settle(handle, SettleKind.UNUSED)
+
+    def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
+        """Say what becomes of a message that nobody has taken."""
+        self._over()
+        self._settler.settle(handle, kind, time_ms)
 
     def _over(self) -> None:
         self._room.over()

@@ -2,6 +2,8 @@
 
 It has about as many in hand as it settles in a quarter of a second, and twice as many as it has
 workers at least: so no worker waits for the journal, and no other member waits for what lies here.
+Where calls take messages, there are no workers: it has as many as calls ask for, or take in a
+quarter of a second, and what was taken is not in hand any more.
 """
 
 from typing import Final
@@ -29,6 +31,25 @@ class SharedRoom:
         self._rate = 0.0  # messages a second, settled lately
         self._rated_at = now
         self._settled = 0  # since then
+        self._asked = 0  # by calls that wait,
+        self._left = 0  # and by one before that has got nothing
+
+    def be_pulled(self) -> None:
+        """Have room for what calls ask for, and not for workers."""
+        self._least = 0
+
+    def asks(self, most: int) -> None:
+        """Note that a call waits for so many messages."""
+        self._asked += most
+
+    def asked(self, most: int, *, in_vain: bool) -> None:
+        """Note that the call does not wait any more; one in vain will come again, and ask that."""
+        self._asked -= most
+        self._left = max(self._left, most) if in_vain else 0
+
+    def forget_asked(self) -> None:
+        """Note that nobody takes what calls before have asked for."""
+        self._left = 0
 
     def over(self) -> None:
         """Note that a message is not in hand any more."""
@@ -41,6 +62,7 @@ class SharedRoom:
         if passed >= ROOM_S:
             self._rate = (self._rate + self._settled / passed) / 2
             self._rated_at, self._settled = now, 0
-        wanted = min(max(self._least, int(self._rate * ROOM_S)), ROOM_MAX)
+        least = max(self._least, self._asked, self._left)
+        wanted = min(max(least, int(self._rate * ROOM_S)), ROOM_MAX)
         free = wanted - self.in_hand
         return free if free >= max(1, self._least // 4) else 0

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vq import limits
 from vq.client.consumer.shared.desk import SharedDesk
 from vq.client.consumer.shared.handles import MessageHandle, SaidOfMessage, SettleKind, merged
-from vq.errors import LeaseLost, VqError
+from vq.errors import InvalidState, LeaseLost, OutcomeUnknown, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.tasks import begin_task
@@ -51,6 +51,7 @@ class Settler:
         self._sent: list[asyncio.Future[None]] = []  # of these the answer is not there yet
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def start(self) -> None:
         """Begin to send what is said."""
@@ -62,12 +63,17 @@ class Settler:
         """Say what becomes of a message; see ``SharedReceiver.settle``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieved)
+        if self._is_closed:
+            told = f"this consumer of group {self._group!r} is closed: what it had is given back"
+            future.set_exception(InvalidState(told))
+            return future
         self._outgoing.append((SaidOfMessage(handle, kind, time_ms), future))
         self._wake.set()
         return future
 
     async def close(self) -> None:
         """Have settled what is to be."""
+        self._is_closed = True
         waiting = [*self._sent, *(each for _, each in self._outgoing)]
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSE_S)
@@ -75,7 +81,8 @@ class Settler:
             self._task.cancel()
             await asyncio.wait([self._task])
         for each in waiting:
-            each.cancel()
+            told = f"there was no answer within {CLOSE_S:g} s, and the consumer is closed"
+            _fail(each, OutcomeUnknown(told))
 
     async def _settle_all(self) -> None:
         while True:

@@ -31,7 +31,7 @@ from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
-__all__ = ["AGAIN", "WAIT_S", "HeldMessage", "SharedSources", "WatchedSource"]
+__all__ = ["AGAIN", "WAIT_S", "HeldMessage", "RunReading", "SharedSources", "WatchedSource"]
 
 logger = get_logger(__name__)
 
@@ -89,6 +89,21 @@ class WatchedSource:
     def is_held_up(self) -> bool:
         """Whether a message that nobody can read is still not done."""
         return self.bad is not None and (self.low is None or self.low <= self.bad)
+
+
+@dataclass(slots=True, eq=False)
+class RunReading:
+    """A run that is read.
+
+    Attributes:
+        at: Of which partition.
+        run: It.
+        number: From this message on it is still to be read.
+    """
+
+    at: int
+    run: SharedRun
+    number: int
 
 
 class SharedSources(ABC):
@@ -210,7 +225,15 @@ class SharedSources(ABC):
     def settle(
         self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0
     ) -> "asyncio.Future[None]":
-        """Say what becomes of a message."""
+        """Say what becomes of a message that was taken; all but EXTEND end its time here.
+
+        Returns:
+            What is done once it is so, or has the error: ``LeaseLost``, or ``OutcomeUnknown``.
+        """
+
+    @abstractmethod
+    def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
+        """Say what becomes of a message that nobody has taken."""
 
     @abstractmethod
     def _is_asked(self, at: int) -> bool:
@@ -274,32 +297,31 @@ class SharedSources(ABC):
                     self._trouble(reader.partition, reader.end, None)
 
     # Reading ------------------------------------------------------------------------------------
-    async def _read(
-        self, at: int, run: SharedRun
-    ) -> AsyncGenerator[tuple[int, list[HeldMessage]], None]:
-        """Read a run that this member got, in steps: the number behind each, and its messages.
+    async def _read(self, reading: RunReading) -> AsyncGenerator[list[HeldMessage], None]:
+        """Read what is left of a run that this member got, in steps.
 
         Messages that are not wanted, or cannot be read, are settled and not among them.
         """
-        source, number, end = self._sources[at], run.first, run.first + run.messages
-        while number < end:
+        at, run = reading.at, reading.run
+        source, end = self._sources[at], run.first + run.messages
+        while reading.number < end:
+            number = reading.number
             try:
                 async for first, messages in source.reader.read(number, end - number):
-                    number = first + len(messages)
-                    yield number, self._wanted(at, source.wanted, first, messages, run)
+                    number = reading.number = first + len(messages)
+                    yield self._wanted(at, source.wanted, first, messages, run)
             except NumberGone as error:
-                behind = min(end, max(number + 1, int(error.details["number"])))
-                self._give_up(at, number, behind, run.grant, error)
-                number = behind
+                reading.number = min(end, max(number + 1, int(error.details["number"])))
+                self._give_up(at, number, reading.number, run.grant, error)
             except RecordUnreadable as error:
                 try:
-                    number = await self._pass_over(at, number, run, error)
+                    reading.number = await self._pass_over(at, number, run, error)
                 except VqError as failed:
+                    reading.number = end
                     self._unread(at, number, run, failed)
-                    return
             except VqError as error:
+                reading.number = end
                 self._unread(at, number, run, error)
-                return
 
     def _wanted(
         self, at: int, wanted: Filter, first: int, messages: Sequence[Message], run: SharedRun
@@ -311,10 +333,16 @@ class SharedSources(ABC):
             handle = MessageHandle(at, number, run.grant)
             is_left_out = check is not None and not check(message)
             if is_left_out or (tags and message.tag not in tags):
-                self.settle(handle, SettleKind.ACK)
+                self._settle_here(handle, SettleKind.ACK)
             else:
                 found.append(HeldMessage(message, handle, run.deliveries))
         return found
+
+    def _give_back_run(self, reading: RunReading) -> None:
+        """Give back what was not read of a run."""
+        for left in range(reading.number, reading.run.first + reading.run.messages):
+            handle = MessageHandle(reading.at, left, reading.run.grant)
+            self._settle_here(handle, SettleKind.UNUSED)
 
     def _unread(self, at: int, number: int, run: SharedRun, error: VqError) -> None:
         """Give back for a time what cannot be read now, from a message on."""
@@ -330,7 +358,7 @@ class SharedSources(ABC):
             )
         for left in range(number, run.first + run.messages):
             handle = MessageHandle(at, left, run.grant)
-            self.settle(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
+            self._settle_here(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
 
     async def _pass_over(
         self, at: int, number: int, run: SharedRun, error: RecordUnreadable
@@ -371,7 +399,7 @@ class SharedSources(ABC):
                 error=damage,
             )
         for each in range(number, min(behind, run.first + run.messages)):
-            self.settle(MessageHandle(at, each, run.grant), kind, pause_ms)
+            self._settle_here(MessageHandle(at, each, run.grant), kind, pause_ms)
         return behind
 
     def _give_up(self, at: int, first: int, end: int, grant: int, error: VqError) -> None:
@@ -386,7 +414,7 @@ class SharedSources(ABC):
             error=error,
         )
         for number in range(first, end):
-            self.settle(MessageHandle(at, number, grant), SettleKind.REJECT)
+            self._settle_here(MessageHandle(at, number, grant), SettleKind.REJECT)
 
     def _source_of(self, at: int) -> tuple[TopicPartition, str]:
         reader = self._sources[at].reader

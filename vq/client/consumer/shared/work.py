@@ -14,7 +14,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
@@ -33,6 +33,9 @@ __all__ = ["SharedMessage", "SharedWork"]
 
 logger = get_logger(__name__)
 
+#: Where a parent counts which message ends processes, so many deliveries are taken for one try
+#: before a listener is called: what the processes had besides was delivered, too, and not tried.
+WATCHED_DELIVERIES_EACH: Final = 3
 #: Settles a message: its handle, what becomes of it, and a time in ms.
 Settle = Callable[[MessageHandle, SettleKind, int], Any]
 
@@ -41,14 +44,16 @@ class SharedMessage(TriedMessage):
     """A message of a shared group, which is settled by itself.
 
     With ``vq.aio`` the methods return what is to be awaited, in threads they wait. They raise
-    ``LeaseLost`` if the member does not have the message any more: then nothing has changed. A
-    message whose listener returns is acknowledged, and one whose listener raises is released,
-    unless the listener has settled it.
+    ``LeaseLost`` if the member does not have the message any more: then nothing has changed; and
+    ``InvalidState`` if the consumer is closed. A message whose listener returns is acknowledged,
+    and one whose listener raises is released, unless the listener has settled it. A message of
+    ``get_many`` or an iteration is settled by these methods alone.
 
     Attributes:
         attempts: How often it was delivered to the group, with this time.
     """
 
+    _handle: Any
     _say: Callable[..., Any]
     _is_settled = False
 
@@ -76,7 +81,8 @@ class SharedMessage(TriedMessage):
 def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
     """Return a message as its listener gets it."""
     made = tuple.__new__(SharedMessage, item.message)
-    made.attempts, made._say = item.deliveries, partial(settle, item.handle)
+    made.attempts, made._handle = item.deliveries, item.handle
+    made._say = partial(settle, item.handle)
     return made
 
 
@@ -117,15 +123,56 @@ class SharedWork:
         self._workers = workers
         self._failed = FailedDeliveries(receiver, group, policy, copier, rng=rng, clock=clock)
         self._context = context
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._at: dict[MessageHandle, SharedMessage] = {}  # listeners are at them
+        self._keeping: asyncio.Task[None] | None = None
+        self._deliveries_each = 1  # are taken for a try
         self._is_closing = False
 
     def start(self) -> None:
-        """Begin to call listeners."""
-        self._tasks = [begin_task(self._work(), self._context) for _ in range(self._workers)]
+        """Begin to call listeners, unless calls take the messages."""
+        if not self._receiver.is_pulled:
+            self._tasks = {begin_task(self._work(), self._context) for _ in range(self._workers)}
+
+    def be_watched(self, lease_s: float) -> None:
+        """See ``ConsumerCore.be_watched``."""
+        self._deliveries_each = WATCHED_DELIVERIES_EACH
+        self._keeping = begin_task(self._keep_leases(lease_s))
+
+    async def _keep_leases(self, lease_s: float) -> None:
+        while True:
+            await asyncio.sleep(lease_s / 4)  # a message waits half of its lease at most
+            for handle, message in self._at.items():
+                if not message._is_settled:
+                    self._receiver.settle(handle, SettleKind.EXTEND, round(lease_s * 1_000))
+
+    async def take_many(self, most: int) -> list[SharedMessage]:
+        """Return up to so many messages, waiting for a first one; none: this was closed.
+
+        Those that were delivered too often are not among them; it is done about them what the
+        policy says.
+
+        Raises:
+            VqError: No message follows.
+        """
+        while items := await self._receiver.take_many(most):
+            found = []
+            for item in items:
+                if self._is_tried(item):
+                    found.append(shared_message(item, self._settle))
+                else:
+                    task = begin_task(self._not_tried(item), self._context)
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+            if found:
+                return found
+        return []
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for what listeners are at; what is not done in time is cancelled and released."""
+        """Wait for what listeners are at; what is not done in time is cancelled and released.
+
+        May be called again with less time.
+        """
         self._is_closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
@@ -133,6 +180,8 @@ class SharedWork:
                 task.cancel()
             if late:
                 await asyncio.wait(late)
+        if self._keeping is not None:
+            self._keeping.cancel()
 
     async def _work(self) -> None:
         while (item := await self._receiver.take()) is not None:
@@ -141,14 +190,26 @@ class SharedWork:
             except Exception:  # of the application's logging, or of vq
                 logger.exception("delivery failed, others continue", group=self._group)
 
+    def _is_tried(self, item: HeldMessage) -> bool:
+        return not is_spent(self._policy.now, item.deliveries, self._deliveries_each)
+
+    async def _not_tried(self, item: HeldMessage) -> None:
+        try:
+            await self._end(item, None)
+        except Exception:  # of the application's logging, or of vq
+            logger.exception("delivery failed, others continue", group=self._group)
+
     async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
-        if not is_spent(self._policy.now, item.deliveries):
+        if self._is_tried(item):
+            self._at[item.handle] = message
             try:
                 result = await self._listener_of(message.topic)(message)
             except BaseException as raised:  # noqa: BLE001 - the user's code raises anything
                 result = raised
+            finally:
+                del self._at[item.handle]
             if not isinstance(result, BaseException | Retry):
                 if not message._is_settled:
                     self._told(item, self._receiver.settle(item.handle, SettleKind.ACK))
@@ -159,6 +220,9 @@ class SharedWork:
         if cancelled is not None and self._is_closing:
             self._told(item, self._receiver.settle(item.handle, SettleKind.RELEASE))
             raise cancelled
+        await self._end(item, result)
+
+    async def _end(self, item: HeldMessage, result: BaseException | Retry | None) -> None:
         self._told(item, await self._failed.end(item, result))
 
     def _told(self, item: HeldMessage, settled: "asyncio.Future[None]") -> None:

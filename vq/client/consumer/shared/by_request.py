@@ -17,12 +17,18 @@ from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedDesk, SharedSeat, SharedTerms
 from vq.client.consumer.shared.failed import FailedDeliveries, is_spent
 from vq.client.consumer.shared.handles import MessageHandle, PlacedHandle, SettleKind
-from vq.client.consumer.shared.sources import LOOK_S, TURN_S, HeldMessage, SharedSources
+from vq.client.consumer.shared.sources import (
+    LOOK_S,
+    TURN_S,
+    HeldMessage,
+    RunReading,
+    SharedSources,
+)
 from vq.client.consumer.shared.turns import SourceTurns
 from vq.client.copies import MessageCopies
 from vq.remoting.wire_pb2 import SharedRun
 
-__all__ = ["SharedPull"]
+__all__ = ["SharedByRequest"]
 
 #: While nobody asks, a partition is looked at no more often.
 IDLE_LOOK_S: Final = 0.25
@@ -33,7 +39,7 @@ _EARLY_S: Final = 0.05
 _TIME_S: Final = 0.001
 
 
-class SharedPull(SharedSources):
+class SharedByRequest(SharedSources):
     """See the module.
 
     Args:
@@ -169,10 +175,10 @@ class SharedPull(SharedSources):
         size, is_full, most_bytes = 0, False, room()
         try:
             for run in runs:
-                at, behind = asked[run.source], run.first
+                reading = RunReading(asked[run.source], run, run.first)
                 if not is_full:
-                    async with aclosing(self._read(at, run)) as steps:
-                        async for behind, messages in steps:  # noqa: B007  used below
+                    async with aclosing(self._read(reading)) as steps:
+                        async for messages in steps:
                             for each in messages:
                                 if is_spent(self._policy.now, each.deliveries):
                                     spent.append(each)
@@ -180,7 +186,7 @@ class SharedPull(SharedSources):
                                 more = len(each.message.content)
                                 is_full = is_full or (size + more > most_bytes and bool(found))
                                 if is_full:
-                                    self.settle(each.handle, SettleKind.UNUSED)
+                                    self._settle_here(each.handle, SettleKind.UNUSED)
                                     continue
                                 found.append(each)
                                 size += more
@@ -188,8 +194,7 @@ class SharedPull(SharedSources):
                             if is_full:
                                 break
                 if is_full:
-                    for number in range(behind, run.first + run.messages):
-                        self.settle(MessageHandle(at, number, run.grant), SettleKind.UNUSED)
+                    self._give_back_run(reading)
             await asyncio.gather(*(self._failed.end(each, None) for each in spent))
         finally:
             self.reading_bytes -= size
@@ -205,3 +210,6 @@ class SharedPull(SharedSources):
     ) -> "asyncio.Future[None]":
         """See ``SharedSources``."""
         return self._settler.settle(handle, kind, time_ms)
+
+    def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
+        self._settler.settle(handle, kind, time_ms)
