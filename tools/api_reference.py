@@ -221,7 +221,7 @@ def described(cls: type) -> tuple[str, str]:
 
 def _fields(cls: type) -> list[tuple[str, str]]:
     if dataclasses.is_dataclass(cls):
-        return [(each.name, default_of(each)) for each in dataclasses.fields(cls)]
+        return [(each.name, default_of(each)) for each in dataclasses.fields(cls) if each.init]
     defaults = getattr(cls, "_field_defaults", {})
     return [
         (name, f"`{defaults[name]!r}`" if name in defaults else "required")

@@ -447,7 +447,10 @@ class TopicClosed(PermissionRefused):
 
 
 class NotAuthorized(PermissionRefused):
-    """The rules do not allow a user to do that; the details have user, right, resource, rule."""
+    """The rules do not allow a user to do that; the details have user, right, resource, rule.
+
+    If it uses a producer id or a transaction of another user, they have its ``number``.
+    """
 
     status = 52
     hint = (

@@ -119,6 +119,8 @@ SHARED_RUNS_PER_SETTLE_MAX: Final = 1_000
 #: Messages of one partition that were delivered and are not done, and those of a whole group. What
 #: is open of a partition goes into one record.
 SHARED_OPEN_MAX: Final = 20_000
+#: With the order of keys it is looked at each of them again and again.
+SHARED_KEYED_OPEN_MAX: Final = 1_000
 SHARED_GROUP_OPEN_MAX: Final = 1_000_000
 
 # Broker groups --------------------------------------------------------------------------------

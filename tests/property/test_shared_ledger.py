@@ -6,6 +6,7 @@ each step the ledger is what the model is, and so is what is made of the notes a
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -34,6 +35,7 @@ from vq.broker.shared.notes import (
     encode_note,
     is_snapshot,
 )
+from vq.errors import SequenceStale
 from vq.store.records.record import decode_records
 
 GROUP = "g"
@@ -101,7 +103,7 @@ class Machine(RuleBasedStateMachine):
     def ask(self, member: int, attempt: int, most: int) -> ReceiveAsk:
         told = tuple(Told(each, 0, end) for each, end in self.ends.items())
         ask = ReceiveAsk(member, attempt, most, LEASE_MS, OPEN_MAX, GROUP_OPEN_MAX, told)
-        for state in self.group.begun(told):
+        for state in self.group.begun(told, self.now):
             self.do(state)
         self.group.tell(told)
         return ask
@@ -270,17 +272,18 @@ Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, de
 TestSharedLedger = Machine.TestCase
 
 
-def test_a_settlement_that_found_little_is_not_remembered() -> None:
-    """Its lost runs would take much room: one that is repeated finds nothing any more."""
+def test_of_a_settlement_that_found_little_it_is_known_that_it_was_carried_out() -> None:
+    """Its lost runs would take much room: who repeats it is not told that all of it is lost."""
     group = SharedGroup(GROUP)
     key = SOURCES[0]
-    for state in group.begun([Told(key, 7, 7)]):
+    for state in group.begun([Told(key, 7, 7)], Now(0, 0)):
         group.take(state, Now(0, 0))
     runs = [Settlement(0, 2 * each, 1, 1, SettlementKind.ACK) for each in range(LOST_MAX + 1)]
     note = group.settle(1, 1, [key], runs, Now(0, 0))
     assert [*note.lost] == [Lost(0, each.first, 1, 1) for each in runs]
     group.take(note, Now(0, 0))
-    assert group.settled_before(1, 1) is None
+    with pytest.raises(SequenceStale):
+        group.settled_before(1, 1)
     assert group.sources[key].low == 7, "it begins where it was told first"
     assert isinstance(
         group.receive(ReceiveAsk(1, 1, 1, 1, 1, 9, [Told(key, 0, 0)]), Now(0, 0)), type(None)

@@ -123,7 +123,7 @@ def test_lists_sizes_and_tags_are_read() -> None:
         ({"user": "a", "password": "b", "passwordFile": "c"}, "exclude one another"),
         ({"user": "a", "passwordFile": "/no"}, "the password file '/no': it cannot be read"),
         ({"zookeeperAuthFile": "/no"}, "the zookeeperAuth file '/no': it cannot be read"),
-        ({"tlsKey": "a.key"}, "has no certificate"),
+        ({"tlsKey": "a.key"}, "no certificate that it belongs to"),
         ({"timeout": "nan"}, "(0, 3600]"),
         ({"tag": "a || "}, "is not a list of 1 to 64 tags"),
         ({"where": "price >"}, "price >"),

@@ -48,7 +48,9 @@ async def limit(cluster: MemoryCluster, *quotas: str) -> None:
         await until(lambda node=node: node.parts.quotas.current == wanted)
 
 
-async def connect_as(cluster: MemoryCluster, node: BrokerNode, name: str = "") -> Client:
-    """Return a connection of ``NAME`` or ``NAME.ROLE``; "": of nobody."""
+async def connect_as(
+    cluster: MemoryCluster, node: BrokerNode, name: str = "", host: str = "client"
+) -> Client:
+    """Return a connection of ``NAME`` or ``NAME.ROLE`` from a host; "": of nobody."""
     client_id = f"user.{name}" if name else "test"
-    return await Client.connect(cluster.network.at("client"), node.address, client_id)
+    return await Client.connect(cluster.network.at(host), node.address, client_id)

@@ -17,6 +17,7 @@ from vq.remoting.wire_pb2 import (
     SettleItem,
     SettleRequest,
     SettleResponse,
+    SharedKeys,
     SharedRequest,
     SharedResponse,
     SharedRun,
@@ -122,6 +123,20 @@ class SharedMember:
             Got(each.source, each.first, each.messages, each.grant, each.deliveries)
             for each in response.runs
         ]
+
+    async def waiting(self, run: Got, keys: Sequence[int]) -> set[int]:
+        """Tell the keys of a run; return which of its messages must wait."""
+        request = self.ask(0, keyed=True)
+        request.attempt = 0
+        told = SharedKeys(source=run.source, first=run.first, grant=run.grant, keys=keys)
+        request.keys.append(told)
+        response: ReceiveResponse = await self.call(Command.RECEIVE, request)
+        assert response.keyed
+        return {
+            number
+            for each in response.waits
+            for number in range(each.first, each.first + each.messages)
+        }
 
     def say(self, *items: tuple[Got, SettlementKind, int]) -> SettleRequest:
         """Return the next SETTLE."""

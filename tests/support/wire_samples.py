@@ -362,12 +362,17 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             sources=[
                 wire.SharedSource(topic="orders", partition=3, topic_id="7a1e", begin=40, end=52)
             ],
+            keyed=True,
+            keys=[wire.SharedKeys(source=0, first=41, grant=9, keys=[0x89ABCDEF, 0])],
         )
     ),
     (Command.RECEIVE, "response"): Sample(
         wire.ReceiveResponse(
             runs=[wire.SharedRun(source=0, first=41, messages=7, grant=9, deliveries=2)],
             lows=[40],
+            waits=[wire.SharedRun(source=0, first=42, messages=1, grant=9)],
+            keyed=True,
+            waited_ms=1_500,
         )
     ),
     (Command.SETTLE, "request"): Sample(

@@ -213,7 +213,7 @@ async def _number(cluster: ClusterClient) -> tuple[str, int]:
     """Return the id of the journal, and a new number."""
     await cluster.lease_slot()
     routes = await cluster.track_internal(TRANSACTIONS_TOPIC)
-    (number,) = cluster.take_ids(1)
+    number = cluster.take_unforeseen_id()  # databases know it, so it cannot be changed later
     return routes.topic(TRANSACTIONS_TOPIC).id, number
 
 

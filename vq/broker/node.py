@@ -197,7 +197,8 @@ class BrokerNode:
         if parts.authority.enabled:
             if not config.authentication.asks:
                 logger.warning(
-                    "all users are anonymous to the rules of access, authentication is off",
+                    "all users are anonymous to the rules of access",
+                    authentication=config.authentication,
                     authorization=config.authorization,
                 )
             await self._until_answered(parts.rules.start)

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from vq.client.broker_connections import BrokerConnections, ConnectFailures
 from vq.client.broker_loads import BrokerLoads
@@ -70,6 +70,9 @@ if TYPE_CHECKING:
     from vq.client.reading.zips import Zips
 
 logger = get_logger(__name__)
+
+#: An id that is not to be foreseen is one of the next 2 to the power of so many.
+UNFORESEEN_BITS: Final = 8
 
 
 class ClusterClient(IdMaker):
@@ -462,6 +465,14 @@ class ClusterClient(IdMaker):
             self.ids_ready = bool(until_ms)
         if waited and until_ms:
             self.changed()
+
+    def take_unforeseen_id(self) -> int:
+        """Return a new id that others can hardly foresee; any thread. It may skip hundreds of ids.
+
+        Raises:
+            VqError: See ``take_ids``.
+        """
+        return self.take_ids(1 + self.rng.getrandbits(UNFORESEEN_BITS))[-1]
 
     def take_ids(self, count: int) -> list[int]:
         """Return new message ids; any thread.

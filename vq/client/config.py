@@ -456,7 +456,8 @@ class ConsumerConfig:
             of messages that are being delivered do not count. Each partition has at least 1 KiB.
         max_wait_s: How long a broker waits for data before it answers a fetch without any.
         mode: ``orderly``, ``keyed`` or ``concurrent``: how many messages of a partition the
-            listener is at, see ``WorkingMode``. Without a listener, messages come in order.
+            listener is at, see ``WorkingMode``. Without a listener, messages come in order. With
+            ``shared`` it is ``keyed``, which keeps the order of each key, or else ``concurrent``.
         workers: So many listeners of this consumer run at a time: threads of the blocking API,
             tasks of ``vq.aio``. With ``orderly`` they are at different partitions.
         batch_size: Above 1, the listener gets lists of up to so many messages of one partition.
@@ -664,12 +665,6 @@ def _check_shared(config: ConsumerConfig) -> None:
                 f"{config.max_attempts} say the same of a shared group; give one of them"
             )
         object.__setattr__(config, "max_attempts", config.max_deliveries)
-    if config.mode is WorkingMode.KEYED:
-        raise InvalidArgument(
-            "mode = 'keyed' does not go with model = 'shared': who gives out its messages knows "
-            "their numbers and not their keys, so two members may have messages of one key; take "
-            "model = 'clustering' with mode = 'keyed', and more partitions or workers"
-        )
     for what, is_given in (
         (f"restart_s = {config.restart_s}", bool(config.restart_s)),
         (f"batch_size = {config.batch_size}", config.batch_size != 1),
@@ -680,9 +675,10 @@ def _check_shared(config: ConsumerConfig) -> None:
         if is_given:
             raise InvalidArgument(
                 f"{what} does not go with model = 'shared': each message is delivered and settled "
-                "by itself, in no order, and no partition is one member's; leave it out"
+                "by itself, and no partition is one member's; leave it out"
             )
-    object.__setattr__(config, "mode", WorkingMode.CONCURRENT)
+    if config.mode is not WorkingMode.KEYED:
+        object.__setattr__(config, "mode", WorkingMode.CONCURRENT)
 
 
 def _check_broadcasting(config: ConsumerConfig, strategy: str) -> None:

@@ -7,7 +7,7 @@ The only place below the entry points that reads the environment, or changes it
 import os
 from pathlib import Path
 
-from vq.security.tls import SYSTEM_CAS, Tls
+from vq.security.tls import SYSTEM_CAS, Tls, TlsNames, named_tls
 
 
 def zookeeper() -> str:
@@ -37,12 +37,12 @@ def password() -> str:
 
 def tls() -> Tls | None:
     """Return the files of TLS to brokers if the application does not say them; None: plain TCP."""
-    return _tls("VQ_TLS")
+    return _tls(TlsNames())
 
 
 def zookeeper_tls() -> Tls | None:
     """Return those of TLS to ZooKeeper; None: plain TCP."""
-    return _tls("VQ_ZOOKEEPER_TLS")
+    return _tls(TlsNames("zookeeper_tls", "VQ_ZOOKEEPER_TLS", has_options=False))
 
 
 def export_tls(tls: Tls | None, zookeeper_tls: Tls | None) -> None:
@@ -62,13 +62,13 @@ def export_tls(tls: Tls | None, zookeeper_tls: Tls | None) -> None:
                 os.environ[variable] = str(file)
 
 
-def _tls(prefix: str) -> Tls | None:
+def _tls(names: TlsNames) -> Tls | None:
     ca, certificate, key = (
-        os.environ.get(f"{prefix}_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
+        os.environ.get(f"{names.variable}_{each}") or None for each in ("CA", "CERTIFICATE", "KEY")
     )
     if ca is None and certificate is None and key is None:
         return None
-    return Tls(ca=ca, certificate=certificate, key=key)
+    return named_tls(names, ca=ca, certificate=certificate, key=key)
 
 
 def offsets_directory() -> str:

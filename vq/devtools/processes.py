@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -279,11 +279,12 @@ async def ask_status(
     timeout_s: float = 2.0,
     tls: Tls | None = None,
     zookeeper: str = "",
+    operator: MessageFactoryConfig | None = None,
 ) -> StatusResponse | None:
     """Ask whoever listens at ``address`` for its status; None when no broker answers.
 
     A broker that takes no anonymous clients is asked as by an operator, who reads the cluster's
-    secret, if ``zookeeper`` says where that is.
+    secret, if ``zookeeper`` or ``operator`` says where that is.
 
     Raises:
         InvalidArgument: A file of ``tls`` cannot be used.
@@ -299,7 +300,9 @@ async def ask_status(
             on_close=lambda _: None,
         )
     except NotAuthenticated:
-        return await _ask_as_operator(address, cluster, zookeeper, tls) if zookeeper else None
+        if operator is None and zookeeper:
+            operator = MessageFactoryConfig(zookeeper=zookeeper, cluster=cluster, tls=tls)
+        return None if operator is None else await _ask_as_operator(address, operator)
     except VqError:
         return None
     try:
@@ -312,12 +315,8 @@ async def ask_status(
     return response
 
 
-async def _ask_as_operator(
-    address: Address, cluster: str, zookeeper: str, tls: Tls | None
-) -> StatusResponse | None:
-    config = MessageFactoryConfig(
-        zookeeper=zookeeper, cluster=cluster, user="", password="", tls=tls
-    )
+async def _ask_as_operator(address: Address, config: MessageFactoryConfig) -> StatusResponse | None:
+    config = replace(config, user="", password="")
     try:
         async with cluster_client(config, must_exist=False) as client:
             response, _ = await client.request(address, Command.STATUS, StatusRequest())

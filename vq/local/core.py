@@ -1,9 +1,11 @@
 """A local queue without its API: messages come in, one thread commits them, takers get them.
 
-Callers never write. They put messages into ``_intake`` and codes into ``_done``; the thread
-``vq-local`` takes all there is, appends it, flushes once for all of it (group commit), and wakes
-who waits. While it flushes, the next round gathers. The same thread watches times: delays, retries,
-leases.
+Callers put messages and codes of completed ones into ``intake``; the thread ``vq-local`` takes all
+there is, appends it, flushes once for all of it (group commit), and wakes who waits. While it
+flushes, the next round gathers. The same thread watches times: delays, retries, leases.
+
+A caller that finds nobody at work commits its messages itself (``lead``): that saves the hand-over
+to the thread and back. ``_leading`` is held by whoever commits.
 
 ``_lock`` guards the state and the logs, not the waits for the disk. A put, a take and a completion
 take no lock: each is one operation of a deque or a set. That relies on the interpreter's own lock
@@ -16,10 +18,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq import limits
 from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
@@ -41,8 +43,26 @@ from vq.local.notes import Aside, code_of
 from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
-from vq.local.storage import LANE_TOPIC, DamagedMessages, Storage, origin_of
-from vq.local.waits import DONE_LINGER_S, CommitWaiter, Intake, LineOfWakers, Sleeper, Waker
+from vq.local.storage import (
+    ALL_LANES,
+    LANE_TOPIC,
+    LOGS,
+    NOTES,
+    DamagedMessages,
+    Storage,
+    origin_of,
+)
+from vq.local.waits import (
+    DONE_LINGER_S,
+    CommitWaiter,
+    Company,
+    Intake,
+    LineOfWakers,
+    Sleeper,
+    Waker,
+    error_of,
+    is_unstored,
+)
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 from vq.shown import shown
@@ -66,11 +86,6 @@ _LEASE_LOOKS: Final = 10  # per lease
 _LEASE_LOOK_S: Final = 0.02  # ... and not more often
 _DELAY_S_MAX: Final = 40 * 24 * 3600.0
 _KEY_CHARS_MAX: Final = 256
-#: A round waits for those that the last one woke, for this part of a flush and at most so long.
-_GATHER_PART: Final = 0.5
-_GATHER_S_MAX: Final = 0.002
-_GATHER_MESSAGES: Final = 100  # a larger round is work for the processor, best during a flush
-_GATHER_PAUSE: Final = 8  # rounds, once they did not come
 #: So many bytes of contents are few: they are copied, so that the blocks they lie in can go.
 _MOVED_BYTES: Final = 8 * limits.MIB
 _JOIN_S: Final = 60.0
@@ -85,7 +100,7 @@ class LocalCounts:
     """What happened since the queue was opened.
 
     Attributes:
-        stored: Messages that were put, of a queue in a directory.
+        delayed: Messages that were put with a time, of a queue in a directory.
         failed: Times that a taker gave one back.
         expired: Leases that ended.
         dropped: Messages that a ring dropped.
@@ -93,12 +108,27 @@ class LocalCounts:
         commits: Rounds of the thread.
     """
 
-    stored: int = 0
+    delayed: int = 0
     failed: int = 0
     expired: int = 0
     dropped: int = 0
     repeated: int = 0
     commits: int = 0
+
+
+class Led(NamedTuple):
+    """What a caller commits by itself.
+
+    Attributes:
+        items: Its messages.
+        lane: Of all of them.
+        number, offset: The end of that lane before.
+    """
+
+    items: Sequence[LocalItem]
+    lane: int
+    number: int
+    offset: int
 
 
 class QueueCore:
@@ -125,7 +155,7 @@ class QueueCore:
         self.lock = threading.Lock()
         self.state = QueueState(config, durable=directory is not None)
         self._storage: Storage | None = None
-        self.size_at_open = 0
+        self.size_at_open = self._numbers_at_open = 0
         self.in_memory = directory is None
         self.capacity = config.capacity
         if directory is None:
@@ -148,13 +178,16 @@ class QueueCore:
         self.sleeper = Sleeper(self.intake)
         self.counts = LocalCounts()
         self.refusal: VqError | None = None
+        self.stopped: dict[int, StorageFailed] = {}  # lanes that take no more messages, and why
         self.lost_error: VqError | None = None  # of a put that nobody waited for
         self.is_served = False  # to other processes
         self.wants_save = False  # the next commit ends with a snapshot
         self._next_look = self._note_at = clock.monotonic()
-        self._gathering = 0  # so many wait for the next round soon, if they put again
-        self._gather_from = 0  # the round from which on there is waiting for them
-        self._flush_s = 0.0
+        self._company = Company()
+        self._leading = threading.RLock()
+        self._is_leading: Callable[[], bool] = self._leading._is_owned  # type: ignore[attr-defined]
+        self._thread_waits = False  # for ``_leading``
+        self._led: Led | None = None  # what a caller commits; left behind if it was interrupted
         if directory is not None:
             self._open(directory, disk, clock)
         self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
@@ -168,12 +201,15 @@ class QueueCore:
             for lane, was in enumerate(found.lanes):
                 line = state.lines[lane]
                 line.end_number = storage.end_number(lane)
+                self._numbers_at_open += line.end_number
                 line.skipped = was.skipped
                 items = storage.open_items(lane, was, self.name)
                 state.loaded(lane, items, was.next_number, was.next_offset)
             state.plain = False
             state.asides[:] = sorted(found.asides)
             state.keys.update(found.keys)
+            for failed in self._flush(storage, checkpoints=True).values():
+                raise failed
             snapshot = state.snapshot(storage.ends, storage.later_end, storage.notes_end)
             storage.save(snapshot)
             storage.saved(snapshot)
@@ -245,6 +281,7 @@ class QueueCore:
                 )
         if idempotency_key is not None:
             _check_key(idempotency_key)
+            self.check_not_leading()
             with self.lock:
                 if self.state.knows(idempotency_key, self._clock.wall_ms()):
                     self.counts.repeated += 1
@@ -329,6 +366,69 @@ class QueueCore:
         if self.sleeper.idle:
             self.sleeper.kick()
 
+    def lead(self, items: Sequence[LocalItem]) -> bool:
+        """Commit messages on the thread of their caller; False: they are to be accepted.
+
+        Only if nobody else commits or is about to. An exception that is raised in between (Ctrl-C)
+        leaves ``_led`` behind: the thread puts the log in order before it is used again. For that
+        each step may be interrupted wherever CPython looks for signals: when a function begins,
+        when a call has returned and when a loop turns.
+
+        Raises:
+            DiskFull: They are not stored.
+            StorageFailed, OutcomeUnknown: It is unknown whether they are.
+        """
+        intake, storage, lane = self.intake, self._storage, items[0].lane
+        if (
+            self._thread_waits
+            or intake.items
+            or intake.barriers
+            or not self._company.is_alone(self.counts.commits)
+            or storage is None
+            or lane == LATER
+            or any(item.lane != lane for item in items)
+        ):
+            return False
+        errors: Mapping[int, VqError]
+        try:
+            if not self._leading.acquire(blocking=False):
+                return False
+            if self.sleeper.is_ending or self.refusal is not None or self._led is not None:
+                return False
+            self._led = Led(items, lane, *storage.end_of(lane))
+            errors = self._write(storage, items, (), flushed=(lane,))
+            if errors:
+                self._settle_unstored(items, errors, set(items))
+            self._led = None
+        except BaseException:
+            self.sleeper.kick()
+            raise
+        finally:
+            try:
+                self._leading.release()
+            except RuntimeError:  # somebody else holds it
+                pass
+        if storage.wants_snapshot:
+            self.sleeper.kick()
+        if errors:
+            error = error_of(items, errors)
+            if error is not None:
+                raise error
+        return True
+
+    def check_not_leading(self) -> None:
+        """Refuse a call by a signal handler inside of a put of the same thread: it would hang.
+
+        Raises:
+            InvalidState: It is one.
+        """
+        if self._is_leading():
+            raise InvalidState(
+                f"queue {self.name!r} was called by a signal handler while the same thread puts a "
+                "message",
+                hint="set a flag in the handler, and call the queue once the put has returned",
+            )
+
     @property
     def intake_full(self) -> bool:
         """Whether so many messages wait for a commit that a put must wait, too."""
@@ -343,7 +443,8 @@ class QueueCore:
         """
         refusal = self.refusal
         if refusal is not None:
-            raise type(refusal)(refusal.message)
+            raise type(refusal)(refusal.message, hint=refusal.hint)
+        self.check_not_leading()
 
     # Messages go out ------------------------------------------------------------------------------
     def take_now(self) -> LocalItem | None:
@@ -408,8 +509,11 @@ class QueueCore:
         return self._storage.read_aside(aside, self.name)
 
     def counted(self) -> int:
-        """Return how many messages were put into a queue in memory."""
-        return int(self._numbers.__reduce__()[1][0])  # without taking one
+        """Return how many messages were put since the queue was opened."""
+        if self.in_memory:
+            return int(self._numbers.__reduce__()[1][0])  # without taking one
+        stored = sum(line.end_number for line in self.state.lines) - self._numbers_at_open
+        return stored + self.counts.delayed
 
     @property
     def identity(self) -> str:
@@ -482,7 +586,7 @@ class QueueCore:
     def lost(self, item: object) -> VqError:
         """Return the error for an item that does not stand for its message."""
         if self.refusal is not None:
-            return type(self.refusal)(self.refusal.message)
+            return type(self.refusal)(self.refusal.message, hint=self.refusal.hint)
         if not isinstance(item, LocalItem):
             return InvalidArgument(f"{shown(item)} is no item that take() returned")
         return LeaseLost(
@@ -495,19 +599,23 @@ class QueueCore:
 
         Raises:
             LeaseLost: The item does not stand for it any more.
+            StorageFailed: It cannot be moved to the retry lane; it stays with the taker.
         """
         self.check()
         if not isinstance(item, LocalItem):
             raise self.lost(item)
         if delay_s is not None:
             self._due_ms(delay_s)
+        elif item.attempts > self.config.retries:
+            delay_s = self.config.retry_s
+        stopped = self.stopped.get(LATER)
+        if stopped is not None and delay_s and item.lane != LATER:
+            raise StorageFailed(stopped.message, hint=stopped.hint)
         with self.lock:
             again = self.state.exchange(item, item.attempts + 1)
             if again is None:
                 raise self.lost(item)
             self.counts.failed += 1
-            if delay_s is None and item.attempts > self.config.retries:
-                delay_s = self.config.retry_s
             if not delay_s:
                 self.state.give(again)
             else:
@@ -558,10 +666,11 @@ class QueueCore:
     def _work(self) -> None:
         try:
             while True:
-                if self._gathering:
-                    self._gather()
-                if self.sleeper.has_work or self.intake.done:
-                    self._commit()
+                if self.sleeper.has_work or self.intake.done or self._led or self._wants_save:
+                    self._thread_waits = True
+                    with self._leading:
+                        self._thread_waits = False
+                        self._work_once()
                 wait_s = self._watch_times()
                 if self.sleeper.is_ending and not self._has_messages:
                     return
@@ -570,16 +679,44 @@ class QueueCore:
             logger.exception("local queue failed", queue=self.name)
             self._break(error)
 
-    def _gather(self) -> None:
-        """Wait a moment for those that the last round woke: most of them put again at once.
+    def _work_once(self) -> None:
+        """Commit what there is. Under ``_leading``."""
+        if self._led is not None:
+            led, self._led = self._led, None
+            self._mend(led)
+        if self._company.expected:
+            self._company.gather(self.sleeper, self.counts.commits)
+        if self.sleeper.has_work or self.intake.done:
+            self._commit()
+        elif self._wants_save:
+            self._save_state()
 
-        Without it two halves of the callers take turns, and each waits for two flushes.
+    def _mend(self, led: "Led") -> None:
+        """Open a log anew whose writer was interrupted, and publish what of it is stored.
+
+        What is not stored stays so: its caller has not returned.
         """
-        count, self._gathering = self._gathering, 0
-        if self.counts.commits < self._gather_from:
-            return
-        if not self.sleeper.gather(count, min(self._flush_s * _GATHER_PART, _GATHER_S_MAX)):
-            self._gather_from = self.counts.commits + _GATHER_PAUSE
+        storage = self._storage
+        assert storage is not None
+        logger.info("a put was interrupted", queue=self.name, messages=len(led.items))
+        with self.lock:
+            try:
+                storage.reopen(led.lane)
+                count = storage.stored_again(led.lane, led.offset, led.number, led.items)
+            except (VqError, OSError) as error:
+                self._stop_lane(led.lane, error)
+                count = 0
+            if count and self.state.lines[led.lane].end_number == led.number:
+                self._publish(led.lane, led.items[:count])
+            for item in led.items[count:]:
+                self._forget_key_of(item)
+        self.takers.wake(count)
+
+    def _forget_key_of(self, item: LocalItem) -> None:
+        """Have a put with the same idempotency key add the message."""
+        key = item.properties.headers.get(IDEMPOTENCY_HEADER)
+        if key is not None:
+            self.state.keys.pop(key, None)
 
     @property
     def _has_messages(self) -> bool:
@@ -593,90 +730,123 @@ class QueueCore:
         if codes:
             self._note_at = now + DONE_LINGER_S
         storage = self._storage
-        error: VqError | None = None
-        if storage is not None and self._refusal_is_final:
-            error = self.refusal
-        elif storage is not None:
-            error = self._write(storage, batch, codes)
+        errors: Mapping[int, VqError] = {}
+        if storage is not None:
+            errors = self._write(storage, batch, codes)
+            if self._wants_save:
+                self._save_state()
         self.intake.committing = 0
-        if error is not None and self.refusal is None:
-            left = [item for item in batch if item.number < 0]
-            self.intake.unmoved += [item for item in left if item in self.intake.moves]
-            self._forget_keys(left)
+        if errors and self.refusal is None:
             waited = {item for waiter in waiters for item in waiter.items}
-            if any(item not in waited and item not in self.intake.moves for item in left):
-                self.lost_error = error
-        waiting = len(self.intake.barriers)
-        self._gathering = 0
-        if waiting and waiters and len(batch) < _GATHER_MESSAGES:
-            self._gathering = waiting + len(waiters)
+            self._settle_unstored(batch, errors, waited)
+        self._company.note(
+            self.counts.commits, len(waiters), len(self.intake.barriers), messages=len(batch)
+        )
         for waiter in waiters:
-            waiter.end(error)
-        if error is not None and self.refusal is None:
+            waiter.end(errors)
+        if any(isinstance(error, DiskFull | Busy) for error in errors.values()):
             time.sleep(_FULL_PAUSE_S)
             self.intake.items.extend(self.intake.unmoved)
             self.intake.unmoved = []
 
-    def _forget_keys(self, items: Iterable[LocalItem]) -> None:
-        """Have a put with the same idempotency key add the message that is not stored."""
+    def _settle_unstored(
+        self, batch: Iterable[LocalItem], errors: Mapping[int, VqError], waited: set[LocalItem]
+    ) -> None:
+        """Decide what becomes of messages that are not stored; ``waited``: their puts are told."""
+        given = 0
         with self.lock:
-            for item in items:
-                key = item.properties.headers.get(IDEMPOTENCY_HEADER)
-                if key is not None and item not in self.intake.moves:
-                    self.state.keys.pop(key, None)
+            for item in batch:
+                if item.lane not in errors or not is_unstored(item, errors[item.lane]):
+                    continue
+                moved = self.intake.moves.get(item)
+                if moved is None:
+                    self._forget_key_of(item)
+                    if item not in waited:
+                        self.lost_error = errors[item.lane]
+                elif LATER in self.stopped:  # it waits for no time: its next failure tells
+                    del self.intake.moves[item]
+                    moved.deadline = 0.0
+                    self.state.give(moved)
+                    given += 1
+                else:
+                    self.intake.unmoved.append(item)
+        self.takers.wake(given)
 
-    @property
-    def _refusal_is_final(self) -> bool:
-        return isinstance(self.refusal, StorageFailed)
-
-    def _write(self, storage: Storage, batch: list[LocalItem], codes: list[int]) -> VqError | None:
+    def _write(
+        self,
+        storage: Storage,
+        batch: Sequence[LocalItem],
+        codes: Sequence[int],
+        *,
+        flushed: Iterable[int] = ALL_LANES,
+    ) -> Mapping[int, VqError]:
+        """Store, flush these lanes, and publish; return what went wrong, by lane."""
+        if self.refusal is not None:
+            return dict.fromkeys(ALL_LANES, self.refusal)
         lanes: dict[int, list[LocalItem]] = {}
         for item in batch:
             lanes.setdefault(item.lane, []).append(item)
         stored: list[tuple[int, list[LocalItem]]] = []
-        error: VqError | None = None
+        errors: dict[int, VqError] = {}
         with self.lock:
-            try:
-                for lane, items in lanes.items():
+            for lane, items in lanes.items():
+                try:
                     for part in storage.append(lane, items):
                         stored.append((lane, part))  # noqa: PERF401  one may raise
+                except (DiskFull, Busy) as refused:
+                    errors[lane] = refused
+                except VqError as failed:
+                    errors[lane] = self._stop_lane(lane, failed)
+            try:
                 if codes:
                     storage.note(codes)
-                    codes = []
+                    codes = ()
             except (DiskFull, Busy) as refused:
-                error = refused
+                errors[NOTES] = refused
             except VqError as failed:
-                return self._break(failed)
-            tickets = storage.begin_flush()
+                return dict.fromkeys(ALL_LANES, self._break(failed))
+            tickets = storage.begin_flush(flushed)
         begin = self._clock.monotonic()
         outcome = storage.flush(tickets)
-        self._flush_s = self._clock.monotonic() - begin
-        self.intake.done.extendleft(reversed(codes))
+        self._company.flush_s = self._clock.monotonic() - begin
+        if codes:
+            self.intake.done.extendleft(reversed(codes))
         with self.lock:
-            lost = storage.end_flush(tickets, outcome)
-            if lost is not None:
-                return self._break(lost)
+            failures = storage.end_flush(tickets, outcome)
+            if NOTES in failures:
+                return dict.fromkeys(ALL_LANES, self._break(failures[NOTES]))
+            for lane, failure in failures.items():
+                errors[lane] = self._stop_lane(lane, failure)
             self.counts.commits += 1
-            ready = sum(self._publish(lane, items) for lane, items in stored)
+            ready = sum(
+                self._publish(lane, items) for lane, items in stored if lane not in self.stopped
+            )
             self.intake.committing = 0
         if ready and self.takers.line:
             self.takers.wake(ready)
-        if storage.wants_snapshot or self.wants_save:
+        return errors
+
+    @property
+    def _wants_save(self) -> bool:
+        return self.wants_save or (self._storage is not None and self._storage.wants_snapshot)
+
+    def _save_state(self) -> None:
+        storage = self._storage
+        if storage is not None and self.refusal is None:
             self.wants_save = False
             self._move_forward(storage)
             self.save()
-        return error
 
-    def _publish(self, lane: int, items: list[LocalItem]) -> int:
-        self.counts.stored += len(items)
+    def _publish(self, lane: int, items: Sequence[LocalItem]) -> int:
         if lane != LATER:
             ready = self.state.publish(lane, items)
             return ready or len(items)  # or a taker reads them from the disk
+        self.counts.delayed += len(items)
         for copy in items:
             self.state.set_aside(copy, int(copy.deadline), copy.attempts)
             moved = self.intake.moves.pop(copy, None)
             if moved is not None:
-                self.counts.stored -= 1
+                self.counts.delayed -= 1
                 self.opened.discard(moved)
                 self.intake.done.append(code_of(moved.lane, moved.number))
         return 0
@@ -687,6 +857,8 @@ class QueueCore:
         As with a message that fails, the one record says that the copy is there and the message is
         gone. Only this thread gives asides to takers, so none of them is given meanwhile.
         """
+        if LATER in self.stopped:
+            return
         copies: dict[LocalItem, Aside] = {}
         places: dict[int, tuple[int, int]] = {}
         size = 0
@@ -705,15 +877,11 @@ class QueueCore:
             except (DiskFull, Busy, CorruptData) as error:
                 logger.info("old messages cannot be moved", queue=self.name, error=error)
             except VqError as failed:
-                self._break(failed)
+                self._stop_lane(LATER, failed)
                 return
-            tickets = storage.begin_flush()
-        outcome = storage.flush(tickets)
+        if self._flush(storage) and LATER in self.stopped:
+            return
         with self.lock:
-            lost = storage.end_flush(tickets, outcome)
-            if lost is not None:
-                self._break(lost)
-                return
             gone = self.state.moved(places)
             self.intake.done.extend(code_of(LATER, number) for number in gone)
 
@@ -732,6 +900,8 @@ class QueueCore:
         """Save a snapshot, and drop what nobody needs any more. For the thread only."""
         storage = self._storage
         assert storage is not None
+        if NOTES in self._flush(storage, checkpoints=True):
+            return
         try:
             with self.lock:
                 snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
@@ -741,12 +911,16 @@ class QueueCore:
             return
         with self.lock:
             storage.saved(snapshot)
-            tickets = storage.begin_flush()
+        self._flush(storage)
+
+    def _flush(self, storage: Storage, *, checkpoints: bool = False) -> Mapping[int, VqError]:
+        """Make durable what is not yet; return what went wrong, by lane. For the thread only."""
+        with self.lock:
+            tickets = storage.begin_flush(checkpoints=checkpoints)
         outcome = storage.flush(tickets)
         with self.lock:
-            failed = storage.end_flush(tickets, outcome)
-            if failed is not None:
-                self._break(failed)
+            failures = storage.end_flush(tickets, outcome)
+            return {lane: self._stop_lane(lane, error) for lane, error in failures.items()}
 
     def _watch_times(self) -> float:
         """Give again what is due; return how long to sleep, -1 for without an end."""
@@ -814,12 +988,33 @@ class QueueCore:
         return count
 
     # The end --------------------------------------------------------------------------------------
+    def _stop_lane(self, lane: int, error: BaseException) -> VqError:
+        """Have a lane take no more messages after an I/O error: nobody knows what is stored.
+
+        What is durable is given and completed as before, and the other lanes go on. Without notes
+        of completions nothing does.
+        """
+        if self._led is not None and not is_of_disk(error):
+            raise error  # a signal handler raised it in the caller that commits
+        if lane == NOTES:
+            return self._break(error)
+        if lane not in self.stopped:
+            self.stopped[lane] = StorageFailed(
+                f"{LOGS[lane]} of queue {self.name!r} takes no more messages after an I/O error; "
+                f"what was put into it and not acknowledged may or may not be stored: {error}",
+                hint="the other lanes go on, and what was acknowledged is given as before; check "
+                "the disk (dmesg), then close the queue and open it again: it reads what is stored",
+            )
+            logger.error("lane takes no more messages", queue=self.name, lane=LOGS[lane])
+        return self.stopped[lane]
+
     def _break(self, error: BaseException) -> VqError:
-        """End writing for good after an I/O error: nobody knows what of it is stored."""
+        """End all work for good: completions cannot be noted, or the thread has failed."""
         refusal = StorageFailed(
-            f"queue {self.name!r} is read-only after an I/O error, and what was not acknowledged "
-            f"may or may not be stored: {error}",
-            hint="find the cause, then open the queue again",
+            f"queue {self.name!r} has stopped after an error, and what was not acknowledged may or "
+            f"may not be stored: {error}",
+            hint="nothing can be completed now; check the disk (dmesg), then close the queue and "
+            "open it again: it reads what is stored",
         )
         self._end_with(refusal)
         return refusal
@@ -834,8 +1029,9 @@ class QueueCore:
         self.spaces.wake_all()
 
     def _refuse_waiters(self) -> None:
-        while self.intake.barriers and not self._thread.is_alive():
-            self.intake.barriers.popleft().end(self.refusal)
+        refusal = self.refusal
+        while refusal is not None and self.intake.barriers and not self._thread.is_alive():
+            self.intake.barriers.popleft().end(dict.fromkeys(ALL_LANES, refusal))
 
     def end(self) -> None:
         """Commit what came in, save a snapshot, and give the files back. May be called again.
@@ -845,9 +1041,18 @@ class QueueCore:
         """
         if isinstance(self.refusal, InvalidState) or self.sleeper.is_ending:
             return
+        self.check_not_leading()
         self.sleeper.is_ending = True
         self.sleeper.kick()
         self._thread.join(_JOIN_S)
+        has_ended = self._leading.acquire(timeout=_JOIN_S)  # a caller that commits has returned
+        try:
+            self._end_storage()
+        finally:
+            if has_ended:
+                self._leading.release()
+
+    def _end_storage(self) -> None:
         broken = self.refusal
         if self._storage is not None:
             storage, self._storage = self._storage, None
@@ -876,6 +1081,14 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
+
+
+def is_of_disk(error: BaseException) -> bool:
+    """Whether the disk has failed, and not a signal handler raised something of its own."""
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError):
+        return cause.errno is not None  # a TimeoutError of a handler has none
+    return isinstance(cause, VqError) and not isinstance(cause, InvalidState)
 
 
 def _name_of(directory: Path | None) -> str:

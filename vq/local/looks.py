@@ -70,6 +70,7 @@ class LocalQueueMetrics:
         commits: Rounds of group commit.
         bytes_on_disk: Of all logs.
         damaged: Messages that could not be read and were set aside, also by earlier processes.
+        stopped: Lanes that take no more messages, after an I/O error.
     """
 
     ready: int
@@ -85,13 +86,14 @@ class LocalQueueMetrics:
     commits: int
     bytes_on_disk: int
     damaged: int
+    stopped: int
 
 
 def metrics_of(core: QueueCore) -> LocalQueueMetrics:
     """Return the numbers of a queue."""
     state, counts = core.state, core.counts
     ready, later = state.waiting, len(state.asides)
-    put = counts.stored or core.counted()
+    put = core.counted()
     in_memory = sum(len(line.ready) for line in state.lines)
     return LocalQueueMetrics(
         ready=ready,
@@ -107,6 +109,7 @@ def metrics_of(core: QueueCore) -> LocalQueueMetrics:
         commits=counts.commits,
         bytes_on_disk=core.size_bytes,
         damaged=sum(each.messages for each in core.damaged if each.log != "notes"),
+        stopped=len(core.stopped),
     )
 
 

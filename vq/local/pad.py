@@ -72,6 +72,12 @@ class DonePad:
         secret = self._secret
         return {code for code, check in _SLOT.iter_unpack(self._map[:]) if code ^ secret == check}
 
+    def forget(self, codes: set[int]) -> None:
+        """Empty the slots with these codes. Before any use."""
+        for number, (code, _) in enumerate(_SLOT.iter_unpack(self._map[:])):
+            if code in codes:
+                _SLOT.pack_into(self._map, number * _SLOT.size, 0, 0)
+
     def close(self) -> None:
         """Give the mapping back."""
         self._map.close()

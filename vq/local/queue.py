@@ -215,6 +215,10 @@ class LocalQueue:
             raise error
 
     def _commit_with(self, items: Sequence[LocalItem], timeout: float | None = None) -> None:
+        core = self._core
+        core.check_not_leading()
+        if items and timeout is None and core.lead(items):
+            return
         waker = threading.Lock()
         waker.acquire()
         waiter = CommitWaiter(items, waker)

@@ -111,20 +111,23 @@ class QueueState:
         """
         line = self.lines[lane]
         first = items[0].number
-        line.end_number = first + len(items)
+        first_behind = first + len(items)
         if line.next_number < first:  # takers have to read what is before them
+            line.end_number = first_behind
             return 0
         room = line.room(self._config)
         some = items if room >= len(items) else items[:room]
+        count, size = len(some), sum([len(each.content) for each in some])
+        following = items[count].offset if count < len(items) else line.next_offset
         self.opened.update(some)
+        # A caller may be interrupted (Ctrl-C) once a call has returned: what follows is one step.
+        line.end_number = first_behind
+        line.bytes_read += size
+        line.next_number = first + count
+        line.next_offset = following
+        self.plain = self.plain and not lane
         line.ready.extend(some)
-        line.bytes_read += sum([len(each.content) for each in some])
-        line.next_number = first + len(some)
-        if len(some) < len(items):
-            line.next_offset = items[len(some)].offset
-        if lane:
-            self.plain = False
-        return len(some)
+        return count
 
     def loaded(self, lane: int, items: Sequence[LocalItem], number: int, offset: int) -> None:
         """Take messages that were read from disk; the next one to read is ``number``."""

@@ -61,7 +61,10 @@ from vq.store.records.record import (
 from vq.store.records.scan import first_control
 
 __all__ = [
+    "ALL_LANES",
     "LANE_TOPIC",
+    "LOGS",
+    "NOTES",
     "DamagedMessages",
     "Storage",
     "StorageState",
@@ -78,6 +81,7 @@ PAD_NAME: Final = "@done"
 _DAMAGED: Final = "@damaged."
 LOGS: Final = (*(f"lane-{priority}" for priority in range(PRIORITIES)), "later", "notes")
 NOTES: Final = LATER + 1
+ALL_LANES: Final = range(NOTES + 1)
 #: The topic in the destination of a message in ``later``; its partition is the priority.
 LANE_TOPIC: Final = "lane"
 _VERSION: Final = 2
@@ -168,6 +172,7 @@ class Storage:
         pad: DonePad,
         disk: Disk,
         clock: Clock,
+        cache: BlockCache,
     ) -> None:
         """Use ``Storage.open``."""
         self.directory = directory
@@ -176,6 +181,7 @@ class Storage:
         self._lock = lock
         self._logs = logs
         self._disk = disk
+        self._cache = cache
         self.damaged = damaged_in(directory, disk.listdir(directory))
         self.damaged_now = 0
         self._clock = clock
@@ -213,25 +219,9 @@ class Storage:
     ) -> tuple["Storage", StorageState]:
         queue_id = _identity(directory, disk)
         cache = BlockCache(4 * len(LOGS))
-        logs = [
-            Log.open(
-                directory / name,
-                topic_id=queue_id,
-                config=_LOG_CONFIG,
-                disk=disk,
-                clock=clock,
-                cache=cache,
-            )
-            for name in LOGS
-        ]
-        for log in logs:
-            if log.state is not LogState.OK:
-                raise DirectoryRefused(
-                    f"{log.directory} cannot take messages ({log.state}): {log.reason}",
-                    hint="restore the directory from a copy, or move it away; nothing was changed",
-                )
+        logs = [_opened_log(directory / name, queue_id, disk, clock, cache) for name in LOGS]
         pad = DonePad(directory / PAD_NAME, int(queue_id, 16))
-        storage = cls(directory, queue_id, lock, logs, pad, disk, clock)
+        storage = cls(directory, queue_id, lock, logs, pad, disk, clock, cache)
         snapshot = storage._read_snapshot()
         return storage, storage._restore(snapshot)
 
@@ -253,7 +243,9 @@ class Storage:
         path = self.directory / SNAPSHOT_NAME
         try:
             if self._disk.exists(path):
-                return Snapshot.from_bytes(self._disk.read_bytes(path))
+                snapshot = Snapshot.from_bytes(self._disk.read_bytes(path))
+                self._check_ends(snapshot)
+                return snapshot
         except CorruptData as error:
             raise DirectoryRefused(
                 f"{path} is damaged: {error}",
@@ -265,6 +257,21 @@ class Storage:
                 hint="restore the directory from a copy; nothing was changed",
             )
         return Snapshot()
+
+    def _check_ends(self, snapshot: Snapshot) -> None:
+        """Refuse logs that end before what was durable when the snapshot was taken.
+
+        New messages would get numbers that were given already, and count as completed.
+        """
+        ends = [*(lane.end for lane in snapshot.lanes), snapshot.later_offset]
+        for log, end in zip(self._logs[:NOTES], ends, strict=True):
+            if log.end_offset < end:
+                raise DirectoryRefused(
+                    f"{log.directory} ends at {log.end_offset}, and was durable up to {end}: its "
+                    "end is damaged, or was cut off",
+                    hint=f"restore the directory from a copy; {log.directory}/*.cut-* have the "
+                    "bytes that were taken off the end, if any were",
+                )
 
     def _restore(self, snapshot: Snapshot) -> StorageState:
         """Return what is open: the snapshot, and what the logs and the pad say since."""
@@ -283,10 +290,17 @@ class Storage:
         for lane, was in enumerate(snapshot.lanes):
             for record in self._keyed(lane, was.end):
                 _note_key(record, keys)
+        given_anew = set()  # a damaged end was cut off: other messages get these numbers
         for code in self.pad.codes():
             lane, number = lane_and_number(code)
-            if number < self._logs[lane].messages_appended:
-                done[lane].append((number, number + 1))
+            done[lane].append((number, number + 1))
+            if number >= self._logs[lane].messages_appended:
+                given_anew.add(code)
+        if given_anew:
+            self.pad.forget(given_anew)
+        for lane, ranges in enumerate(done):
+            last = self._logs[lane].messages_appended
+            done[lane] = [(start, min(end, last)) for start, end in ranges if start < last]
         lanes, asides = restored(snapshot, done, later)
         return StorageState(lanes, asides, sorted(keys.items(), key=lambda each: each[1]))
 
@@ -334,7 +348,35 @@ class Storage:
                 last = log.reader.message_before(log.end_offset)
         return max(log.last_append_time_ms, 0 if last is None else time_ms_of(last))
 
+    def reopen(self, lane: int) -> None:
+        """Open a log anew as after a crash: whoever wrote to it was interrupted.
+
+        Raises:
+            DirectoryRefused, DiskFull: It takes no more messages.
+        """
+        log = self._logs[lane]
+        log.abandon()
+        self._logs[lane] = _opened_log(
+            log.directory, log.topic_id, self._disk, self._clock, self._cache
+        )
+
+    def stored_again(self, lane: int, offset: int, number: int, items: Sequence[LocalItem]) -> int:
+        """Return how many of the messages are stored that were appended at the end of a lane.
+
+        They get their numbers and places.
+        """
+        count = 0
+        for item, (found, record) in zip(items, self._scan(lane, offset, number), strict=False):
+            item.id, item.number, item.offset = record.id, found, record.offset
+            count += 1
+        return count
+
     # Messages -------------------------------------------------------------------------------------
+    def end_of(self, lane: int) -> tuple[int, int]:
+        """Return number and offset of the message that is put next."""
+        log = self._logs[lane]
+        return log.messages_appended, log.end_offset
+
     def end_number(self, lane: int) -> int:
         """Return the number of the message that is put next."""
         return self._logs[lane].messages_appended
@@ -384,33 +426,44 @@ class Storage:
                 record, record_count=1, records_crc=google_crc32c.value(record), epoch=_EPOCH
             )
 
-    def begin_flush(self) -> list[tuple[Log, SyncTicket]]:
-        """Return what ``flush`` has to make durable."""
+    def begin_flush(
+        self, lanes: Iterable[int] = ALL_LANES, *, checkpoints: bool = False
+    ) -> list[tuple[int, SyncTicket]]:
+        """Return what ``flush`` has to make durable, by lane.
+
+        Args:
+            lanes: Of these; ``NOTES`` is one, too.
+            checkpoints: Have a checkpoint cover all that was appended: a snapshot is to follow, and
+                a start cuts nothing off that a checkpoint covers.
+        """
         found = []
-        for log in self._logs:
+        for lane in lanes:
+            log = self._logs[lane]
+            if checkpoints:
+                log.want_checkpoint()
             ticket = log.begin_sync()
             if ticket is not None:
-                found.append((log, ticket))
+                found.append((lane, ticket))
         return found
 
-    def flush(self, tickets: Sequence[tuple[Log, SyncTicket]]) -> list[BaseException | None]:
+    def flush(self, tickets: Sequence[tuple[int, SyncTicket]]) -> list[BaseException | None]:
         """Make it durable. Without the lock of the queue; one call at a time."""
         return list(self._runner.run([ticket for _, ticket in tickets])) if tickets else []
 
     def end_flush(
         self,
-        tickets: Sequence[tuple[Log, SyncTicket]],
+        tickets: Sequence[tuple[int, SyncTicket]],
         outcome: Sequence[BaseException | None],
-    ) -> BaseException | None:
-        """Take the tickets back; return the first error, after which the queue is read-only."""
-        first = None
-        for (log, ticket), error in zip(tickets, outcome, strict=True):
+    ) -> dict[int, BaseException]:
+        """Take the tickets back; return the errors by lane, which takes no more messages then."""
+        errors = {}
+        for (lane, ticket), error in zip(tickets, outcome, strict=True):
             if error is None:
-                log.finish_sync(ticket)
+                self._logs[lane].finish_sync(ticket)
             else:
-                log.fail(error)
-                first = first or error
-        return first
+                self._logs[lane].fail(error)
+                errors[lane] = error
+        return errors
 
     def read(
         self, lane: int, offset: int, number: int, count: int
@@ -607,13 +660,14 @@ class Storage:
 
     @property
     def ends(self) -> list[int]:
-        """The ends of the logs of all priorities."""
-        return [log.end_offset for log in self._logs[:PRIORITIES]]
+        """The ends of what is durable of all priorities."""
+        return [log.synced_offset for log in self._logs[:PRIORITIES]]
 
     @property
     def later_end(self) -> tuple[int, int]:
-        """Number and offset of the end of the lane ``LATER``."""
-        return self.end_number(LATER), self._logs[LATER].end_offset
+        """Number and offset of the end of what is durable of the lane ``LATER``."""
+        log = self._logs[LATER]
+        return log.messages_appended - log.unsynced_messages, log.synced_offset
 
     @property
     def later_blocks(self) -> list[int]:
@@ -652,9 +706,36 @@ class Storage:
         needed.append(min([snapshot.later_offset, *(each.offset for each in snapshot.asides)]))
         needed.append(snapshot.notes)
         for log, offset in zip(self._logs, needed, strict=True):
+            if log.state is not LogState.OK:
+                continue  # its files are not written again
             if offset == log.end_offset and log.size_bytes >= _EMPTY_BYTES:
                 log.roll()
             log.drop_before(offset)
+
+
+def _opened_log(directory: Path, queue_id: str, disk: Disk, clock: Clock, cache: BlockCache) -> Log:
+    """Return a log that takes messages; what is damaged in it is set aside when it is read.
+
+    Raises:
+        DirectoryRefused: It cannot be read, or nobody knows how many messages the damage took.
+    """
+    log = Log.open(
+        directory,
+        topic_id=queue_id,
+        config=_LOG_CONFIG,
+        disk=disk,
+        clock=clock,
+        cache=cache,
+        keeps_damage=True,
+    )
+    for note in log.recovery.notes:
+        logger.warning("log of a local queue was recovered", note=note)
+    if log.state is not LogState.OK:
+        raise DirectoryRefused(
+            f"{log.directory} cannot take messages ({log.state}): {log.reason}",
+            hint="restore the directory from a copy, or move it away; nothing was changed",
+        )
+    return log
 
 
 def origin_of(item: LocalItem) -> str:

@@ -3,13 +3,23 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from vq.errors import OutcomeUnknown, VqError
 from vq.local.items import LocalItem
 
-__all__ = ["DONE_LINGER_S", "CommitWaiter", "Intake", "LineOfWakers", "Sleeper", "Waker"]
+__all__ = [
+    "DONE_LINGER_S",
+    "CommitWaiter",
+    "Company",
+    "Intake",
+    "LineOfWakers",
+    "Sleeper",
+    "Waker",
+    "error_of",
+    "is_unstored",
+]
 
 
 class Waker(Protocol):
@@ -68,17 +78,33 @@ class CommitWaiter:
         self.waker = waker
         self.error: VqError | None = None
 
-    def end(self, error: VqError | None) -> None:
-        """Say how the commit ended, and wake."""
-        if error is not None:
-            stored = sum(item.number >= 0 for item in self.items)
-            if isinstance(error, OutcomeUnknown) or not stored:
-                self.error = error
-            elif stored < len(self.items):
-                self.error = OutcomeUnknown(
-                    f"{stored} of {len(self.items)} messages are stored, others are not: {error}"
-                )
+    def end(self, errors: Mapping[int, VqError]) -> None:
+        """Say how the commit ended, with errors by lane, and wake."""
+        if errors:
+            self.error = error_of(self.items, errors)
         self.waker.release()
+
+
+def error_of(items: Sequence[LocalItem], errors: Mapping[int, VqError]) -> VqError | None:
+    """Return what to tell about some messages after a commit with errors, by lane.
+
+    Without messages somebody waits for all that was put before.
+    """
+    if not items:
+        return next(iter(errors.values()))
+    count, found = 0, None
+    for item in items:
+        error = errors.get(item.lane)
+        if error is not None and is_unstored(item, error):
+            count, found = count + 1, error
+    if found is None or count == len(items) or isinstance(found, OutcomeUnknown):
+        return found
+    return OutcomeUnknown(f"{count} of {len(items)} messages are not stored, others are: {found}")
+
+
+def is_unstored(item: LocalItem, error: VqError) -> bool:
+    """Whether a message of a lane with this error is not stored, or nobody knows."""
+    return item.number < 0 or isinstance(error, OutcomeUnknown)
 
 
 class Intake:
@@ -179,3 +205,47 @@ class Sleeper:
         if self._intake.done and not self.has_work:
             self._wake.acquire(timeout=DONE_LINGER_S)
         self.idle = False
+
+
+#: A round waits for those that the last one woke, for this part of a flush and at most so long.
+_GATHER_PART: Final = 0.5
+_GATHER_S_MAX: Final = 0.002
+_GATHER_MESSAGES: Final = 100  # a larger round is work for the processor, best during a flush
+_PAUSE: Final = 8  # rounds, once they did not come; and until a caller is taken to be alone
+
+
+class Company:
+    """How many callers put at the same time, as the last rounds of commits showed.
+
+    Attributes:
+        expected: So many wait for the next round soon, if those that the last one woke put again.
+        flush_s: The last flush took so long.
+    """
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self.flush_s = 0.0
+        self._gather_from = 0
+        self._alone_from = 0
+
+    def note(self, round_: int, waiters: int, waiting: int, *, messages: int) -> None:
+        """Note that a round ended, of so many messages, for ``waiters``; others wait already."""
+        few = messages < _GATHER_MESSAGES
+        self.expected = waiting + waiters if waiting and waiters and few else 0
+        if waiters > 1:
+            self._alone_from = round_ + _PAUSE
+
+    def is_alone(self, round_: int) -> bool:
+        """Whether no two callers shared one of the last rounds."""
+        return round_ >= self._alone_from
+
+    def gather(self, sleeper: Sleeper, round_: int) -> None:
+        """Wait a moment for those that the last round woke: most of them put again at once.
+
+        Without it two halves of the callers take turns, and each waits for two flushes.
+        """
+        count, self.expected = self.expected, 0
+        if round_ < self._gather_from:
+            return
+        if not sleeper.gather(count, min(self.flush_s * _GATHER_PART, _GATHER_S_MAX)):
+            self._gather_from = round_ + _PAUSE

@@ -21,6 +21,7 @@ from typing import Final, cast
 
 from vq.log_lines import get_logger
 from vq.model import Address
+from vq.remoting.ports import counted_address, peer_address
 from vq.remoting.transport import ACCEPTS_PER_TURN, Listener, Network
 from vq.tasks import begin_task
 
@@ -100,8 +101,8 @@ class HttpServer:
         if not waits:
             newcomer.refuse()
             return
-        ((address, _),) = Counter(each.address for each in waits).most_common(1)
-        next(each for each in waits if each.address == address).refuse()
+        ((address, _),) = Counter(each.counted_as for each in waits).most_common(1)
+        next(each for each in waits if each.counted_as == address).refuse()
 
     async def close(self) -> None:
         """Stop listening and cut the open connections."""
@@ -118,7 +119,7 @@ class HttpConnection(asyncio.Protocol):
     """One connection with one request.
 
     Attributes:
-        address: Of the peer.
+        counted_as: What its peer counts as, see ``counted_address``.
         answering: Its request is whole, or it is being refused.
         answered: Its answer was handed to the transport.
     """
@@ -127,7 +128,7 @@ class HttpConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self.address = ""
+        self.counted_as = ""
         self.answering = self.answered = False
         self._ignored = 0
         self._deadline: asyncio.TimerHandle | None = None
@@ -151,7 +152,7 @@ class HttpConnection(asyncio.Protocol):
         self._admit(peername)
 
     def _admit(self, peer: object) -> None:
-        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
+        self.counted_as = counted_address(peer_address(peer))
         connections = self._server.connections
         connections[self] = None
         self._cut_in(REQUEST_TIMEOUT_S)

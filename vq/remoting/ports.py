@@ -3,6 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from vq.errors import InvalidArgument
@@ -32,16 +33,24 @@ def is_loopback(host: str) -> bool:
     return (mapped or ip).is_loopback
 
 
-def counted_address(address: str) -> str:
-    """Return what the attempts from an address are counted under: a network of IPv6, as ``a::/64``.
+def peer_address(peername: object) -> str:
+    """Return the address in what a transport says of its peer."""
+    return str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
 
-    An address of IPv4 is itself, also where IPv6 carries it; so is what is no address.
+
+@lru_cache(maxsize=4_096)
+def counted_address(address: str) -> str:
+    """Return what all is counted under that a peer at an address does: the one rule for that.
+
+    Of IPv6 it is the network, as ``a::/64``: whoever has one address there has 2^64 of them. An
+    address of IPv4 is itself, also where IPv6 carries it; so is that of the machine itself, and
+    what is no address.
     """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
+    if isinstance(found, ipaddress.IPv4Address) or found.is_loopback:
         return str(found)
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)

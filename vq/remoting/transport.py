@@ -26,6 +26,7 @@ from vq.model import Address, is_host
 from vq.pace import Pace
 from vq.remoting import tls_transport
 from vq.remoting.address_lines import AddressLines
+from vq.remoting.ports import counted_address
 from vq.remoting.tls_transport import TlsTransport
 from vq.security.tls import why_no_tls
 from vq.tasks import begin_task
@@ -162,7 +163,7 @@ class Network(Protocol):
             on_full: Called at each check that finds no free descriptor; it may close connections.
             new_per_s: How many begin in a second, behind the first ``ACCEPT_BURST_S``; one
                 with a TLS handshake counts as ``HANDSHAKE_COST``. 0: as many as come.
-            weight: As how many a connection of an IP address counts.
+            weight: As how many a connection counts, by its ``counted_address``.
 
         Raises:
             AddressUnavailable: The address is in use, is not of this machine, or is not permitted.
@@ -536,6 +537,7 @@ class TcpListener:
         One that waits is a descriptor, and nothing else: it is accepted so that its address has a
         turn, which the kernel's line does not give.
         """
+        host = counted_address(host)
         if not self._lines and self._pace.pause_s(self._loop.time()) < ACCEPT_BURST_S:
             self._begin(sock, host)
             return

@@ -703,7 +703,7 @@ class SharedRun(_message.Message):
     def __init__(self, source: _Optional[int] = ..., first: _Optional[int] = ..., messages: _Optional[int] = ..., grant: _Optional[int] = ..., deliveries: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "member", "attempt", "max_messages", "lease_ms", "max_wait_ms", "open_max", "group_open_max", "sources")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "member", "attempt", "max_messages", "lease_ms", "max_wait_ms", "open_max", "group_open_max", "sources", "keyed", "keys")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -717,6 +717,8 @@ class ReceiveRequest(_message.Message):
     OPEN_MAX_FIELD_NUMBER: _ClassVar[int]
     GROUP_OPEN_MAX_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -730,15 +732,35 @@ class ReceiveRequest(_message.Message):
     open_max: int
     group_open_max: int
     sources: _containers.RepeatedCompositeFieldContainer[SharedSource]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., attempt: _Optional[int] = ..., max_messages: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., open_max: _Optional[int] = ..., group_open_max: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ...) -> None: ...
+    keyed: bool
+    keys: _containers.RepeatedCompositeFieldContainer[SharedKeys]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., member: _Optional[int] = ..., attempt: _Optional[int] = ..., max_messages: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., open_max: _Optional[int] = ..., group_open_max: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SharedSource, _Mapping]]] = ..., keyed: _Optional[bool] = ..., keys: _Optional[_Iterable[_Union[SharedKeys, _Mapping]]] = ...) -> None: ...
+
+class SharedKeys(_message.Message):
+    __slots__ = ("source", "first", "grant", "keys")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    first: int
+    grant: int
+    keys: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, source: _Optional[int] = ..., first: _Optional[int] = ..., grant: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
-    __slots__ = ("runs", "lows")
+    __slots__ = ("runs", "lows", "waits", "keyed", "waited_ms")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     LOWS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    WAITED_MS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[SharedRun]
     lows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[SharedRun]
+    keyed: bool
+    waited_ms: int
+    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., keyed: _Optional[bool] = ..., waited_ms: _Optional[int] = ...) -> None: ...
 
 class SettleItem(_message.Message):
     __slots__ = ("run", "kind", "time_ms")

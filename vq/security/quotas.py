@@ -17,7 +17,9 @@ somebody who changes it.
     requests     a second         requests
     connections  a second         new connections
     time         part of the loop the time of the broker's loop that requests take
+    metadata     an hour          partitions that a user makes or moves
 
+Brokers count all but ``metadata``, which the process counts that makes or moves partitions.
 For each limit there is a ``Pace``, with the time at which what was used is paid for. While that is
 ahead, the next request waits; who has used nothing for ``BURST_S`` may use as much as in that time
 at once. A request is charged when it begins, so the last one before a wait may be larger than what
@@ -34,7 +36,7 @@ from types import MappingProxyType
 from typing import Final
 
 from vq.errors import InvalidArgument
-from vq.limits import GIB, KIB, MIB, is_valid_name
+from vq.limits import GIB, KIB, MIB, THROTTLE_S_MAX, is_valid_name
 from vq.pace import Pace
 from vq.security.rules import ANONYMOUS
 from vq.shown import shown
@@ -43,6 +45,7 @@ __all__ = [
     "BURST_S",
     "DEBT_S_MAX",
     "QUOTAS_MAX",
+    "REFUSED_S_MAX",
     "EffectiveLimit",
     "Quota",
     "QuotaLimit",
@@ -50,6 +53,9 @@ __all__ = [
     "UsageAccount",
 ]
 
+#: For so long nothing is read, at most, after requests that were refused. A client that waits as it
+#: is told, ``THROTTLE_S_MAX``, is read before the time-out of its next request.
+REFUSED_S_MAX: Final = 2 * THROTTLE_S_MAX
 #: So much of a limit may be used at once by whoever has used nothing for that long.
 BURST_S: Final = 0.2
 #: What was used is paid for after this at the latest, however much it was: a limit so small that
@@ -77,6 +83,7 @@ class QuotaLimit(StrEnum):
     REQUESTS = "requests"
     CONNECTIONS = "connections"
     TIME = "time"
+    METADATA = "metadata"
 
 
 #: Limits by what they are about; None: no limit, whatever the default is.
@@ -103,6 +110,11 @@ class Quota:
     def __post_init__(self) -> None:
         _check_quota_subject(self.subject)
         for name, value in self.limits.items():
+            if _limit(name) is QuotaLimit.METADATA and not self.subject.startswith(_USER):
+                raise InvalidArgument(
+                    f"{name} is a limit of users, and {shown(self.subject)} is none: give user:NAME"
+                    " or user:*"
+                )
             if value is not None:
                 _checked(_limit(name), value, f"{value}")
 
@@ -202,6 +214,8 @@ def _checked(limit: QuotaLimit, value: float, text: str) -> float:
         said = "a second; such as 1000"
         if limit is QuotaLimit.TIME:
             said = "a part of the time; such as 0.05 or 5%"
+        elif limit is QuotaLimit.METADATA:
+            said = "an hour; such as 100"
         elif limit in _BYTES:
             said += ", 64K or 10M"
         raise InvalidArgument(
@@ -342,13 +356,14 @@ class UsageAccount:
         connections: How many connections it has now.
     """
 
-    __slots__ = ("client_id", "connections", "paces", "until", "user")
+    __slots__ = ("_refused", "client_id", "connections", "paces", "until", "user")
 
     def __init__(self, user: str, client_id: str | None, limits: Limits, now: float) -> None:
         self.user = user
         self.client_id = client_id
         self.paces: dict[QuotaLimit, Pace] = {}
         self.connections = 0
+        self._refused = Pace(0)
         self.until = -math.inf
         self.change(limits, now)
 
@@ -358,6 +373,20 @@ class UsageAccount:
         if pace is not None:
             pace.spend(amount, now)
             self.until = max(self.until, pace.due_s)
+
+    def refuse(self, size: int, now: float) -> float:
+        """Note bytes of requests that were read and refused; return for how long to read no more.
+
+        They are paid for beside what is carried out, at the same rate: if they were owed like that,
+        those who try again would keep each other out for ever. At most ``REFUSED_S_MAX``.
+        """
+        pace = self.paces.get(QuotaLimit.BYTES_IN)
+        if pace is None:
+            return 0.0
+        if self._refused.per_s != pace.per_s:
+            self._refused = Pace(pace.per_s, owed_s_max=REFUSED_S_MAX)
+        self._refused.spend(size, now)
+        return self._refused.pause_s(now)
 
     def pause_s(self, limit: QuotaLimit, now: float) -> float:
         """Return how long it takes until what was used of one limit is paid for."""
@@ -387,7 +416,7 @@ class UsageAccount:
         """Go on with other limits. What it owes stays owed, unless it is not limited any more."""
         for limit, rate in limits.items():
             pace = self.paces.get(limit)
-            if rate is None:
+            if rate is None or limit is QuotaLimit.METADATA:
                 self.paces.pop(limit, None)
             elif pace is None:
                 self.paces[limit] = Pace(rate, credit_s=BURST_S, owed_s_max=DEBT_S_MAX)

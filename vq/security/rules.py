@@ -17,7 +17,7 @@ that vq makes for itself has no rules: it inherits those of its source (``source
 second way leads to the same messages. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -30,6 +30,7 @@ from vq.shown import shown
 __all__ = [
     "ANONYMOUS",
     "EVERYBODY",
+    "NEEDED",
     "RULES_MAX",
     "AccessDecision",
     "AccessRule",
@@ -81,6 +82,15 @@ class Resource(StrEnum):
     GROUP = "group"
     TRANSACTIONAL_ID = "transactional-id"
     CLUSTER = "cluster"
+
+
+#: Which rights some request needs; a rule that allows another one gives ``describe`` at most.
+NEEDED: Final[Mapping[Resource, frozenset[Right]]] = {
+    Resource.TOPIC: frozenset(Right),
+    Resource.GROUP: frozenset(Right),
+    Resource.TRANSACTIONAL_ID: frozenset({Right.WRITE}),
+    Resource.CLUSTER: frozenset(Right) - {Right.WRITE},
+}
 
 
 class RuleEffect(StrEnum):

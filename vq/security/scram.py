@@ -46,6 +46,9 @@ ITERATIONS: Final = 15_000
 #: The broker names the number of rounds, and the client does the work. More than this is an attack
 #: on the client, and it is refused before any round.
 ITERATIONS_MAX: Final = 16_384
+#: Characters of a new password. 8 are enough where a server counts the guesses (NIST SP 800-63B);
+#: whoever reads what is kept here guesses without one, 15 000 rounds for each try.
+PASSWORD_CHARS_MIN: Final = 12
 #: UTF-8 bytes of a password.
 PASSWORD_BYTES_MAX: Final = 256
 #: Secrets that are valid at a time; the broker always does the work for so many.
@@ -102,6 +105,21 @@ def derive(password: str, salt: bytes, iterations: int) -> ScramKeys:
     stored_key = hashlib.sha256(client_key).digest()
     server_key = hmac.digest(salted, b"Server Key", "sha256")
     return ScramKeys(client_key, ScramSecret(stored_key, server_key))
+
+
+def check_new_password(password: str) -> None:
+    """Return if a password may become one; those that are in use may be shorter.
+
+    Raises:
+        InvalidArgument: It is too short, or ``derive`` would refuse it. The error does not show it.
+    """
+    count = len(prepared(password).decode())
+    if count < PASSWORD_CHARS_MIN:
+        raise InvalidArgument(
+            f"the password has {count} characters, at least {PASSWORD_CHARS_MIN} are needed: who "
+            "reads ZooKeeper can try passwords on what is kept there; `openssl rand -base64 24` "
+            "makes a good one"
+        )
 
 
 def prepared(password: str) -> bytes:

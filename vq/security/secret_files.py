@@ -11,7 +11,7 @@ from typing import Final
 
 from vq.errors import InvalidArgument
 
-__all__ = ["check_private", "read_secret", "read_secret_file"]
+__all__ = ["check_private", "read_secret", "read_secret_file", "read_with_stat"]
 
 #: Bytes of a file with one secret: more is none.
 _SECRET_BYTES_MAX: Final = 4_096
@@ -44,6 +44,16 @@ def read_secret_file(path: Path, bytes_max: int, *, regular: bool = True) -> str
         return data.decode()
     except UnicodeDecodeError:
         raise InvalidArgument("it is not UTF-8") from None
+
+
+def read_with_stat(path: Path) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of a file, and what is to be given to ``check_private`` if they are secret.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(), os.fstat(file.fileno())
 
 
 def check_private(path: Path, found: os.stat_result) -> None:

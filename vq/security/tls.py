@@ -13,13 +13,14 @@ Not in here: sockets (``remoting.transport``), who a certificate names.
 import base64
 import contextlib
 import enum
+import re
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
@@ -31,9 +32,11 @@ __all__ = [
     "Tls",
     "TlsContexts",
     "TlsMode",
+    "TlsNames",
     "check_asked",
     "closed_early",
     "expiry_of",
+    "named_tls",
     "why_no_tls",
 ]
 
@@ -49,6 +52,7 @@ _READS_MAX: Final = 3
 _FLIGHTS: Final = 4
 _PEM_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = b"-----END CERTIFICATE-----"
+_PEM_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 
 class ClientCertificates(enum.StrEnum):
@@ -80,6 +84,35 @@ class TlsMode(enum.StrEnum):
     REQUIRED = "required"  # TLS alone
 
 
+class TlsNames(NamedTuple):
+    """What the files of one end of TLS are called where they are given.
+
+    Attributes:
+        setting: What the names of their settings begin with.
+        variable: What those of their variables begin with.
+        has_options: Commands have options for them.
+    """
+
+    setting: str = "tls"
+    variable: str = "VQ_TLS"
+    has_options: bool = True
+
+    def shown(self, item: str, path: object) -> str:
+        """Return a file that is given, as the setting that gives it."""
+        return f"{self.setting}_{item} = {str(path)!r}"
+
+    def ways(self, *items: str) -> str:
+        """Return how to give files, such as ``certificate`` and ``key``."""
+        settings = [f"{self.setting}_{each}" for each in items]
+        ways = [
+            f"{' and '.join(settings)} in the file that --config or VQ_CONFIG names",
+            " and ".join(f"{self.variable}_{each.upper()}" for each in items),
+        ]
+        if self.has_options:
+            ways.append(" and ".join(f"--{each.replace('_', '-')}" for each in settings))
+        return f"{', '.join(ways)}, or vq.Tls({', '.join(f'{each}=...' for each in items)})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
     """The files of one end of TLS connections, all in PEM form.
@@ -96,6 +129,8 @@ class Tls:
     ca: Path | str | None = None
     certificate: Path | str | None = None
     key: Path | str | None = None
+    #: ``TlsNames``, which programs need not know.
+    _names: tuple[str, str, bool] = field(default=TlsNames(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("ca", "certificate", "key"):
@@ -105,10 +140,7 @@ class Tls:
             if not isinstance(value, str | Path) or not str(value):
                 raise InvalidArgument(f"tls: {name} = {value!r} is not the path of a file")
             object.__setattr__(self, name, Path(value))
-        if self.key is not None and self.certificate is None:
-            raise InvalidArgument(
-                f"tls: key = {str(self.key)!r} has no certificate; name its file as certificate"
-            )
+        _refuse_key_alone(TlsNames(*self._names), self.certificate, self.key)
 
     @property
     def own_cas(self) -> Path | None:
@@ -126,6 +158,32 @@ class Tls:
         """All files."""
         found = (self.own_cas, self.certificate, self.key)
         return tuple(Path(each) for each in found if each is not None)
+
+
+def named_tls(
+    names: TlsNames,
+    *,
+    ca: Path | str | None,
+    certificate: Path | str | None,
+    key: Path | str | None,
+) -> Tls:
+    """Return the files that settings name; errors call them as these do.
+
+    Raises:
+        InvalidArgument: There is a key without a certificate; or one is no path.
+    """
+    _refuse_key_alone(names, certificate, key)
+    made = Tls(ca=ca, certificate=certificate, key=key)
+    object.__setattr__(made, "_names", names)
+    return made
+
+
+def _refuse_key_alone(names: TlsNames, certificate: object, key: object) -> None:
+    if key is not None and certificate is None:
+        raise InvalidArgument(
+            f"{names.shown('key', key)} is given, and no certificate that it belongs to: give "
+            f"{names.ways('certificate')}"
+        )
 
 
 #: What ``stat`` says of a file that was read: a change of its bytes, owner or mode changes it.
@@ -176,15 +234,17 @@ class TlsContexts:
         self.reloads = 0
         self._client_certificates = client_certificates
         self._serves = serves
+        names = TlsNames(*tls._names)
         if serves and tls.certificate is None:
             raise InvalidArgument(
-                "tls: a server needs a certificate: name the files of its certificate and key, "
-                "beside that of its authorities"
+                f"{names.shown('ca', tls.ca)} is given, so this server is to use TLS, and it has "
+                f"no certificate and no key: give {names.ways('certificate', 'key')}. Without TLS, "
+                "leave all of them out"
             )
         if client_certificates is not ClientCertificates.NONE and tls.own_cas is None:
             raise InvalidArgument(
-                f"tls: client certificates are {client_certificates}, and no authority is named "
-                "that signs them: name a file with your own as ca"
+                f"client certificates are {client_certificates}, and no authority is named that "
+                f"signs them: give a file with your own, {names.ways('ca')}"
             )
         self._made = self._first()
         self._looked_at: tuple[_Stamp, ...] = self._made.stamps
@@ -333,6 +393,12 @@ def _load_own(context: ssl.SSLContext, tls: Tls) -> float:
         raise InvalidArgument(
             f"tls: certificate = {str(path)!r} is not a certificate in PEM form: {error}"
         ) from error
+    if tls.key is None and _PEM_KEY.search(data) is None:
+        names = TlsNames(*tls._names)
+        raise InvalidArgument(
+            f"{names.shown('certificate', path)} is given, and no private key: the file has "
+            f"none, either; give {names.ways('key')}"
+        )
     _check_owner(key)
 
     def no_password() -> str:

@@ -27,7 +27,6 @@ from vq.errors import (
     InvalidRequest,
     MemberRequired,
     NotAuthorized,
-    TransactionRefused,
     VqError,
 )
 from vq.model import Cancellation, Message
@@ -35,7 +34,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import COMMANDS, Access, Command
 from vq.remoting.messages import decode_error, decode_reply
 from vq.reserved import DELAYED_TOPIC, SHARED_TOPIC, TRANSACTIONS_TOPIC
-from vq.security.rules import AccessRule
+from vq.security.rules import NEEDED, AccessRule
 from vq.store.records.record import Properties, encode_properties, encode_record
 
 pytestmark = pytest.mark.virtual_time
@@ -269,6 +268,9 @@ async def test_no_command_is_left_out(guarded: MemoryCluster) -> None:
     assert of_users - tested == {Command.PING}
     for each in routes:
         assert demand_of(each) is not None
+    for row in COMMANDS.values():
+        if row.needs:
+            assert row.needs[0] in NEEDED[row.needs[1]]
     client = await connect(guarded, "root")
     for each in routes.keys() - of_users:
         error = await error_of(client, (COMMANDS[each], COMMANDS[each].request(), b""))
@@ -412,39 +414,6 @@ async def test_a_batch_cannot_pretend_to_be_a_transaction_of_the_journal(
     (number,) = IdGenerator(7, guarded.ensemble.clock).take(1)
     assert await error_of(alice, transact("t", transaction=number)) is None
     await assert_refused(bob, put(transaction_id=number))
-
-
-async def test_who_decides_a_transaction_needs_the_rights_to_all_of_it(
-    guarded: MemoryCluster,
-) -> None:
-    """A TRANSACT without messages decides for those that the journal has."""
-    await allow(guarded, "allow user:alice write topic:t")
-    async with factory_of(guarded, client_id="user.alice") as factory:
-        producer = await factory.create_producer()
-        transaction = await producer.begin_transaction()
-        await producer.send(Message("t", b"one"))
-        await transaction.prepare()
-        journals = guarded.nodes["b1"].parts.journals.readers.all
-        ((place, number),) = (
-            (channel.partition.partition, number)
-            for channel, journal in journals.items()
-            for number in journal.ledger.active
-        )
-        bob = await connect(guarded, "bob")
-        for state in (2, 3, 4, 5):
-            await assert_refused(bob, transact(partition=place, transaction=number, state=state))
-        await allow(guarded, "allow * write topic:t")
-        decides = transact(partition=place, transaction=number, state=4)
-        assert await error_of(bob, decides) is None
-        with pytest.raises(TransactionRefused):
-            await transaction.commit()
-
-
-async def test_a_transaction_without_messages_is_its_users(guarded: MemoryCluster) -> None:
-    await allow(guarded, "allow user:alice write topic:t", "allow user:bob write topic:b")
-    alice, bob = await connect(guarded, "alice"), await connect(guarded, "bob")
-    await error_of(alice, transact("t"))  # there is no journal: it is not noted
-    await assert_refused(bob, transact("b"), transact(state=3))
 
 
 async def test_who_may_not_write_where_a_message_goes_does_not_recall_it(

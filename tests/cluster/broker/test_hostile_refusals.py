@@ -127,6 +127,26 @@ async def test_whoever_owes_does_not_begin_anew_on_another_connection(
         await other.put("t", 0, [message(b"x")])
 
 
+async def test_addresses_of_one_network_of_ipv6_owe_together(cluster: MemoryCluster) -> None:
+    """Another address of a /64 costs nobody anything, so it is no new beginning."""
+    node = await served(cluster)
+    request = (Command.SEAL, wire.SealRequest(topic="t"), b"")
+    per_connection = MUCH // 4
+    answered = 0
+    for number in range(20):
+        greedy = await connect_as(cluster, node, host=f"2001:db8::{number:x}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                for _ in range(per_connection):
+                    assert (await greedy.send(*request)).status
+                    answered += 1
+    assert answered < 2 * MUCH < 20 * per_connection
+    elsewhere = await connect_as(cluster, node, host="2001:db8:0:1::1")
+    async with asyncio.timeout(0.1):
+        for _ in range(per_connection):
+            assert (await elsewhere.send(*request)).status
+
+
 async def test_members_of_the_cluster_owe_nothing(cluster: MemoryCluster) -> None:
     node = await served(cluster)
     member = await cluster.prove(await connect_as(cluster, node), "b1", "n2")

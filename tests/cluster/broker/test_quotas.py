@@ -21,7 +21,7 @@ from vq.errors import Throttled
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_DELAY, Command
 from vq.remoting.messages import decode_error, decode_reply, delay_of
-from vq.security.quotas import BURST_S
+from vq.security.quotas import BURST_S, REFUSED_S_MAX
 
 pytestmark = pytest.mark.virtual_time
 
@@ -349,6 +349,46 @@ async def test_who_is_refused_and_goes_on_at_once_is_not_read_for_a_while(
     for _ in range(10):
         await answered(put(client))
     assert now() - begun > 4.0
+
+
+@pytest.mark.parametrize("connections", [1, 10])
+async def test_bytes_of_refused_requests_are_read_at_the_rate_of_the_quota(
+    cluster: MemoryCluster, connections: int
+) -> None:
+    """Of many connections more: each is read again after ``REFUSED_S_MAX``."""
+    await limit(cluster, "user:alice bytes-in=10K")
+    clients = [await connect(cluster) for _ in range(connections)]
+    size, refused, ends = 60_000, 0, now() + 300
+
+    async def flood(client: Client) -> None:
+        nonlocal refused
+        while now() < ends:
+            (frame,) = await answered(put(client, size=size))
+            refused += frame.status == Throttled.status
+
+    async with asyncio.timeout(600):
+        await asyncio.gather(*map(flood, clients))
+    at_the_rate = 300 * 10 * limits.KIB / size
+    assert 0 < refused <= max(at_the_rate, connections * 300 / REFUSED_S_MAX) + 2 * connections
+
+
+async def test_who_is_refused_and_waits_as_told_gets_through(cluster: MemoryCluster) -> None:
+    """Refused bytes are not owed: else clients that come again would keep each other out."""
+    await limit(cluster, "user:alice bytes-in=1M")
+    clients = [await connect(cluster) for _ in range(10)]
+    ends, stored = now() + 60, 0
+
+    async def send(client: Client) -> None:
+        nonlocal stored
+        while now() < ends:
+            (frame,) = await answered(put(client, size=900_000))
+            stored += not frame.status
+            if frame.status:
+                await asyncio.sleep(limits.THROTTLE_S_MAX)
+
+    async with asyncio.timeout(600):
+        await asyncio.gather(*map(send, clients))
+    assert stored * 900_000 >= 0.9 * 60 * limits.MIB
 
 
 async def test_the_rate_of_connections_is_limited(cluster: MemoryCluster) -> None:

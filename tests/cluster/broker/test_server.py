@@ -222,6 +222,24 @@ async def test_silent_connections_do_not_keep_clients_out(cluster):
     await client.status()
 
 
+@pytest.mark.parametrize(
+    ("hosts", "counted", "other"),
+    [
+        (["2001:db8::1", "2001:db8::ffff:2", "2001:db8::3"], "2001:db8::/64", "2001:db8:0:1::1"),
+        (["203.0.113.5", "::ffff:203.0.113.5"] * 2, "203.0.113.5", "203.0.113.6"),
+    ],
+    ids=["a network of IPv6", "IPv4 inside IPv6"],
+)
+async def test_connections_count_by_what_a_subscriber_has(cluster, hosts, counted, other):
+    """By the /64 of IPv6: whoever has one address there has 2 to the power of 64."""
+    node, _ = await strict(cluster, per_address_max=2)
+    for host in hosts[:2]:
+        await Client.connect(cluster.network.at(host), node.address)
+    raw = (await cluster.network.at(hosts[2]).connect(node.address, Raw))[1]
+    assert f"too many connections from {counted}: at most 2" in str(await raw.refused())
+    await Client.connect(cluster.network.at(other), node.address)
+
+
 class Stubborn(Raw):
     """A peer that does not close when the other end does."""
 

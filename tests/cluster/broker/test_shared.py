@@ -23,14 +23,21 @@ from support.shared_member import (
 from support.waiting import until
 
 from vq.broker.node import BrokerNode
-from vq.broker.shared import shared_journal, shared_journals
+from vq.broker.shared import ledger, shared_journal, shared_journals
 from vq.coordination.topics.topics import describe_topic
 from vq.errors import InvalidRequest
 from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import SharedKeys
 from vq.reserved import SHARED_TOPIC
 from vq.store.disk.memory_disk import keep_all, keep_none
 
 pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture(autouse=True)
+def _grants_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a group begin at 1, and not at a time."""
+    monkeypatch.setattr(ledger, "GRANTS_PER_MS", 0)
 
 
 async def begun(cluster: MemoryCluster, nodes: int = 1, **settings: Any) -> BrokerNode:
@@ -137,6 +144,35 @@ async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -
     assert 0.39 < clock.monotonic() - begin < 0.6
 
 
+async def test_a_member_that_leaves_gets_nothing_more(cluster: MemoryCluster) -> None:
+    """Its request ends at once; one of before, which was long on its way, ends no later one."""
+    await begun(cluster)
+    one, two = (SharedMember(cluster, number, [0]) for number in (1, 2))
+    old = one.ask(9)
+    waits = asyncio.create_task(one.receive(9, wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    with pytest.raises(InvalidRequest, match="attempt 2 waits"):
+        await SharedMember(cluster, 1, [0]).got(old)
+    leaves = one.ask(0)
+    assert await SharedMember(cluster, 1, [0]).got(leaves) == []
+    assert await waits == []
+    two.ends = [3]
+    assert await two.receive(9) == [Got(0, 0, 3, 1, 1)]
+
+
+async def test_what_nobody_has_seen_is_not_counted(cluster: MemoryCluster) -> None:
+    """Also after a pause, and by whoever leads next."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [1])
+    (got,) = await one.receive()
+    await one.settle(got, UNUSED, 800)
+    assert await one.receive() == []
+    node = cluster.nodes.pop("b1")
+    await node.stop()
+    await cluster.start()
+    assert await one.receive(wait_ms=2_000) == [Got(0, 0, 1, 2, 1)]
+
+
 async def test_a_repeated_request_has_the_same_answer(cluster: MemoryCluster) -> None:
     """Its first answer was lost: it gets the same messages, and not others."""
     await begun(cluster)
@@ -203,6 +239,20 @@ async def test_what_no_member_sends_is_refused(cluster: MemoryCluster) -> None:
         said = await refused(Command.RECEIVE, one.ask(), **fields)
         (value,) = fields.values()
         assert str(value) in said
+    for keys, says in (
+        (SharedKeys(source=1, first=0, grant=1, keys=[1]), "source = 1"),
+        (SharedKeys(first=0, keys=[1]), "grant = 0"),
+        (SharedKeys(first=0, grant=1), "keys = 0"),
+        (SharedKeys(first=0, grant=1, keys=[1] * 10_001), "10001"),
+        (SharedKeys(first=2**63, grant=1, keys=[1]), "first"),
+    ):
+        telling = one.ask()
+        telling.keys.append(keys)
+        assert says in await refused(Command.RECEIVE, telling)
+    telling = one.ask()
+    telling.keys.extend([SharedKeys(first=each, grant=1, keys=[1, 2]) for each in (0, 1)])
+    assert "message 1" in await refused(Command.RECEIVE, telling)
+    assert "1000" in await refused(Command.RECEIVE, one.ask(keyed=True), open_max=1_001)
     twice = one.ask()
     twice.sources.append(twice.sources[0])
     assert "twice" in await refused(Command.RECEIVE, twice)
@@ -238,6 +288,23 @@ async def test_a_group_that_is_forgotten_begins_anew(cluster: MemoryCluster) -> 
     assert await waits == []
     (again,) = await one.receive()
     assert again == Got(0, 0, 5, 1, 1)
+
+
+async def test_a_late_settlement_of_a_group_before_counts_for_nothing(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grants of a group begin behind those of a group of its name that was deleted."""
+    monkeypatch.undo()
+    await begun(cluster)
+    one, two = SharedMember(cluster, 1, [3]), SharedMember(cluster, 2, [3])
+    (old,) = await one.receive()
+    await one.status(forget=True)
+    await asyncio.sleep(0.01)
+    (new,) = await two.receive()
+    assert new == old._replace(grant=new.grant)
+    assert new.grant > old.grant
+    assert await one.settle(old, ACK)
+    assert not await two.settle(new, ACK)
 
 
 @pytest.mark.parametrize("keep", [keep_all, keep_none])
@@ -333,6 +400,99 @@ async def test_whatever_dies_nothing_is_lost_or_with_two(
             await _random_members(cluster, seed, f"g{seed}")
 
 
+async def test_a_message_waits_for_those_before_it_with_its_key(cluster: MemoryCluster) -> None:
+    """Also for those that may have it, and while these wait for their next delivery."""
+    await begun(cluster)
+    a, b, none = 7, 8, 0
+    one, two = (
+        SharedMember(cluster, number, [5], keyed=True, lease_ms=60_000) for number in (1, 2)
+    )
+    (first,) = await one.receive(2)
+    (second,) = await two.receive(3)
+    assert await two.waiting(second, [a, none, a]) == {2, 4}, "nobody knows the keys of 0 and 1"
+    assert await two.waiting(second, [a, none, a]) == {2, 4}, "it is asked again"
+    assert await one.waiting(first, [a, b]) == set()
+    assert await one.receive(9) == []
+    waits = asyncio.create_task(two.receive(9, wait_ms=20_000))
+    await asyncio.sleep(0.2)
+    await one.settle(first._replace(messages=1), ACK)
+    (again,) = await waits
+    assert again == Got(0, 2, 1, 3, 1), "it was not delivered before"
+    assert await two.waiting(again, [a]) == set()
+    await two.settle(again, RELEASE, 5_000)
+    assert await one.receive(9, wait_ms=4_000) == []
+    assert await one.receive(9, wait_ms=4_000) == [Got(0, 2, 1, 4, 2)]
+    await crash(cluster, "b1", keep_all)
+    await cluster.start()
+    (last,) = await two.receive(9, wait_ms=4_000)
+    assert last == Got(0, 4, 1, 5, 1)
+    assert await two.waiting(last, [a]) == {4}, "the next node knows no key"
+    for number, grant in ((1, 1), (2, 4), (3, 2)):
+        await one.settle(Got(0, number, 1, grant, 1), ACK)
+    assert await two.receive(9, wait_ms=4_000) == [Got(0, 4, 1, 6, 1)]
+
+
+async def test_keys_keep_their_order_whatever_dies(cluster: MemoryCluster) -> None:
+    """Members that come and go, forget what they have, and settle late; nodes crash in turn."""
+    await begun(cluster, nodes=2)
+    for seed in range(1):
+        with case(seed):
+            rng = random.Random(seed)
+            stop = asyncio.Event()
+            attacks = asyncio.create_task(_crashes(cluster, rng, stop))
+            async with asyncio.timeout(3_600):
+                await _members_of_keys(cluster, rng, f"k{seed}")
+            stop.set()
+            await attacks
+
+
+async def _members_of_keys(cluster: MemoryCluster, rng: random.Random, group: str) -> None:
+    ends = [40, 30]
+    keys = [[rng.choice((0, 1, 2, 3)) for _ in range(end)] for end in ends]
+    done: set[tuple[int, int]] = set()
+    acked: set[tuple[int, int]] = set()  # perhaps done: the answer may be on its way
+
+    class Member(SharedMember):
+        def about(self) -> dict[str, Any]:
+            return {**super().about(), "group": group}
+
+    async def work(number: int) -> None:
+        member = Member(cluster, number, ends, keyed=True, lease_ms=3_000)
+        while len(done) < sum(ends):
+            for run in await member.receive(rng.randint(1, 6), rng.choice((0, 500))):
+                of = keys[run.source]
+                waits = await member.waiting(run, of[run.first : run.first + run.messages])
+                for at in range(run.first, run.first + run.messages):
+                    if at in waits or rng.random() < 0.1:
+                        continue
+                    before = {(run.source, each) for each in range(at) if of[each] == of[at]}
+                    assert not of[at] or before <= acked
+                    await asyncio.sleep(rng.choice((0, 0.01, 3.5)) * rng.random())
+                    kind = rng.choice((ACK, ACK, RELEASE, UNUSED))
+                    delay_ms = rng.choice((0, 500)) if kind is RELEASE else 0
+                    if kind is ACK:
+                        acked.add((run.source, at))
+                    lost = await member.settle(run._replace(first=at, messages=1), kind, delay_ms)
+                    if kind is ACK:
+                        (acked.discard if lost else done.add)((run.source, at))
+
+    await asyncio.gather(*(work(number) for number in range(1, 6)))
+    status = await Member(cluster, 9, ends).status()
+    assert [(each.low, each.open) for each in status.sources] == [(end, 0) for end in ends]
+
+
+async def _crashes(cluster: MemoryCluster, rng: random.Random, stop: asyncio.Event) -> None:
+    """Crash one of two nodes again and again, and start it."""
+    while not stop.is_set():
+        await asyncio.sleep(2 + 4 * rng.random())
+        key = rng.choice(sorted(cluster.nodes))
+        node = "n2" if key.endswith("n2") else "n1"
+        await crash(cluster, key, keep_all if rng.random() < 0.5 else keep_none)
+        await asyncio.sleep(rng.random())
+        await cluster.start(node=node)
+        await cluster.until_in_sync("n1", "n2")
+
+
 async def _random_members(cluster: MemoryCluster, seed: int, group: str) -> None:
     rng = random.Random(seed)
     clock = cluster.ensemble.clock
@@ -389,17 +549,7 @@ async def _random_members(cluster: MemoryCluster, seed: int, group: str) -> None
                     elif kind is UNUSED:
                         counts[key] -= 1
 
-    async def nemesis() -> None:
-        while not stop.is_set():
-            await asyncio.sleep(2 + 4 * rng.random())
-            key = rng.choice(sorted(cluster.nodes))
-            node = "n2" if key.endswith("n2") else "n1"
-            await crash(cluster, key, keep_all if rng.random() < 0.5 else keep_none)
-            await asyncio.sleep(rng.random())
-            await cluster.start(node=node)
-            await cluster.until_in_sync("n1", "n2")
-
-    attacks = asyncio.create_task(nemesis())
+    attacks = asyncio.create_task(_crashes(cluster, rng, stop))
     async with asyncio.timeout(3_600):
         await asyncio.gather(*(work(number) for number in range(1, 6)))
     stop.set()

@@ -14,7 +14,7 @@ from support.waiting import until, until_true
 from vq import aio
 from vq.broker.base.config import Authorization
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.errors import NotAuthorized, UnknownTopic
+from vq.errors import NotAuthenticated, NotAuthorized, UnknownTopic
 from vq.model import Message
 
 pytestmark = pytest.mark.virtual_time
@@ -144,6 +144,23 @@ async def test_rules_are_about_who_has_proved_its_password() -> None:
             producer = await factory.create_producer()
             with pytest.raises(NotAuthorized, match="user bert has no right to write topic:orders"):
                 await producer.send(Message("orders", b"x"))
+
+
+async def test_a_broker_that_refuses_the_user_is_not_told_to_be_silent() -> None:
+    """Whoever asks for ends would look for a broker that is down."""
+    async with memory_cluster() as cluster:
+        await add(cluster, "anna", "secret")
+        await cluster.start(authentication="required", authorization=Authorization.ENFORCED)
+        await cluster.create_topic("orders", partitions=2)
+        await allow(cluster, "allow user:anna describe topic:others")
+        for password, refusal in (("wrong", NotAuthenticated), ("secret", NotAuthorized)):
+            async with factory_of(cluster, user="anna", password=password) as factory:
+                with pytest.raises(refusal):
+                    await factory.admin.bounds("orders")
+                with pytest.raises(refusal):
+                    await factory.admin.offsets_at_time("orders", 0)
+                told = await factory.admin.describe_topic("orders")
+                assert [each.ends for each in told.partitions] == [None, None]
 
 
 @pytest.mark.parametrize("authentication", ["off", "optional", "required"])

@@ -44,6 +44,7 @@ NOT_COUNTED = {
     "/c/{cluster}/allocation/plans/{number}/file": "there is no plan",
     "/c/{cluster}/archive/restore": "without a topic it says so",
     "/c/{cluster}/audit/{number}": "there is no entry",
+    "/c/{cluster}/acts/{name}": "there is no act",
     "/c/{cluster}/definitions/file": "has what defines the whole cluster",
     "/c/{cluster}/definitions/plans/{number}": "there is no plan",
     "/c/{cluster}/jobs/{number}": "there is no job",

@@ -100,6 +100,16 @@ async def test_a_topic_is_made_changed_filled_read_closed_and_deleted(console) -
         ("send_message", "failed"),
         ("delete_topic", "done"),
     ]
+    listed = (await browser.get("/c/test/acts")).text
+    assert 'aria-current="page">Audit<' in listed
+    newest = re.search(r'href="(/c/test/acts/[^"]+)"', listed)
+    assert newest is not None
+    act = html.unescape((await browser.get(newest[1])).text)
+    assert ">delete_topic <" in act
+    assert '"partitions": 2' in act  # before: after it there is nothing
+    exported = (await browser.get("/c/test/acts?export=json")).json()
+    assert '"partitions": 2' in exported[0]["before"]
+    assert (await browser.get("/c/test/acts/none")).status_code == 400
 
 
 def fields_of(page: str) -> dict[str, str]:

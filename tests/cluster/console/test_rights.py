@@ -62,6 +62,22 @@ async def test_a_viewer_changes_nothing(guarded: RunningConsole) -> None:
     await aio.MessageFactory.on_cluster(guarded.site.cluster).admin.get_topic("t")
 
 
+async def test_an_operator_stays_within_the_quota_of_metadata_and_cannot_raise_it(
+    guarded: RunningConsole,
+) -> None:
+    admin = aio.MessageFactory.on_cluster(guarded.site.cluster).admin
+    name = f"a-{AccountRole.OPERATOR}"
+    await admin.set_quotas([f"user:{name} metadata=3"])
+    browser = await guarded.as_role(AccountRole.OPERATOR)
+    made = await browser.ask("create_topic", topic="a", settings={"partitions": 3})
+    assert made.status_code == 200, made.text
+    refused = await browser.ask("create_topic", topic="b", settings={"partitions": 1})
+    assert "Throttled" in refused.text
+    raised = await browser.ask("set_quotas", quotas=[f"user:{name} metadata=9"])
+    assert "InvalidState" in raised.text
+    assert [each.name for each in await admin.list_topics()] == ["a", "t"]
+
+
 #: Rights, and whether an act is allowed, of each role: written down beside the table of the door.
 ROLES: dict[AccountRole, tuple[set[str], bool]] = {
     AccountRole.VIEWER: ({"describe", "read"}, False),

@@ -69,6 +69,59 @@ async def test_an_act_has_who_what_before_and_after(
     assert not changed.changed
 
 
+async def test_acts_on_rules_and_quotas_tell_what_they_changed_and_nothing_of_others(
+    operator: tuple[MemoryCluster, aio.MessageFactory],
+) -> None:
+    """However the rules are given, also by a generator, which can be read once."""
+    admin, factory = operator[1].admin, operator[1]
+
+    async def told() -> tuple[Any, Any]:
+        made = await newest(factory)
+        assert made.outcome == "done"
+        return json.loads(made.before or "[]"), json.loads(made.after or "[]")
+
+    rule = "allow user:anna read topic:orders"
+    await admin.add_access_rules(["allow user:anna read topic:other", "deny * write topic:orders"])
+    await admin.add_access_rules(each for each in [rule])
+    assert await told() == ([], [rule])
+    assert rule in (await newest(factory)).arguments
+    await admin.add_access_rules([AccessRule.parse("allow user:anna write topic:orders")])
+    assert await told() == ([rule], ["allow user:anna read,write topic:orders"])
+    await admin.remove_access_rules(["allow user:anna read,write topic:orders"])
+    assert await told() == (["allow user:anna read,write topic:orders"], [])
+    await admin.set_quotas(["user:anna requests=10 time=5%", "user:* requests=5"])
+    assert await told() == ([], ["user:anna requests=10 time=5%", "user:* requests=5"])
+    await admin.set_quotas(["user:anna requests=20"])
+    assert await told() == (["user:anna requests=10 time=5%"], ["user:anna requests=20 time=5%"])
+    await admin.remove_quotas(iter(["user:anna"]))
+    assert await told() == (["user:anna requests=20 time=5%"], [])
+    with pytest.raises(InvalidArgument):
+        await admin.remove_quotas("user:*")  # type: ignore[arg-type]
+    refused = await newest(factory)
+    assert (refused.outcome, refused.before, refused.after) == ("failed", "", "")
+
+
+async def test_acts_on_users_tell_roles_and_passwords_before_and_after(
+    operator: tuple[MemoryCluster, aio.MessageFactory],
+) -> None:
+    admin, factory = operator[1].admin, operator[1]
+    await admin.add_user("anna", "a very secret word", roles=("shop",))
+    await admin.change_user_roles("anna", add=("audit",))
+    changed = await newest(factory)
+    assert [json.loads(each)["roles"] for each in (changed.before, changed.after)] == [
+        ["shop"],
+        ["shop", "audit"],
+    ]
+    await admin.rotate_user("anna", "another secret word")
+    rotated = await newest(factory)
+    counts = [
+        len(json.loads(each)["passwords_since_ms"]) for each in (rotated.before, rotated.after)
+    ]
+    assert counts == [1, 2]
+    await admin.remove_user("anna")
+    assert (await newest(factory)).after == ""
+
+
 async def test_what_fails_and_what_is_refused_is_written_down_too(
     operator: tuple[MemoryCluster, aio.MessageFactory],
 ) -> None:

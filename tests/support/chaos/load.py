@@ -10,6 +10,7 @@ from typing import Final
 from support.chaos.clients import StepClient
 from support.chaos.delays import Delayer
 from support.chaos.groups import TOPIC
+from support.chaos.shared import Sharers
 from support.chaos.transactions import Transactor
 from support.cluster import ProcessCluster
 from support.faults import Places, Sender, Way, client_of, member_of, wait_drained
@@ -27,9 +28,14 @@ class Load:
     """The running clients."""
 
     def __init__(
-        self, senders: Sequence[Sender], seen: Sequence[Places], others: Sequence[StepClient] = ()
+        self,
+        senders: Sequence[Sender],
+        seen: Sequence[Places],
+        others: Sequence[StepClient] = (),
+        sharers: Sharers | None = None,
     ) -> None:
         self.senders = senders
+        self.sharers = sharers
         self._seen = seen
         self._others = others
 
@@ -72,6 +78,9 @@ class Load:
         """Wait until what was delayed has come, if anything was, and what was committed."""
         for other in self._others:
             other.wait_delivered(histories)
+        if self.sharers is not None:
+            self.sharers.wait_done()
+            self.sharers.finish()
 
     def wait_drained(self, log: Mapping[int, Sequence[tuple[int, str]]]) -> None:
         """Wait until the group has received everything."""
@@ -90,12 +99,13 @@ def running_load(
     patient: bool = True,
     delays_s: Sequence[float] = (),
     transactors: int = 0,
+    sharers: int = 0,
 ) -> Iterator[Load]:
     """Run producers and members; every client has a session of its own.
 
     ``patient`` sessions outlive a machine that is busy with other things. With ``delays_s``
     there is one more producer, whose messages come so much later. Each of ``transactors`` makes
-    transactions.
+    transactions. With ``sharers`` there is a shared group of so many processes.
     """
     session_s = 40.0 if patient else 10.0
     with ExitStack() as stack:
@@ -135,7 +145,11 @@ def running_load(
                 others.append(Transactor(factory, TOPIC, path, own))
             stack.callback(others[-1].stop)
             others[-1].start()
-        yield Load(senders, seen, others)
+        pool = None
+        if sharers:
+            pool = Sharers(cluster, TOPIC, histories / "shared", sharers)
+            stack.callback(pool.stop)
+        yield Load(senders, seen, others, pool)
 
 
 class _Keys:

@@ -18,6 +18,7 @@ from typing import Final
 from support.block_files import read_partition
 from support.chaos.groups import SESSION_TIMEOUT_S, TOPIC, Groups
 from support.chaos.load import Load
+from support.chaos.shared import LEASE_S
 from support.strace import attached
 from support.waiting import block_until
 
@@ -65,6 +66,19 @@ def outlast(field: Field, epoch: int, group: str, seconds: float) -> None:
         field.groups.wait_epoch_after(epoch, group)
     else:
         time.sleep(seconds)
+
+
+# Members of a shared group --------------------------------------------------------------------
+def kill_sharer(field: Field) -> bool:
+    """SIGKILL of a member of the shared group; another one begins."""
+    assert field.load.sharers is not None
+    return field.load.sharers.kill(field.rng)
+
+
+def pause_sharer(field: Field) -> bool:
+    """SIGSTOP of a member of the shared group for longer than its leases last, or not quite."""
+    assert field.load.sharers is not None
+    return field.load.sharers.pause(field.rng, LEASE_S * field.rng.uniform(0.8, 2))
 
 
 # Processes ------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class Row:
         repeats: Members may lose their sessions, so messages may be delivered again.
         delayed: A producer delays its messages and cancels some. No clock is set wrong.
         transactors: So many producers make transactions.
+        sharers: So many processes are members of a shared group.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Row:
     repeats: bool = False
     delayed: bool = False
     transactors: int = 0
+    sharers: int = 0
 
     def why_not(self) -> str:
         """Return what this machine lacks for the row, "" if nothing."""
@@ -199,6 +201,26 @@ ROWS: Final = {
             transactors=3,
         ),
         Row(
+            name="T-SHARED",
+            about="a shared group; its members and the masters are killed, paused, cut off",
+            faults=(
+                nemesis.kill_master,
+                nemesis.kill_sharer,
+                nemesis.pause_master,
+                nemesis.pause_sharer,
+                cuts.cut_master_from_clients,
+                nemesis.kill_all,
+                nemesis.kill_sharer,
+                cuts.cut_master_from_zookeeper,
+                nemesis.terminate_master,
+            ),
+            nodes=C3,
+            strikes=54,
+            per_run=9,
+            cuts=True,
+            sharers=3,
+        ),
+        Row(
             name="T-ZK",
             about="ZooKeeper's leader killed or paused; quorum lost for 1 to 8 s; resets",
             faults=(
@@ -291,6 +313,7 @@ ROWS: Final = {
             brief=True,
             delayed=True,
             transactors=1,
+            sharers=2,
         ),
     )
 }

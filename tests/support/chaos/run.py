@@ -108,6 +108,7 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
             patient=not row.repeats,
             delays_s=delays_s,
             transactors=row.transactors,
+            sharers=row.sharers,
         ) as load:
             target = Field(groups, load, zookeeper, rng, brief=row.brief)
             _strike(row, strikes, target, outcome)
@@ -121,12 +122,14 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
             load.wait_drained(log)
             copies = evidence.copies(groups, watermarks)
         outcome.acknowledged = load.sent
+        seen = read_histories(histories.glob("*.jsonl"))
+        taken = evidence.of_zookeeper(place, cluster.name)
         outcome.verdict = judge(
             Evidence(
-                histories=read_histories(histories.glob("*.jsonl")),
+                histories=seen,
                 log=log,
                 group=True,
-                **evidence.of_zookeeper(place, cluster.name),
+                **taken,
                 copies=copies,
                 watermarks=watermarks,
                 away=target.away,
@@ -136,6 +139,8 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
                 acknowledged_min=ACKNOWLEDGED_MIN,
             )
         )
+        if load.sharers is not None:
+            outcome.verdict.anomalies += load.sharers.judge(seen, taken["reigns"])
 
 
 def _create_topic(groups: Groups, nodes: Mapping[str, int], rng: random.Random) -> None:

@@ -10,6 +10,8 @@ An event is a plain tuple ``(time, kind, who, …)``; the kinds and what follows
     seen      reader, partition, offset, next, value     read by position
     commit    member, partition, offset                  progress that ZooKeeper took
     own       member, partition, generation              a claim that ZooKeeper took
+    low       member, partition, offset                  where a shared group is, in ZooKeeper
+    got, says, said                                      of its members: see ``shared``
     stopped   member, partition, offset                  a group that must not go on, as told there
     reset     group, partition, offset                   progress that an operator set
     lead      node, group, epoch, nodes in sync …        an epoch that ZooKeeper took

@@ -23,6 +23,8 @@ from vq.broker.partition.channel import Channel
 from vq.broker.partition.copies import Copies
 from vq.broker.replication.soundness import Soundness
 from vq.broker.serving import moving
+from vq.broker.shared.ledger import Now, SharedLedger, SharedSource
+from vq.broker.shared.shared_journal import SharedJournal
 from vq.client.consumer.deliver.delivery import Delivery
 from vq.client.consumer.deliver.permit import PermitKeeper
 from vq.client.consumer.deliver.progress import Progress
@@ -285,11 +287,55 @@ def _full_node_does_not_tell(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Soundness, "disk_full", False)
 
 
+def _late_acknowledgement_taken(patch: pytest.MonkeyPatch) -> None:
+    held_of = SharedSource.held_of
+    patch.setattr(SharedSource, "held_of", lambda self, run, _: held_of(self, run, Now(-1, 0)))
+
+
+def _lease_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    def now(self: SharedJournal) -> Now:
+        return Now(self._clock.wall_ms(), self._clock.wall_ms())
+
+    patch.setattr(SharedJournal, "_now", now)
+
+
+def _leases_not_begun_again(patch: pytest.MonkeyPatch) -> None:
+    def lapse(self: SharedLedger, now: Now) -> None:
+        for group in self.groups.values():
+            for source in group.sources.values():
+                for run in source.runs:
+                    run.until_ms = min(run.until_ms, now.ms)
+
+    patch.setattr(SharedLedger, "begin_leases", lapse)
+
+
+def _count_lost_with_its_node(patch: pytest.MonkeyPatch) -> None:
+    begin_leases = SharedLedger.begin_leases
+
+    def forget(self: SharedLedger, now: Now) -> None:
+        begin_leases(self, now)
+        for group in self.groups.values():
+            for source in group.sources.values():
+                for run in source.runs:
+                    run.deliveries = 0
+
+    patch.setattr(SharedLedger, "begin_leases", forget)
+
+
+def _settled_before_committed(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(_: SharedJournal) -> None:
+        return
+
+    patch.setattr(SharedJournal, "_until_committed", at_once)
+
+
 #: Three nodes, of which a link can be silent.
 TRIO = Size(brokers=1, partitions=2, producers=3, members=1, copies=2)
 #: With copies, and a topic whose messages the master acknowledges alone; what loses some of them.
 FAST = Size(copies=1, fast=True)
 TAKE_OVERS = ("kill broker", "slow disk", "pause")
+#: With a shared group.
+SHARED = Size(brokers=1, partitions=2, members=1, shared=3)
 #: Named by tests of their own; a healthy cluster never gets there by itself, or hardly ever.
 PERMIT_NEVER_LAPSES = Mutant("the permit never lapses", _permit_never_lapses, ())
 OUT_OF_RANGE_BEGINS_ANEW = Mutant("out of range begins anew", _out_of_range_begins_anew, ())
@@ -321,4 +367,11 @@ MUTANTS = (
     Mutant("loss not told", _loss_not_told, TAKE_OVERS, FAST),
     Mutant("positions outlive their epoch", _positions_outlive_their_epoch, ("silent link",), TRIO),
     FULL_NODE_DOES_NOT_TELL,
+    Mutant("late acknowledgement taken", _late_acknowledgement_taken, ("slow disk",), SHARED),
+    Mutant("lease by the wall clock", _lease_by_the_wall_clock, ("clocks",), SHARED),
+    Mutant("leases not begun again", _leases_not_begun_again, ("kill broker",), SHARED),
+    Mutant("count lost with its node", _count_lost_with_its_node, ("kill broker",), SHARED),
+    Mutant(
+        "settled before committed", _settled_before_committed, ("power cut", "slow disk"), SHARED
+    ),
 )

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
 from support.simulation.workload import one_of
-from support.simulation.world import FAST, SEAL_TIMEOUT_S
+from support.simulation.world import FAST, POOL, SEAL_TIMEOUT_S
 
 from vq.coordination.topics import topics
 from vq.coordination.topics.reserved_topics import INTERNAL_SETTINGS
@@ -22,6 +23,7 @@ from vq.operations.allocation.applying import (
 from vq.operations.allocation.measuring import read_allocation
 from vq.operations.allocation.runs import list_allocations
 from vq.operations.partitions import placements as admin
+from vq.reserved import SHARED_TOPIC
 
 #: The name of this fault. It is not drawn by ``draw_kinds``: seeds have to stay what they are.
 BALANCE = "balance"
@@ -34,6 +36,8 @@ def _movable(nemesis: Nemesis) -> tuple[str, int]:
     world, rng = nemesis.world, nemesis.rng
     topic = one_of([*world.topics, *world.journals], rng)
     count = world.size.partitions if topic in world.topics else INTERNAL_SETTINGS.partitions
+    if topic == SHARED_TOPIC:  # the partition that has the group of the clients
+        return topic, crc32(POOL.encode()) % count
     return topic, rng.randrange(count)
 
 

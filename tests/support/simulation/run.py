@@ -22,10 +22,12 @@ from support.simulation.kept import Kept, kept_messages, untold
 from support.simulation.kinds import draw_kinds
 from support.simulation.losses import Place
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis
+from support.simulation.shared import judge_members, share
 from support.simulation.world import (
     CLUSTER,
     FAST,
     LOOSE,
+    POOL,
     SESSION_TIMEOUT_S,
     TOPIC,
     BrokerHost,
@@ -41,10 +43,11 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.groups.zookeeper_offsets import ZooKeeperOffsets
 from vq.coordination.topics.topics import create_topic
-from vq.errors import VqError
+from vq.errors import UnknownTopic, VqError
 from vq.model import FlushMode, Replication, TopicSettings
 from vq.operations.brokers.diverged import CutFile, list_cut
 from vq.operations.groups import resets
+from vq.operations.messages.dead_letters import read_dead_letters
 from vq.store.log.log import Log
 from vq.testing.loop import SimulatedProcess, Stuck, VirtualLoop, generator
 
@@ -115,6 +118,7 @@ class Simulation:
         producers = self.clients("p", world.size.producers, workload.produce)
         members = self.clients("c", world.size.members, workload.consume)
         members += self.clients("f", world.size.filtered, workload.consume)
+        members += self.clients("s", world.size.shared, share)
         auditors = self.clients("a", 1, workload.audit)
         nemesis = Nemesis(
             world,
@@ -260,6 +264,8 @@ class Simulation:
                 return False
         if self._lossy and self._waits_for_operator(committed):
             return False
+        if self.world.size.shared and not self._shared_is_done():
+            return False
         for letter in workload.GROUPS if self.world.size.filtered else "c":
             got = {event[6] for event in history.of("read") if event[2][0] == letter}
             for value, partition, offset, message_id in acknowledged:
@@ -271,6 +277,13 @@ class Simulation:
                 if (partition, offset, message_id) not in lost:
                     return False
         return True
+
+    def _shared_is_done(self) -> bool:
+        """Whether nothing of the shared group is open."""
+        lows: dict[str, int] = {}
+        for _, _, _, partition, offset in self.world.history.of("low"):
+            lows[partition] = max(offset, lows.get(partition, 0))
+        return all(lows.get(name, 0) >= end for name, end in self._ends().items())
 
     def _waits_for_operator(self, committed: Mapping[tuple[str, str], int]) -> bool:
         """Whether a group is stopped, or will be: it is ahead of a log that lost its end."""
@@ -308,11 +321,11 @@ class Simulation:
         )
 
     def _ends(self) -> dict[str, int]:
-        """Return where the partitions with messages end."""
+        """Return where the partitions of the clients' topics end, if they have messages."""
         masters = [self.world.master(broker.group) for broker in self.world.brokers]
         ends: dict[str, int] = {}
         for channel, log in self._logs(masters):  # of one that was moved there are several
-            if log is not None and log.size_bytes:
+            if log is not None and log.size_bytes and channel.partition.topic in self.world.topics:
                 ends[str(channel)] = max(log.end_offset, ends.get(str(channel), 0))
         return ends
 
@@ -363,6 +376,25 @@ class Simulation:
             )
         )
         self.violations += self._untold(log, listed)
+        if world.size.shared:
+            await self._judge_shared(operator, log)
+
+    async def _judge_shared(self, operator: ClusterClient, log: dict[str, list[Stored]]) -> None:
+        letters = await self._operator_process.spawn(self._read_letters(operator))
+        self.effects["dead letters"] = len(letters)
+        stored = {name: [(each.offset, each.value) for each in log[name]] for name in log}
+        self.violations += judge_members(self.world.history.events, stored, letters)
+
+    async def _read_letters(self, operator: ClusterClient) -> dict[str, list[int]]:
+        """Return the counts of deliveries of the dead letters of each message."""
+        letters: dict[str, list[int]] = {}
+        try:
+            async for letter in read_dead_letters(operator, POOL):
+                counts = letters.setdefault(workload.value_of(letter.message), [])
+                counts.append(0 if letter.failure is None else letter.failure.attempts)
+        except UnknownTopic:
+            pass  # no message was given up
+        return letters
 
     def _kept(self) -> dict[Place, list[Kept]]:
         return kept_messages(self.world) if self.world.size.fast or self._lossy else {}
@@ -528,6 +560,7 @@ def simulate(
     size: Size | None = None,
     kinds: tuple[str, ...] | None = None,
     copied: bool = False,
+    shared: bool = False,
     tell: Callable[[Any], None] | None = None,
 ) -> Report:
     """Run one seed.
@@ -538,6 +571,7 @@ def simulate(
         size: The numbers of brokers, clients and partitions; None: drawn from the seed.
         kinds: The kinds of faults; None: drawn from the seed.
         copied: Of what is drawn: groups have one or two nodes that copy, and faults strike them.
+        shared: Of what is drawn: there is a shared group, and nothing that may lose messages.
         tell: Called with every event and every line worth showing.
     """
     rng = generator(seed, "size")
@@ -551,13 +585,18 @@ def simulate(
         loose=generator(seed, "loose").random() < 0.3,
     )
     draw = draw_copy_kinds if copied else draw_kinds
+    drawn_kinds = draw(seed)
+    if shared:
+        few = generator(seed, "shared").choice((1, 2, 3, 4))
+        drawn = replace(drawn, members=1, filtered=0, loose=False, shared=few)
+        drawn_kinds = tuple(each for each in drawn_kinds if each != UNCLEAN)
     return execute(
         lambda loop: Simulation(
             loop,
             seed,
             seconds=seconds,
             size=size or drawn,
-            kinds=draw(seed) if kinds is None else kinds,
+            kinds=drawn_kinds if kinds is None else kinds,
             tell=tell,
         ),
         quiet=tell is None,

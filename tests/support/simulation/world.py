@@ -27,6 +27,7 @@ from vq.coordination.tree.values.brokers import GroupState, Registration
 from vq.coordination.tree.values.consumers import Assignment, CommittedOffset, Owner
 from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import DirectoryRefused, VqError
+from vq.reserved import SHARED_TOPIC
 from vq.store.commit.flusher import Flusher, FlushRunner, OnDone
 from vq.store.disk.memory_disk import MemoryDisk
 from vq.store.disk.memory_names import RandomChance
@@ -41,6 +42,7 @@ CLUSTER = "sim"
 TOPIC = "orders"
 FAST = "clicks"  # with ``Size.fast``
 LOOSE = "views"  # with ``Size.loose``
+POOL = "pool"  # the shared group, with ``Size.shared``
 DATA = Path("/data")
 PLACE = "memory://archives"  # for those at a URL
 SESSION_TIMEOUT_S = 4.0
@@ -103,6 +105,9 @@ class RecordingEnsemble(MemoryEnsemble):
             offset = CommittedOffset.decode(operation.path, operation.data)
             if not offset.member:  # an operator's
                 self._history.add("reset", words[3], partition, offset.offset)
+                return
+            if words[3] == POOL:  # its members claim nothing
+                self._history.add("low", offset.member, partition, offset.offset)
                 return
             self._history.add("commit", offset.member, partition, offset.offset)
             if offset.stopped:
@@ -500,6 +505,7 @@ class Size:
     producers: int = 2
     members: int = 2
     filtered: int = 0  # members of a second group, which takes only messages with a tag
+    shared: int = 0  # members of a shared group
     copies: int = 0  # further nodes of each broker group
     fast: bool = False  # a second topic, whose messages the master acknowledges alone
     loose: bool = False  # a further topic, whose messages count before they are flushed
@@ -541,7 +547,8 @@ class World:
             for number in range(size.copies)
         ]
         self.removed: list[BrokerHost] = []  # for good
-        self.journals: list[str] = []  # vq's own topics whose partitions are moved, too
+        #: vq's own topics whose partitions are moved, too.
+        self.journals: list[str] = [SHARED_TOPIC] if size.shared else []
         self.clients: list[ClientHost] = []
         self.processes: list[SimulatedProcess] = []
         self.losses: list[Loss] = []

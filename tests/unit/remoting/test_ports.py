@@ -138,11 +138,12 @@ def test_loopback_is_known_in_every_form(address, expected):
         ("2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::/64"),
         ("2001:db8:0:2::5", "2001:db8:0:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::1"),
         ("unix", "unix"),
         ("", ""),
     ],
 )
-def test_attempts_of_ipv6_are_counted_for_the_network_of_a_subscriber(
+def test_what_is_done_from_ipv6_is_counted_for_the_network_of_a_subscriber(
     address: str, counted: str
 ) -> None:
     """Whoever has one address of IPv6 has 2 to the power of 64 of them."""

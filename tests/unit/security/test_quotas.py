@@ -17,7 +17,7 @@ from vq.security.quotas import (
     UsageAccount,
 )
 
-BYTES_IN, BYTES_OUT, MESSAGES_IN, REQUESTS, CONNECTIONS, TIME = QuotaLimit
+BYTES_IN, BYTES_OUT, MESSAGES_IN, REQUESTS, CONNECTIONS, TIME, METADATA = QuotaLimit
 
 
 def quotas(*texts: str) -> Quotas:
@@ -33,6 +33,7 @@ def quotas(*texts: str) -> Quotas:
         ("anonymous connections=5", "anonymous connections=5"),
         ("client:etl messages-in=unlimited", "client:etl messages-in=unlimited"),
         ("client:* bytes-out=1000", "client:* bytes-out=1000"),
+        ("user:* metadata=100 time=5%", "user:* time=5% metadata=100"),
     ],
 )
 def test_a_quota_is_read_from_its_text_and_shown_as_one(text: str, shown: str) -> None:
@@ -58,6 +59,9 @@ def test_a_quota_is_read_from_its_text_and_shown_as_one(text: str, shown: str) -
         ("user:alice requests=10K", "is not a number"),
         ("user:alice time=101%", "is not a number from 0.00001 to 1 .*such as 0.05 or 5%"),
         ("user:alice requests=1 requests=2", "given twice"),
+        ("client:etl metadata=100", "metadata is a limit of users, and 'client:etl' is none"),
+        ("anonymous metadata=100", "metadata is a limit of users"),
+        ("user:alice metadata=0", "such as 100"),
     ],
 )
 def test_what_is_no_quota_is_refused_with_what_it_should_be(text: str, why: str) -> None:

@@ -81,6 +81,7 @@ def test_no_error_about_a_secret_shows_it(tmp_path: Path) -> None:
     settings = tmp_path / "vq.toml"
 
     def from_file(text: str) -> object:
+        settings.touch(mode=0o600)
         settings.write_text(text)
         return build(vq.MessageFactoryConfig, "client", read_sources(str(settings), {}))
 

@@ -71,18 +71,38 @@ def test_files_that_cannot_be_used_are_named_with_what_to_do(
         ("cut off in the middle", Tls(ca=cut, certificate=good.certificate, key=good.key)),
         ("does not belong to", Tls(certificate=good.certificate, key=other.key)),
         ("no private key in PEM", Tls(certificate=good.certificate, key=no_pem)),
-        ("a server needs a certificate", Tls(ca=good.ca)),
     ):
         with case(wanted), pytest.raises(InvalidArgument, match=wanted):
-            TlsContexts(tls, serves=tls.certificate is not None or "server" in wanted)
-    assert "as ca" in refusal(
-        Tls(certificate=good.certificate, key=good.key),
-        client_certificates=ClientCertificates.REQUIRED,
-    )
-    with pytest.raises(InvalidArgument, match="has no certificate"):
-        Tls(key=good.key)
+            TlsContexts(tls, serves=tls.certificate is not None)
     with pytest.raises(InvalidArgument, match="is not the path"):
         Tls(ca=b"bytes")  # type: ignore[arg-type]
+
+
+#: Of TLS to brokers, as a program, a command or a broker gives it.
+_PAIR = (
+    "tls_certificate and tls_key in the file that --config or VQ_CONFIG names, VQ_TLS_CERTIFICATE "
+    "and VQ_TLS_KEY, --tls-certificate and --tls-key, or vq.Tls(certificate=..., key=...)"
+)
+
+
+def test_what_is_missing_is_told_with_each_way_to_give_it(tmp_path: Path, ca: trustme.CA) -> None:
+    """And what is given: it may come from a shell that is nobody's thought."""
+    good = write_tls(tmp_path, ca)
+    text = refusal(Tls(ca=good.ca))
+    assert f"tls_ca = {str(good.ca)!r} is given" in text
+    assert f"no certificate and no key: give {_PAIR}. Without TLS" in text
+    text = refusal(Tls(certificate=good.certificate))
+    assert f"tls_certificate = {str(good.certificate)!r} is given, and no private key" in text
+    assert "give tls_key in the file that" in text
+    assert "VQ_TLS_KEY, --tls-key, or vq.Tls(key=...)" in text
+    asked = {"client_certificates": ClientCertificates.REQUIRED}
+    text = refusal(Tls(certificate=good.certificate, key=good.key), **asked)
+    assert "client certificates are required" in text
+    assert "VQ_TLS_CA, --tls-ca, or vq.Tls(ca=...)" in text
+    with pytest.raises(InvalidArgument) as refused:
+        Tls(key=good.key)
+    assert f"tls_key = {str(good.key)!r} is given, and no certificate" in str(refused.value)
+    assert "VQ_TLS_CERTIFICATE, --tls-certificate, or vq.Tls(certificate=...)" in str(refused.value)
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, ca: trustme.CA) -> None:

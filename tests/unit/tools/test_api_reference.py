@@ -31,7 +31,6 @@ from vq.client.producer.intake.stages import Heads
 from vq.client.producer.spread.partitioner import STRATEGIES
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.model import Compression, TopicSettings
-from vq.security.tls import Tls
 
 ROOT = Path(__file__).parents[3]
 MODULES = {
@@ -114,8 +113,8 @@ def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() 
         if item.name == "connections":
             continue  # the second table
         if item.name in ("tls", "zookeeper_tls"):
-            for name in dataclasses.fields(Tls):
-                del rows[f"{item.name}_{name.name}"]
+            for name in ("ca", "certificate", "key"):
+                del rows[f"{item.name}_{name}"]
             continue
         shown = rows.pop(item.name)
         if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:

@@ -1,4 +1,7 @@
-"""What addresses owe, of anything that is bounded by address: it is paid back at a rate. Pure."""
+"""What addresses owe, of anything that is bounded by address: it is paid back at a rate. Pure.
+
+An address is here what ``remoting.ports.counted_address`` makes of one: a network, for IPv6.
+"""
 
 from collections import OrderedDict
 from typing import Final

@@ -39,6 +39,11 @@ class Session(Protocol):
     waiting: dict[Cancellable, None]
 
     @property
+    def counted_as(self) -> str:
+        """What is bounded by address is counted under this: see ``counted_address``."""
+        ...
+
+    @property
     def principal(self) -> Principal:
         """Who the peer has proved to be."""
         ...

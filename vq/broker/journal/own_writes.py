@@ -46,7 +46,7 @@ def append_notes(channel: Channel, gate: Gate, notes: Sequence[bytes]) -> VqErro
 class _OwnWrites:
     """What this node appends to its own log: a session without a peer."""
 
-    address = "this node"
+    address = counted_as = "this node"
     congested = False
 
     def __init__(self, group: str) -> None:

@@ -10,8 +10,9 @@ any (``known_rules``).
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from vq.broker.base.config import Authorization
@@ -113,6 +114,13 @@ class Authority:
             self.refuse(asker, decision.need, decision)
         return decision.allowed
 
+    def allows(self, asker: Principal, right: Right, resource: Resource, name: str) -> bool:
+        """Return whether ``asker`` has a right; nobody is told that it asked, or had it not."""
+        if asker.proved or asker.user in self._super_users:
+            return True
+        rules = self._known.current
+        return rules is not None and rules.decide(asker, right, resource, name).allowed
+
     def check_known(self, asker: Principal) -> None:
         """Return if the rules are known, which decided earlier what ``asker`` may do.
 
@@ -133,7 +141,12 @@ class Authority:
         return None
 
     def refuse(
-        self, asker: Principal, need: Need, decision: AccessDecision | None = None, why: str = ""
+        self,
+        asker: Principal,
+        need: Need,
+        decision: AccessDecision | None = None,
+        why: str = "",
+        details: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Note that somebody lacks a right.
 
@@ -142,6 +155,7 @@ class Authority:
             need: The right.
             decision: Of the rules.
             why: Instead of what they say.
+            details: Told with the error, too.
 
         Raises:
             NotAuthorized: Unless such requests are carried out.
@@ -161,6 +175,7 @@ class Authority:
                     "right": str(need.right),
                     "resource": need.about,
                     "rule": "" if rule is None else str(rule),
+                    **details,
                 },
             )
 

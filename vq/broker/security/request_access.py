@@ -4,24 +4,27 @@ A request needs the rights that ``demands`` derives from it. Beside these:
 
     PUT         a producer id belongs to the user who was first seen with it at the topic
                 (``owners``), and so does the number of a transaction that it says it is
-    TRANSACT    what the journal has of the transaction counts like what the request says: who
-                decides needs the rights for all of its messages. A transaction without messages
-                and without a transactional id belongs to who began it
+    TRANSACT    a transaction belongs to the user who began it, as the journal has noted; until
+                that is read, to who was first seen with its number. One with a transactional id
+                is also for others who may write that; and who manages the cluster may touch all.
+                What the journal has of it counts like what the request says: who decides needs
+                the rights for all of its messages
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from vq.broker.security.authority import Authority
 from vq.broker.security.demands import Demand, demand_of, looks_inside, of_transaction
 from vq.broker.security.owners import Owners
 from vq.limits import is_valid_name
+from vq.model import TransactionState
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.membership import Principal
-from vq.security.rules import Need, Resource, Right
+from vq.security.rules import ANONYMOUS, Need, Resource, Right
 
-__all__ = ["RequestAccess"]
+__all__ = ["NOT_STORED", "RequestAccess", "StoredTransaction"]
 
 #: Topics that are remembered as allowed, of all users; all are forgotten when there are more.
 GRANTED_MAX: Final = 65_536
@@ -34,12 +37,29 @@ _TOPIC, _CLUSTER = Resource.TOPIC, Resource.CLUSTER
 _Check = Callable[[Principal, Any, bytes], None]
 
 
+class StoredTransaction(NamedTuple):
+    """What the journal has of a transaction.
+
+    Attributes:
+        needs: What its messages, its transactional id and its producer group need.
+        user: Who began it; "": that is not known.
+        client: Its transactional id; "": it has none.
+    """
+
+    needs: Sequence[Need] = ()
+    user: str = ""
+    client: str = ""
+
+
+NOT_STORED: Final = StoredTransaction()
+
+
 class RequestAccess:
     """See the module's text. Loop-bound.
 
     Args:
         authority: Decides.
-        stored: Returns what a transaction needs for what the journal has of it.
+        stored: Returns what the journal has of the transaction of a request.
         commands: Which a node carries out.
 
     Attributes:
@@ -52,7 +72,7 @@ class RequestAccess:
     def __init__(
         self,
         authority: Authority,
-        stored: Callable[[wire.TransactRequest], Iterable[Need]],
+        stored: Callable[[wire.TransactRequest], StoredTransaction],
         commands: Iterable[int],
     ) -> None:
         self.enabled: Final = authority.enabled
@@ -129,23 +149,31 @@ class RequestAccess:
             self._authority.check(asker, right, resource, name)
 
     def _transact(self, asker: Principal, header: wire.TransactRequest, body: bytes) -> None:
-        needs = list(of_transaction(header, body))
-        if not header.by:
-            needs += self._stored(header)
-        for right, resource, name in dict.fromkeys(needs):
+        stored = NOT_STORED if header.by else self._stored(header)
+        for right, resource, name in dict.fromkeys((*of_transaction(header, body), *stored.needs)):
             self._authority.check(asker, right, resource, name)
-        if header.by:
-            return
-        number = header.transaction
-        if needs:
-            is_own = self._transactions.claim(number, asker.user)
+        if not header.by and not self._may_touch(asker, header, stored):
+            self._not_own(asker, Need(_MANAGE, _CLUSTER), "transaction", header.transaction)
+
+    def _may_touch(
+        self, asker: Principal, header: wire.TransactRequest, stored: StoredTransaction
+    ) -> bool:
+        """Whether a transaction is a user's, who has the rights to all of it; see the module."""
+        number, user = header.transaction, asker.user
+        if stored.user:
+            is_own = stored.user == (user or ANONYMOUS)
+        elif header.state == TransactionState.UNKNOWN:  # it only asks
+            is_own = self._transactions.of(number) in {user, None}
         else:
-            is_own = self._transactions.of(number) in {asker.user, None}
-        if not is_own and not any(self._stored(header)):
-            self._not_own(asker, Need(_WRITE, _CLUSTER), "transaction", number)
+            is_own = self._transactions.claim(number, user) or bool(stored.needs)
+        if is_own or (stored.client and stored.client == header.client):
+            return True
+        return self._authority.allows(asker, _MANAGE, _CLUSTER, "")
 
     def _not_own(self, asker: Principal, need: Need, what: str, number: int) -> None:
-        self._authority.refuse(asker, need, why=f"{what} {number} is another user's")
+        self._authority.refuse(
+            asker, need, why=f"{what} {number} is another user's", details={"number": number}
+        )
 
 
 class _Granted:

@@ -4,7 +4,8 @@ A connection is *silent* until its HELLO was accepted. A silent connection costs
 so it never keeps out a newer one: at a bound the oldest silent connection is ended, and only when
 there is none is the newcomer refused. Some places are kept for *favoured* addresses: those of the
 machine itself, and those from which a client has said HELLO lately. Other connections, called
-strangers', compete for the rest.
+strangers', compete for the rest. An address of IPv6 counts as its network
+(``remoting.ports.counted_address``).
 
     bound                              who goes, if somebody must
     silent connections of one address  the oldest of them
@@ -33,7 +34,10 @@ KNOWN_MAX: Final = 4_096
 class Peer(Protocol):
     """A connection, as far as this module looks at it."""
 
-    address: str
+    @property
+    def counted_as(self) -> str:
+        """What its address counts as."""
+        ...
 
 
 Ended = list[tuple[Peer, Busy]]
@@ -61,7 +65,7 @@ class Admission:
 
     def admit(self, peer: Peer, now: float) -> Ended:
         """Count a new connection; return those that must be ended for it, perhaps itself."""
-        limits, address = self._limits, peer.address
+        limits, address = self._limits, peer.counted_as
         stranger = not self._is_favoured(address, now)
         self._add(peer, stranger)
         of_address = self._silent_by_address[address]
@@ -107,14 +111,14 @@ class Admission:
         """Note that a connection's HELLO was accepted."""
         if peer in self._peers:
             self._no_longer_silent(peer)
-            self._see(peer.address, now)
+            self._see(peer.counted_as, now)
 
     def forget(self, peer: Peer, now: float | None = None) -> None:
         """Count a connection no more; with ``now``, remember the address of one that spoke."""
         stranger = self._peers.pop(peer, None)
         if stranger is None:
             return
-        address = peer.address
+        address = peer.counted_as
         self._strangers -= stranger
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -131,17 +135,17 @@ class Admission:
     def _add(self, peer: Peer, stranger: bool) -> None:
         self._peers[peer] = stranger
         self._strangers += stranger
-        self._by_address[peer.address] += 1
+        self._by_address[peer.counted_as] += 1
         self._silent[stranger][peer] = None
-        self._silent_by_address.setdefault(peer.address, {})[peer] = None
+        self._silent_by_address.setdefault(peer.counted_as, {})[peer] = None
 
     def _no_longer_silent(self, peer: Peer, stranger: bool | None = None) -> None:
         pool = self._silent[self._peers[peer] if stranger is None else stranger]
         pool.pop(peer, None)
-        of_address = self._silent_by_address.get(peer.address, {})
+        of_address = self._silent_by_address.get(peer.counted_as, {})
         of_address.pop(peer, None)
         if not of_address:
-            self._silent_by_address.pop(peer.address, None)
+            self._silent_by_address.pop(peer.counted_as, None)
 
     def _is_favoured(self, address: str, now: float) -> bool:
         return now - self._known.get(address, -KNOWN_S) < KNOWN_S or is_loopback(address)

@@ -55,6 +55,7 @@ from vq.remoting.format import READS, Header
 from vq.remoting.frames import Buffer
 from vq.remoting.hello import KnownPeer
 from vq.remoting.membership import Principal
+from vq.remoting.ports import counted_address, peer_address
 from vq.remoting.transport import tune
 
 if TYPE_CHECKING:
@@ -162,9 +163,7 @@ class BrokerSession(asyncio.Protocol):
         self._admit(peername)
 
     def _admit(self, peername: object) -> None:
-        self.address = (
-            str(peername[0]) if isinstance(peername, tuple) and peername else str(peername)
-        )
+        self.address = peer_address(peername)
         self._server.admit(self)
 
     def data_received(self, data: bytes) -> None:
@@ -287,7 +286,7 @@ class BrokerSession(asyncio.Protocol):
 
     def _owes_much(self) -> bool:
         """Whether its address owes much for what was refused, of this connection, too."""
-        return self._owed >= OWED_MIN and self._server.owes_much(self.address)
+        return self._owed >= OWED_MIN and self._server.owes_much(self.counted_as)
 
     def _count_gathered(self) -> None:
         """Count what is kept of requests that are not whole, or wait for a turn or for room."""
@@ -381,6 +380,11 @@ class BrokerSession(asyncio.Protocol):
 
     # Called by channels -------------------------------------------------------------------------
     @property
+    def counted_as(self) -> str:
+        """See ``session.Session``."""
+        return counted_address(self.address)
+
+    @property
     def principal(self) -> Principal:
         """See ``session.Session``."""
         return self.connection.principal
@@ -442,7 +446,7 @@ class BrokerSession(asyncio.Protocol):
         if self.connection.principal.proved:
             return
         self._owed += amount
-        debt = server.debts.owe(self.address, amount, server.now())
+        debt = server.debts.owe(self.counted_as, amount, server.now())
         if debt >= server.debt_max and self._owed >= OWED_MIN:
             self._pause()
 
@@ -522,7 +526,7 @@ class BrokerSession(asyncio.Protocol):
         self.client_id = getattr(event.hello, "client_id", "")
         server = self._server
         server.opened(self)
-        if server.owes_much(self.address):
+        if server.owes_much(self.counted_as):
             self._owed = OWED_MIN  # or whoever owes would begin anew on another connection
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:

@@ -182,7 +182,7 @@ class ServedSessions:
         The connections of one address get half of what there is for all.
         """
         used = self._bytes.get(session, 0) + size
-        of_address = self._bytes_of[session.address] + size
+        of_address = self._bytes_of[session.counted_as] + size
         total_max = self._bounds.fetch_state_bytes_total_max
         if (
             used > self._bounds.fetch_state_bytes_max
@@ -191,7 +191,7 @@ class ServedSessions:
         ):
             return False
         self._bytes[session] = used
-        self._bytes_of[session.address] = of_address
+        self._bytes_of[session.counted_as] = of_address
         self._bytes_total += size
         return True
 
@@ -201,9 +201,9 @@ class ServedSessions:
         self._bytes[session] -= size
         if not self._bytes[session]:
             del self._bytes[session]
-        self._bytes_of[session.address] -= size
-        if not self._bytes_of[session.address]:
-            del self._bytes_of[session.address]
+        self._bytes_of[session.counted_as] -= size
+        if not self._bytes_of[session.counted_as]:
+            del self._bytes_of[session.counted_as]
 
     def forget(self, session: Session, number: int) -> None:
         """A session has ended."""

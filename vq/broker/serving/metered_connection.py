@@ -6,7 +6,9 @@ quota costs nothing more than before.
     a request arrives                         is charged, and handled
       while its user or client owes           waits, and nothing more is read from the connection;
                                               connections of one account take turns
-      that would wait over THROTTLE_S_MAX is refused as ``Throttled``, before anything was done
+      that would wait over THROTTLE_S_MAX is refused as ``Throttled``, before anything was done;
+                                              then nothing is read for as long as its bytes would
+                                              take at the rate of the account
     it reads messages                         gets as much as may be used at once, and the rest
                                               with the next ones
     an answer leaves                          is charged; it tells how long the next request will
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MeteredConnection", "Meters"]
 
-#: Reading stops for so long after a request was refused: who does not obey gains nothing by haste.
+#: Reading stops for at least so long after a request was refused: who does not obey gains nothing
+#: by haste.
 REFUSED_REST_S: Final = 0.5
 #: A shorter wait is none: timers are not that exact, and what is owed stays owed.
 WAIT_S_MIN: Final = 0.001
@@ -347,7 +350,7 @@ class MeteredConnection:
         passed: list[Opened | Request | Closing],
     ) -> None:
         """Add the events that are handled now; keep those from the first one on that must wait."""
-        refused = False
+        refused: int | None = None  # bytes of requests
         for index, event in enumerate(events):
             if type(event) is Opened:
                 self._connected(event.hello)
@@ -357,15 +360,17 @@ class MeteredConnection:
                 wait_s, account = self._wait(now, of_requests=decides)
                 if wait_s > limits.THROTTLE_S_MAX:
                     self._refuse(event.request_id, account, wait_s)
-                    refused = True
+                    refused = (refused or 0) + event.request_id.size
                     continue
                 if wait_s >= WAIT_S_MIN and not decides:
+                    if refused is not None:
+                        self._note_refused(refused, now)
                     self._hold(events[index:], account, now)
                     return
                 self._charge(event, now)
             passed.append(event)
-        if refused:
-            self._begin_rest(REFUSED_REST_S)
+        if refused is not None:
+            self._rest_after(refused)
 
     def _wait(self, now: float, *, of_requests: bool) -> tuple[float, UsageAccount]:
         """Return how long the next request must wait, and for which account.
@@ -456,6 +461,13 @@ class MeteredConnection:
         self._session.hold()
         self._rest = asyncio.get_running_loop().call_later(seconds, self._go_on)
 
+    def _rest_after(self, size: int) -> None:
+        """Read nothing for a while: requests of so many bytes were refused."""
+        self._begin_rest(max(REFUSED_REST_S, self._note_refused(size, self._meters.now())))
+
+    def _note_refused(self, size: int, now: float) -> float:
+        return max((each.refuse(size, now) for each in self._accounts), default=0.0)
+
     def turn_came(self, account: UsageAccount, *, refuse: bool) -> None:
         """Go on with what waits: the account owes nothing, or it has waited long enough.
 
@@ -465,16 +477,20 @@ class MeteredConnection:
         """
         self._meters.accounts.note_delay(account)
         self._line = None
-        if refuse:
-            kept, self._kept = self._kept, []
-            self._kept_bytes -= _bytes_of(kept)
-            wait_s = account.until - self._meters.now()
-            for event in kept:
-                if type(event) is Request:
-                    self._refuse(event.request_id, account, wait_s)
-                else:
-                    self._kept.append(event)
-        self._go_on()
+        if not refuse:
+            self._go_on()
+            return
+        kept, self._kept = self._kept, []
+        size = _bytes_of(kept)
+        self._kept_bytes -= size
+        wait_s = account.until - self._meters.now()
+        for event in kept:
+            if type(event) is Request:
+                self._refuse(event.request_id, account, wait_s)
+            else:
+                self._kept.append(event)
+        self._rest_after(size)
+        self._session.go_on()  # the answers leave
 
     def _go_on(self) -> None:
         """Wait no longer; the session reads again, and takes what has waited first."""

@@ -280,10 +280,10 @@ class Server:
         """
         kept: Counter[str] = Counter()
         for each in self.sessions:
-            kept[each.address] += each.gathered
+            kept[each.counted_as] += each.gathered
         ((address, _),) = kept.most_common(1)
         now = self.now()
-        peers = [each for each in self.sessions if each.address == address]
+        peers = [each for each in self.sessions if each.counted_as == address]
         most = max(each.gathered for each in peers)
         largest = max(
             (each for each in peers if each.gathered * LARGE_PART >= most),
@@ -312,8 +312,8 @@ class Server:
         if self.authentication is not None and isinstance(error, AuthenticationFailed):
             self.authentication.failed(session)
         if is_own_fault(error) and not isinstance(error, OutcomeUnknown | AuthenticationFailed):
-            self.debts.owe(session.address, ENDED_COST, self.now())
-        self._bad_peers[session.address] += 1
+            self.debts.owe(session.counted_as, ENDED_COST, self.now())
+        self._bad_peers[session.counted_as] += 1
         self._last_bad = error
 
     def handshake_failed(self, session: BrokerSession, error: Exception | None) -> None:
@@ -323,7 +323,7 @@ class Server:
         """
         self.failed_handshakes += 1
         if error is not None and not isinstance(error, TimeoutError):
-            self.debts.owe(session.address, ENDED_COST, self.now())
+            self.debts.owe(session.counted_as, ENDED_COST, self.now())
 
     def remove(self, session: BrokerSession) -> None:
         """Forget a connection that is gone."""

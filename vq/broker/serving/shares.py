@@ -58,7 +58,10 @@ def is_full(used: int, bound: int, own: int) -> bool:
 class WaitingPeer(Protocol):
     """A connection some of whose requests wait for a turn."""
 
-    address: str
+    @property
+    def counted_as(self) -> str:
+        """What its address counts as."""
+        ...
 
     def take_turn(self, count: int) -> tuple[int, bool]:
         """Handle up to ``count`` requests.
@@ -72,6 +75,8 @@ class WaitingPeer(Protocol):
 class TurnLine:
     """Connections whose requests wait for a turn: addresses take turns, and so do theirs.
 
+    An address is what one counts as: a network, for IPv6.
+
     Example: A sends thousands of requests over each of two connections, then B sends one. It is
     handled behind one slice of A's first connection.
 
@@ -84,15 +89,15 @@ class TurnLine:
 
     def add(self, peer: WaitingPeer) -> None:
         """Append a connection."""
-        self.addresses.setdefault(peer.address, OrderedDict())[peer] = None
+        self.addresses.setdefault(peer.counted_as, OrderedDict())[peer] = None
 
     def discard(self, peer: WaitingPeer) -> None:
         """Remove a connection, if it is here."""
-        line = self.addresses.get(peer.address)
+        line = self.addresses.get(peer.counted_as)
         if line is not None:
             line.pop(peer, None)
             if not line:
-                del self.addresses[peer.address]
+                del self.addresses[peer.counted_as]
 
     def take(self, count: int) -> int:
         """Have some ``count`` requests handled; return how many turns of a request that took.

@@ -9,7 +9,8 @@
 A partition is known by numbers of messages: all before ``low`` are done, none from ``cursor`` on
 was delivered, and of those between what is not done is kept as runs, which are messages with equal
 facts that follow each other. So what is kept grows with the gaps, not with the messages, and nobody
-looks at a message.
+looks at a message. Of a group that keeps the order of keys it is also known which of them are open;
+see ``open_keys``.
 
 Requests are judged (``receive``, ``settle``) and become notes; only ``take`` changes what is known,
 of a note that was just made as of one that is read from the log. So who reads the log knows what
@@ -39,25 +40,42 @@ from vq.broker.shared.notes import (
     SourceKey,
     SourceState,
 )
-from vq.errors import Busy, InvalidRequest
+from vq.broker.shared.open_keys import OpenKeys
+from vq.errors import Busy, InvalidRequest, SequenceStale
 from vq.limits import KIB
 from vq.shown import shown
 
-__all__ = ["Now", "ReceiveAsk", "SharedGroup", "SharedLedger", "SharedSource", "Told"]
+__all__ = [
+    "FREES",
+    "Now",
+    "ReceiveAsk",
+    "SharedGroup",
+    "SharedLedger",
+    "SharedSource",
+    "Told",
+    "ToldKeys",
+]
 
 ACK, RELEASE, REJECT, EXTEND, UNUSED = SettlementKind
+#: With these, others may have the messages.
+FREES: Final = frozenset({RELEASE, UNUSED})
 #: Runs of one answer, and of one note.
 RUNS_PER_ANSWER: Final = 1_000
-#: What members have asked last is known of so many members of a group, the last ones. A SETTLE that
-#: has not found more runs than so many is not known: one that is repeated finds nothing any more.
+#: What members have asked last is known of so many members of a group, the last ones. Of a SETTLE
+#: that has not found more runs than so many it is only known that there were some: ``SOME_LOST``.
 MEMBERS_MAX: Final = 5_000
 LOST_MAX: Final = 20
+SOME_LOST: Final[tuple[tuple[SourceKey, Lost], ...]] = ((SourceKey("", 0, ""), Lost(0, 0, 0, 0)),)
+#: A group counts its grants from the time on at which it begins, in this part of a ms: so no grant
+#: has the number of one that a group of its name, which was deleted, has given.
+GRANTS_PER_MS: Final = 16
 #: About so much of what settlements have not found goes into the record of the members.
 LOST_BYTES: Final = 512 * KIB
 #: Groups of one journal, and partitions of a group.
 GROUPS_MAX: Final = 10_000
 SOURCES_MAX: Final = 50_000
 _first_of: Final = attrgetter("first")
+_NEVER: Final = 2**63
 
 
 class Now(NamedTuple):
@@ -96,6 +114,7 @@ class ReceiveAsk(NamedTuple):
         open_max: Nothing new is delivered of a partition that has so many messages open,
         group_open_max: and nothing new at all if all partitions of the group have so many.
         told: The partitions that it reads.
+        is_keyed: Of one key, only one message may be handled at a time, in their order.
     """
 
     member: int
@@ -105,6 +124,23 @@ class ReceiveAsk(NamedTuple):
     open_max: int
     group_open_max: int
     told: Sequence[Told]
+    is_keyed: bool = False
+
+
+class ToldKeys(NamedTuple):
+    """What a member tells of the keys of messages that it has read.
+
+    Attributes:
+        source: The partition.
+        first: The first message.
+        grant: With which the member has them.
+        keys: Of each of them, see ``OpenKeys``.
+    """
+
+    source: SourceKey
+    first: int
+    grant: int
+    keys: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -149,15 +185,17 @@ class SharedSource:
         end: From this one on none can be read, as members have told.
         runs: What is before ``cursor`` and not done, in the order of the messages.
         open: How many messages these are.
+        keys: Of these, if the group keeps their order; None: it does not.
         rejected: Messages that were given up, since this node reads the log.
     """
 
-    __slots__ = ("_next_ms", "cursor", "end", "open", "rejected", "runs")
+    __slots__ = ("_next_ms", "cursor", "end", "keys", "open", "rejected", "runs")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = self.end = cursor
         self.runs: list[MessageRun] = []
         self.open = self.rejected = 0
+        self.keys: OpenKeys | None = None
         self._next_ms = 0  # before that, no run is due and no lease over
 
     @property
@@ -168,11 +206,14 @@ class SharedSource:
     @property
     def next_ms(self) -> int | None:
         """When something may be due, or a lease over, at the earliest; None: nothing is open."""
-        return self._next_ms if self.runs else None
+        return self._next_ms if self.runs and self._next_ms < _NEVER else None
 
     def due(self, now: Now, count: int) -> Iterator[tuple[int, int, int]]:
         """Go through up to so many messages that are due: first, count, deliveries so far."""
         if not self.runs or self._next_ms > now.ms:
+            return
+        if self.keys is not None:
+            yield from self._due_of_keys(self.keys, now, count)
             return
         for run in self.runs:
             if count <= 0:
@@ -183,6 +224,33 @@ class SharedSource:
                 yield run.first, some, run.deliveries
         if count > 0:  # all that is due goes out; there is nothing to look for before
             self._next_ms = min(each.until_ms for each in self.runs)
+
+    def _due_of_keys(self, keys: OpenKeys, now: Now, count: int) -> Iterator[tuple[int, int, int]]:
+        """Do what ``due`` does, and leave out what waits for others; their end is told."""
+        keys.look(self.runs, self.cursor)
+        later = [each.until_ms for each in self.runs if each.until_ms > now.ms]
+        for run in self.runs:
+            if run.until_ms > now.ms:
+                continue
+            for number in range(run.first, run.end):
+                if count <= 0:
+                    return
+                if not keys.waits(number):
+                    count -= 1
+                    yield number, 1, run.deliveries
+        self._next_ms = min(later, default=_NEVER)
+
+    def keep_order(self) -> None:
+        """Keep the order of keys from now on."""
+        if self.keys is None:
+            self.keys = OpenKeys()
+
+    def tell_keys(self, first: int, keys: Sequence[int]) -> None:
+        """Learn the keys of messages; what has waited for that may be due."""
+        self.keep_order()
+        assert self.keys is not None
+        self.keys.tell(first, keys, self.runs)
+        self._next_ms = 0
 
     def fresh(self, count: int, open_max: int) -> int:
         """Return how many messages that nobody has had can be delivered, up to ``count``."""
@@ -233,6 +301,10 @@ class SharedSource:
         self._cut_at(end)
         end_at = bisect_right(self.runs, end - 1, key=_first_of)
         if run.kind in {ACK, REJECT}:
+            if self.keys is not None:
+                for done in self.runs[begin_at:end_at]:
+                    self.keys.done(range(done.first, done.end))
+                self._next_ms = 0
             self.open -= sum(each.end - each.first for each in self.runs[begin_at:end_at])
             del self.runs[begin_at:end_at]
             self.rejected += run.messages if run.kind is REJECT else 0
@@ -243,7 +315,7 @@ class SharedSource:
             else:
                 each.deliveries -= run.kind is UNUSED
                 each.grant = each.member = each.lease_ms = 0
-                wait_ms = run.time_ms - now.wall_ms if run.kind is RELEASE else 0
+                wait_ms = run.time_ms - now.wall_ms
                 each.until_ms = now.ms + wait_ms if wait_ms > 0 else 0  # those that are due join
             self._next_ms = min(self._next_ms, each.until_ms)
         self._join(begin_at, end_at)
@@ -314,21 +386,23 @@ class SharedGroup:
 
     Attributes:
         name: Of it.
-        grants: So many were given.
+        grants: The number of the last one.
         open: Messages of all partitions that were delivered and are not done.
         sources: Its partitions.
         members: What its members have asked last, the last one last.
+        is_keyed: The order of keys is kept.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.grants = self.open = 0
+        self.is_keyed = False
         self.sources: dict[SourceKey, SharedSource] = {}
         self.members: OrderedDict[int, MemberState] = OrderedDict()
         self._turn = 0  # which partition is looked at first
 
     # Requests -------------------------------------------------------------------------------------
-    def begun(self, told: Iterable[Told]) -> list[SourceState]:
+    def begun(self, told: Iterable[Told], now: Now) -> list[SourceState]:
         """Return the notes of partitions with which the group begins.
 
         Raises:
@@ -337,7 +411,14 @@ class SharedGroup:
         new = [each for each in told if each.source not in self.sources]
         if new and len(self.sources) + len(new) > SOURCES_MAX:
             raise Busy(f"group {shown(self.name)} has {SOURCES_MAX} partitions; no more go")
-        return [SourceState(self.name, each.source, self.grants, each.begin, ()) for each in new]
+        grants = self.grants or now.wall_ms * GRANTS_PER_MS
+        return [SourceState(self.name, each.source, grants, each.begin, ()) for each in new]
+
+    def keep_order(self, told: Iterable[Told]) -> None:
+        """Keep the order of keys from now on."""
+        self.is_keyed = True
+        for each in told:
+            self.sources[each.source].keep_order()
 
     def tell(self, told: Iterable[Told]) -> bool:
         """Learn up to where partitions have messages; return whether one has more than before."""
@@ -425,6 +506,7 @@ class SharedGroup:
 
         Raises:
             InvalidRequest: It is older than the last one.
+            SequenceStale: It was carried out, and what it has not found is not known any more.
         """
         state = self.members.get(member)
         if not sequence or state is None or sequence > state.sequence:
@@ -433,6 +515,11 @@ class SharedGroup:
             raise InvalidRequest(
                 f"SETTLE {sequence} of member {member:#x}: number {state.sequence} was carried out "
                 "before; they rise"
+            )
+        if state.lost == SOME_LOST:
+            raise SequenceStale(
+                f"SETTLE {sequence} of member {member:#x} was carried out before, and which of its "
+                "messages the member had no more is not known now"
             )
         return state
 
@@ -452,7 +539,7 @@ class SharedGroup:
             pieces: Iterable[tuple[int, int, bool]] = [(run.first, run.messages, False)]
             if source is not None:
                 pieces = source.held_of(run, now)
-            time_ms = run.time_ms + (now.wall_ms if run.kind is RELEASE else 0)
+            time_ms = run.time_ms + (now.wall_ms if run.kind in FREES else 0)
             for first, count, held in pieces:
                 if not held:
                     _add(lost, Lost(run.source, first, count, run.grant))
@@ -461,6 +548,39 @@ class SharedGroup:
         return SettledMessages(
             self.name, member, sequence, tuple(sources), tuple(done), tuple(lost)
         )
+
+    def judge_keys(
+        self, member: int, told: Sequence[ToldKeys], now: Now
+    ) -> tuple[SettledMessages, list[Settlement]]:
+        """Learn keys that a member has read; return which of its messages it must not handle.
+
+        Returns:
+            The note that gives these back, not counted as delivered; and the runs of messages,
+            with the index of what was told, among them those that the member has no more.
+        """
+        for each in told:
+            if each.source in self.sources:
+                self.sources[each.source].tell_keys(each.first, each.keys)
+        sources = list(dict.fromkeys(each.source for each in told))
+        back: list[Settlement] = []
+        waits: list[Settlement] = []
+        for index, each in enumerate(told):
+            run = Settlement(index, each.first, len(each.keys), each.grant, UNUSED, 0)
+            source = self.sources.get(each.source)
+            if source is None or source.keys is None:
+                waits.append(run)
+                continue
+            source.keys.look(source.runs, source.cursor)
+            for first, count, held in source.held_of(run, now):
+                if not held:
+                    _add(waits, run._replace(first=first, messages=count))
+                    continue
+                for number in range(first, first + count):
+                    if source.keys.waits(number):
+                        one = run._replace(first=number, messages=1)
+                        _add(waits, one)
+                        _add(back, one._replace(source=sources.index(each.source)))
+        return SettledMessages(self.name, member, 0, tuple(sources), tuple(back), ()), waits
 
     # Notes ----------------------------------------------------------------------------------------
     def take(self, note: Acquired | SettledMessages | SourceState | Members, now: Now) -> None:
@@ -484,9 +604,11 @@ class SharedGroup:
                 self.open -= source.open
                 source.settle(run, now)
                 self.open += source.open
-            if note.sequence and len(note.lost) <= LOST_MAX:
+            if note.sequence:
                 before = self.members.get(note.member, MemberState(note.member))
-                lost = tuple((note.sources[e.source], e._replace(source=0)) for e in note.lost)
+                lost = SOME_LOST
+                if len(note.lost) <= LOST_MAX:
+                    lost = tuple((note.sources[e.source], e._replace(source=0)) for e in note.lost)
                 self._know(before._replace(sequence=note.sequence, lost=lost))
         elif isinstance(note, SourceState):
             self.grants = max(self.grants, note.grants)
@@ -510,15 +632,14 @@ class SharedGroup:
     def members_now(self) -> Members:
         """Return the note of what members have asked last.
 
-        A settlement that is left out since all of them need much room, counts as one that found
-        little: see ``LOST_MAX``.
+        Of a settlement it is left out what it has not found, if all of that needs much room.
         """
         members: list[MemberState] = []
         room = LOST_BYTES
         for each in reversed(self.members.values()):
             room -= sum(2 * len(key.topic) + 100 for key, _ in each.lost)
             left_out = each.lost and room < 0
-            members.append(each._replace(sequence=0, lost=()) if left_out else each)
+            members.append(each._replace(lost=SOME_LOST) if left_out else each)
         return Members(self.name, tuple(reversed(members)))
 
     def snapshot(self, key: SourceKey, now: Now) -> SourceState:

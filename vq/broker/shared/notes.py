@@ -57,7 +57,7 @@ class SettlementKind(IntEnum):
     RELEASE = 2  # to be delivered again after a time
     REJECT = 3  # they are given up: done, and counted apart
     EXTEND = 4  # the member goes on with them for a time from now on
-    UNUSED = 5  # nobody has seen them: deliver them again, and do not count this delivery
+    UNUSED = 5  # nobody has seen them: the same, and this delivery does not count
 
 
 class SourceKey(NamedTuple):
@@ -96,8 +96,8 @@ class Settlement(NamedTuple):
         first, messages: The first one, and how many they are.
         grant: With which they were delivered.
         kind: What becomes of them.
-        time_ms: RELEASE: when they are due, by the wall clock of the master (in a request: after
-            how long). EXTEND: how long the member has them from now on.
+        time_ms: RELEASE, UNUSED: when they are due, by the wall clock of the master (in a request:
+            after how long). EXTEND: how long the member has them from now on.
     """
 
     source: int
@@ -180,7 +180,7 @@ class SourceState(NamedTuple):
 
     Attributes:
         group, source: These.
-        grants: How many grants the group has given.
+        grants: The number of the last grant of the group.
         cursor: What is before it was delivered; of that, ``runs`` are not done.
         runs: In the order of their messages.
     """

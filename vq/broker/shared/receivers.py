@@ -8,7 +8,7 @@ from vq.broker.base.session import Session
 from vq.broker.security.authority import Authority
 from vq.broker.shared.ledger import ReceiveAsk
 from vq.broker.shared.notes import Acquired
-from vq.errors import Busy, VqError
+from vq.errors import Busy, InvalidRequest, VqError
 from vq.security.rules import Need, Resource, Right
 
 __all__ = ["Receivers", "WaitingMember"]
@@ -24,9 +24,10 @@ class WaitingMember:
         session, group, ask: Who asks, and what.
         wants: Equal for those who can get the same.
         got: What it gets; None: it has ended.
+        got_ms: When it got that; see ``Now.ms``.
     """
 
-    __slots__ = ("_authority", "ask", "got", "group", "session", "wants")
+    __slots__ = ("_authority", "ask", "got", "got_ms", "group", "session", "wants")
 
     def __init__(self, session: Session, group: str, ask: ReceiveAsk, authority: Authority) -> None:
         self._authority = authority
@@ -34,6 +35,7 @@ class WaitingMember:
         self.group = group
         self.ask = ask
         self.wants = hash((ask.open_max, ask.group_open_max, *(e.source for e in ask.told)))
+        self.got_ms = 0
         self.got: asyncio.Future[Acquired | None] = asyncio.get_running_loop().create_future()
 
     def cancel(self) -> None:
@@ -83,7 +85,14 @@ class Receivers:
 
         Raises:
             Busy: Too many wait.
+            InvalidRequest: A later one waits: this one was long on its way.
         """
+        before = self._members.get((group, ask.member))
+        if before is not None and before.ask.attempt > ask.attempt:
+            raise InvalidRequest(
+                f"attempt {ask.attempt} of member {ask.member:#x}: attempt {before.ask.attempt} "
+                "waits; attempts of a member rise"
+            )
         self.end(group, ask.member)
         if len(self._members) >= WAITING_MAX:
             raise Busy(f"{WAITING_MAX} members wait for messages of this journal; no more may")

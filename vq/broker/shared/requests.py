@@ -5,13 +5,28 @@ from itertools import pairwise
 from typing import Any
 
 from vq import limits
-from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedSource, Told
+from vq.broker.shared.ledger import (
+    Now,
+    ReceiveAsk,
+    SharedGroup,
+    SharedSource,
+    Told,
+    ToldKeys,
+)
 from vq.broker.shared.notes import Settlement, SettlementKind, SourceKey
 from vq.errors import InvalidRequest
 from vq.remoting import wire_pb2 as wire
 from vq.shown import shown
 
-__all__ = ["ask_of", "check_group", "lows_of", "settlements_of", "sources_of", "status_of"]
+__all__ = [
+    "ask_of",
+    "check_group",
+    "keys_of",
+    "lows_of",
+    "settlements_of",
+    "sources_of",
+    "status_of",
+]
 
 #: Numbers of messages, and how many follow each other.
 _NUMBER_MAX = 2**63 - 1
@@ -30,7 +45,12 @@ def ask_of(request: wire.ReceiveRequest) -> ReceiveAsk:
         ("attempt", request.attempt, 1 if request.max_messages else 0, _NUMBER_MAX),
         ("max_messages", request.max_messages, 0, limits.SHARED_MESSAGES_PER_RECEIVE_MAX),
         ("lease_ms", request.lease_ms, limits.SHARED_LEASE_MS_MIN, limits.SHARED_LEASE_MS_MAX),
-        ("open_max", request.open_max, 1, limits.SHARED_OPEN_MAX),
+        (
+            "open_max",
+            request.open_max,
+            1,
+            limits.SHARED_KEYED_OPEN_MAX if request.keyed else limits.SHARED_OPEN_MAX,
+        ),
         ("group_open_max", request.group_open_max, 1, limits.SHARED_GROUP_OPEN_MAX),
     ):
         _check_bounds(name, value, least, most)
@@ -48,7 +68,35 @@ def ask_of(request: wire.ReceiveRequest) -> ReceiveAsk:
             Told(key, each.begin, each.end)
             for key, each in zip(sources, request.sources, strict=True)
         ),
+        request.keyed,
     )
+
+
+def keys_of(request: wire.ReceiveRequest) -> list[ToldKeys]:
+    """Return what a RECEIVE tells of the keys of messages.
+
+    Raises:
+        InvalidRequest: It says what it must not.
+    """
+    sources = sources_of(request)
+    _check_bounds(
+        "messages whose keys are told",
+        sum(len(each.keys) for each in request.keys),
+        0,
+        limits.SHARED_MESSAGES_PER_RECEIVE_MAX,
+    )
+    for each in request.keys:
+        _check_bounds("source", each.source, 0, len(sources) - 1)
+        _check_bounds("grant", each.grant, 1, _NUMBER_MAX)
+        _check_bounds("keys", len(each.keys), 1, limits.SHARED_MESSAGES_PER_RECEIVE_MAX)
+        _check_bounds("first", each.first, 0, _NUMBER_MAX - len(each.keys))
+    for before, each in pairwise(sorted(request.keys, key=lambda each: (each.source, each.first))):
+        if before.source == each.source and before.first + len(before.keys) > each.first:
+            raise InvalidRequest(f"the key of message {each.first} comes twice in one request")
+    return [
+        ToldKeys(sources[each.source], each.first, each.grant, tuple(each.keys))
+        for each in request.keys
+    ]
 
 
 def sources_of(request: wire.ReceiveRequest | wire.SettleRequest) -> list[SourceKey]:
@@ -99,7 +147,7 @@ def _settlement_of(item: wire.SettleItem, sources: int) -> Settlement:
     if kind is SettlementKind.EXTEND:
         least, most = limits.SHARED_LEASE_MS_MIN, limits.SHARED_LEASE_MS_MAX
         _check_bounds("time_ms of a lease", item.time_ms, least, most)
-    elif kind is SettlementKind.RELEASE:
+    elif kind in {SettlementKind.RELEASE, SettlementKind.UNUSED}:
         _check_bounds("time_ms of a delay", item.time_ms, 0, limits.DELAY_S_MAX * 1_000)
     else:
         _check_bounds(f"time_ms of {kind.name}", item.time_ms, 0, 0)

@@ -22,7 +22,7 @@ from vq.broker.journal.outbox import Outbox
 from vq.broker.journal.reader import LOOK_S, JournalReader
 from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
-from vq.broker.shared.ledger import Now, ReceiveAsk, SharedGroup, SharedLedger
+from vq.broker.shared.ledger import FREES, Now, ReceiveAsk, SharedGroup, SharedLedger, ToldKeys
 from vq.broker.shared.notes import (
     Acquired,
     Forgotten,
@@ -43,6 +43,7 @@ from vq.broker.shared.receivers import Receivers
 from vq.broker.shared.requests import (
     ask_of,
     check_group,
+    keys_of,
     lows_of,
     settlements_of,
     sources_of,
@@ -76,9 +77,6 @@ COMMIT_S: Final = 30.0
 _Whole: TypeAlias = tuple[str, SourceKey | None]
 #: Its offset, and how long it is.
 _Place: TypeAlias = tuple[int, int]
-
-
-_FREES: Final = frozenset((SettlementKind.RELEASE, SettlementKind.UNUSED))
 
 
 class SharedCounts:
@@ -141,19 +139,24 @@ class SharedJournal(JournalReader):
         Raises:
             VqError: It is refused; or it is not known whether it was carried out.
         """
-        ask = ask_of(request)
+        ask, told = ask_of(request), keys_of(request)
         group = self.ledger.group(request.group)
-        begun = group.begun(ask.told)
+        begun = group.begun(ask.told, self._now())
         if begun:
             self._note(begun)
-        if group.tell(ask.told):
-            self._hand_out(group)
+        if ask.is_keyed:
+            group.keep_order(ask.told)
+        waits = self._judge_keys(group, request, told) if told else []
         if ask.attempt and not ask.most:
             self.receivers.end(group.name, ask.member)
+        if group.tell(ask.told) or told:
+            self._hand_out(group)
+        begun_ms, waited_ms = self._now().ms, 0
         again = group.again(ask, self._now()) if ask.most else ()
         if again is None:
-            got = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
+            got, got_ms = await self._wait_for(session, group, ask, request.max_wait_ms / 1_000)
             runs = [] if got is None else _runs_of(ask, got)
+            waited_ms = max(0, got_ms - begun_ms - 1)  # both are rounded
         else:
             grant = group.members[ask.member].grant if again else 0
             at = {each.source: index for index, each in enumerate(ask.told)}
@@ -169,17 +172,37 @@ class SharedJournal(JournalReader):
             ]
         lows = lows_of(group, (each.source for each in ask.told))
         await self._until_committed()
-        return wire.ReceiveResponse(runs=runs, lows=lows)
+        return wire.ReceiveResponse(
+            runs=runs, lows=lows, waits=waits, keyed=ask.is_keyed, waited_ms=waited_ms
+        )
+
+    def _judge_keys(
+        self, group: SharedGroup, request: wire.ReceiveRequest, told: Sequence[ToldKeys]
+    ) -> list[wire.SharedRun]:
+        """Return which of the messages whose keys are told must wait; they are given back."""
+        note, waits = group.judge_keys(request.member, told, self._now())
+        if note.runs:
+            self._note([note])
+            self._count(note.runs, ())
+        return [
+            wire.SharedRun(
+                source=request.keys[each.source].source,
+                first=each.first,
+                messages=each.messages,
+                grant=each.grant,
+            )
+            for each in waits
+        ]
 
     async def _wait_for(
         self, session: Session, group: SharedGroup, ask: ReceiveAsk, wait_s: float
-    ) -> Acquired | None:
+    ) -> tuple[Acquired | None, int]:
         waiting = self.receivers.wait(session, group.name, ask)
         try:
             self._hand_out(group)
             if wait_s:
                 await asyncio.wait([waiting.got], timeout=min(wait_s, LONG_POLL_S_MAX))
-            return waiting.got.result() if waiting.got.done() else None
+            return waiting.got.result() if waiting.got.done() else None, waiting.got_ms
         finally:
             self.receivers.leave(waiting)
 
@@ -199,6 +222,7 @@ class SharedJournal(JournalReader):
             except VqError as error:  # the next one would get the same answer
                 each.got.set_exception(error)
                 break
+            each.got_ms = now.ms
             each.got.set_result(note)
             for run in note.runs:
                 self._counts.delivered += run.messages
@@ -248,7 +272,7 @@ class SharedJournal(JournalReader):
             if note.runs:
                 self._note([note])
             self._count(note.runs, lost)
-            if any(each.kind in _FREES for each in note.runs):
+            if any(each.kind in FREES for each in note.runs) or (note.runs and group.is_keyed):
                 self._hand_out(group)
         lows = lows_of(group, sources)
         await self._until_committed()
@@ -389,7 +413,9 @@ class SharedJournal(JournalReader):
         if isinstance(note, SourceState | Members):
             whole = note.group, note.source if isinstance(note, SourceState) else None
             self._carrying.discard(whole)
-            if note.group in self.ledger.groups:
+            group = self.ledger.groups.get(note.group)
+            # It may have been forgotten and begun again before this was read back.
+            if group is not None and (whole[1] is None or whole[1] in group.sources):
                 self._wholes.setdefault((note.group, None), (record.offset, 0))
                 size = record.next_offset - record.offset
                 self._whole_bytes += size - self._wholes.pop(whole, (0, 0))[1]

@@ -151,8 +151,14 @@ class Journal(DeliveringReader):
         self._swept_at = clock.monotonic()
 
     # Requests -------------------------------------------------------------------------------------
-    async def transact(self, request: wire.TransactRequest, body: bytes) -> wire.TransactResponse:
+    async def transact(
+        self, request: wire.TransactRequest, body: bytes, user: str
+    ) -> wire.TransactResponse:
         """Carry out a TRANSACT.
+
+        Args:
+            request, body: The request.
+            user: Who begins it, if it is new; see ``TransactionStep``.
 
         Raises:
             VqError: It is refused; or it is not known whether it was carried out.
@@ -178,7 +184,7 @@ class Journal(DeliveringReader):
                 request.keep,
                 request.checks.group,
             )
-            answer = await self._carry_out(ask, pieces, request)
+            answer = await self._carry_out(ask, pieces, request, user)
             pieces.clear()
         finally:
             self._held -= size
@@ -188,7 +194,7 @@ class Journal(DeliveringReader):
         return response_of(answer)
 
     async def _carry_out(
-        self, ask: Ask, pieces: Sequence[PartPiece], request: wire.TransactRequest
+        self, ask: Ask, pieces: Sequence[PartPiece], request: wire.TransactRequest, user: str
     ) -> Answer:
         number = ask.number
         decided: TransactionState | None = None
@@ -219,6 +225,7 @@ class Journal(DeliveringReader):
                 plan_of(request, now_ms),
                 request.decision,
                 request.decision_version,
+                user if found is None else "",
             )
             notes: list[Note] = [*pieces, step]
             if found is not None and self.ledger.is_kept(ask, found):

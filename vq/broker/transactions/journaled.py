@@ -46,7 +46,7 @@ class JournaledTransaction:
         parts: What it has, for each partition.
         by: Who decided, if not its producer.
         torn: The journal does not have its first notes any more: it has ended.
-        client, client_epoch, xid, keep, checks: See ``TransactionStep``.
+        client, client_epoch, xid, keep, checks, user: See ``TransactionStep``.
         begun_ms, ends_ms, decided_ms: By the wall clock of the master; 0: it is not.
         decision, decision_version: See ``TransactionStep``.
         prepared_ms: Since when only that node decides; 0: it does not.
@@ -72,6 +72,7 @@ class JournaledTransaction:
     decision_version: int = 0
     prepared_ms: int = 0
     committed_at: int = UNKNOWN
+    user: str = ""
 
     def is_check_due(self, now_ms: int) -> bool:
         """Whether it is time to ask a producer, or to park it."""
@@ -115,6 +116,7 @@ def carried(found: JournaledTransaction, pieces: int = 0) -> Carried:
         pieces,
         parts,
         found.checks,
+        found.user,
     )
 
 
@@ -138,6 +140,7 @@ def uncarried(note: Carried, offset: int) -> JournaledTransaction:
         0,
         note.decided_ms,
         note.checks,
+        user=note.user,
     )
 
 

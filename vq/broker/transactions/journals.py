@@ -1,6 +1,6 @@
 """The journals of a node: one for each partition of the topic of transactions that it leads."""
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from vq.broker.journal.readers import JournalReaders
 from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
+from vq.broker.security.request_access import NOT_STORED, StoredTransaction
 from vq.broker.standing.gate import Gate
 from vq.broker.transactions.journal import Journal, JournalCounts
 from vq.broker.transactions.journaled import JournaledTransaction
@@ -21,7 +22,7 @@ from vq.model import TransactionState
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.reserved import DELAYED_TOPIC, TRANSACTIONS_TOPIC
-from vq.security.rules import Need, Resource, Right
+from vq.security.rules import ANONYMOUS, Need, Resource, Right
 
 __all__ = ["Journals"]
 
@@ -81,7 +82,7 @@ class Journals:
     def transact(
         self,
         channel: Channel,
-        _session: Session,
+        session: Session,
         _id: RequestId,
         header: wire.TransactRequest,
         body: bytes,
@@ -91,7 +92,10 @@ class Journals:
         Raises:
             VqError: See ``Journal.transact``; or this node has no journal for the partition.
         """
-        return self.readers.of(channel, header.epoch, _WHAT).transact(header, body)
+        asker, user = session.principal, ""
+        if self._authority.enabled and not asker.proved:
+            user = asker.user or ANONYMOUS
+        return self.readers.of(channel, header.epoch, _WHAT).transact(header, body, user)
 
     async def fence(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.FenceRequest
@@ -118,8 +122,8 @@ class Journals:
             self._authority.check(session.principal, Right.WRITE, Resource.GROUP, header.group)
         return found
 
-    def concerned(self, header: wire.TransactRequest) -> Iterable[Need]:
-        """Return what a TRANSACT needs for what the journal has of its transaction.
+    def concerned(self, header: wire.TransactRequest) -> StoredTransaction:
+        """Return what the journal has of the transaction of a TRANSACT: whose it is, what it needs.
 
         Its delayed messages are left out: what they need was looked at when they came.
         """
@@ -129,8 +133,13 @@ class Journals:
             for channel, journal in self.readers.all.items()
             if channel.partition == asked
         ]
-        found = [each.active.get(number) or each.kept.get(number) for each in ledgers]
-        return [need for each in found if each is not None for need in _needs_of(each)]
+        for each in ledgers:
+            user, found = each.user_of(number), each.active.get(number) or each.kept.get(number)
+            if found is not None:
+                return StoredTransaction(_needs_of(found), user, found.client)
+            if user:
+                return StoredTransaction((), user)
+        return NOT_STORED
 
     async def listed(
         self, channel: Channel, _session: Session, _id: RequestId, header: wire.TransactionsRequest

@@ -54,9 +54,10 @@ class Answer(NamedTuple):
     stored: bool = False
 
 
-#: What became of a transaction, by whom, the offsets of its parts, and when. The state is a number,
-#: so that all of it is plain: the garbage collector looks at none of what is remembered.
-Ended: TypeAlias = tuple[int, str, tuple[int, ...], int]
+#: What became of a transaction, by whom, the offsets of its parts, when, and who had begun it. The
+#: state is a number, so that all of it is plain: the garbage collector looks at none of what is
+#: remembered.
+Ended: TypeAlias = tuple[int, str, tuple[int, ...], int, str]
 
 
 def answer_of(found: JournaledTransaction) -> Answer:
@@ -67,7 +68,7 @@ def answer_of(found: JournaledTransaction) -> Answer:
 
 def answer_in(ended: Ended) -> Answer:
     """Return what became of a transaction of which only that is remembered."""
-    state, by, offsets, _ = ended
+    state, by, offsets, _, _ = ended
     return Answer(TransactionState(state), by, offsets, state == COMMITTED)
 
 

@@ -212,7 +212,7 @@ class TransactionLedger:
             found.begun_ms = step.at_ms
             found.ends_ms = step.at_ms + step.timeout_ms if step.timeout_ms else 0
             found.client, found.client_epoch = step.client, step.client_epoch
-            found.xid, found.keep = step.xid, step.keep
+            found.xid, found.keep, found.user = step.xid, step.keep, step.user
         self.ids.used(step.client, step.at_ms)
         if found.state in _DECIDED or (found.state is not OPEN and step.is_automatic):
             return None  # the first decision counts
@@ -272,7 +272,8 @@ class TransactionLedger:
         kept = self.kept.get(number)
         if kept is not None and len(kept.parts) == len(parts):
             kept.parts = parts  # with the offsets of what is stored
-        self._ended[number] = int(state), transaction.by, offsets, transaction.decided_ms
+        decided_ms, user = transaction.decided_ms, transaction.user
+        self._ended[number] = int(state), transaction.by, offsets, decided_ms, user
         self._ended_parts += len(offsets)
         self._told[number] = transaction
         self._told_parts += len(transaction.parts)
@@ -280,7 +281,7 @@ class TransactionLedger:
             _, told = self._told.popitem(last=False)
             self._told_parts -= len(told.parts)
         while len(self._ended) > ENDED_MAX or self._ended_parts > ENDED_PARTS_MAX:
-            first, (_, _, offsets, _) = self._ended.popitem(last=False)
+            first, (_, _, offsets, _, _) = self._ended.popitem(last=False)
             self._ended_parts -= len(offsets)
             self._floor_ms = max(self._floor_ms, time_ms_of(first))
 
@@ -288,7 +289,7 @@ class TransactionLedger:
         """Forget what nobody can ask for any more."""
         ended = self._ended
         while ended:
-            number, (_, _, offsets, at_ms) = next(iter(ended.items()))
+            number, (_, _, offsets, at_ms, _) = next(iter(ended.items()))
             if at_ms + REMEMBERED_MS > now_ms:
                 break
             del ended[number]
@@ -400,6 +401,12 @@ class TransactionLedger:
                 f"at most {PIECES_MAX} may be under way"
             )
 
+    def user_of(self, number: int) -> str:
+        """Return who has begun a transaction; "": that is not known, or the transaction is not."""
+        ended = self._ended.get(number)
+        found = self.active.get(number) or self.kept.get(number)
+        return ended[-1] if ended is not None else found.user if found is not None else ""
+
     def answer(self, number: int) -> Answer:
         """Return what became of a transaction."""
         if number in self._ended:
@@ -432,7 +439,7 @@ class TransactionLedger:
                 "broker differ",
                 details={"state": int(TransactionState.UNKNOWN)},
             )
-        if ask.state is ROLLED_BACK:
+        if ask.state is ROLLED_BACK and not (ask.by and ask.group):  # a group knows what it got
             return None
         if ask.by:  # it may be on its way
             raise TransactionRefused(

@@ -122,6 +122,8 @@ class TransactionStep(NamedTuple):
         checks: Of a half message that is prepared; whoever notes that again notes these, too.
         decision, decision_version: Of one that is prepared: the node in ZooKeeper that decides it,
             and the version of that before; "" and 0: a request does.
+        user: Who began it, as brokers know users; "": nobody asks for rights, or an older broker
+            has noted it.
     """
 
     transaction: int
@@ -137,6 +139,7 @@ class TransactionStep(NamedTuple):
     checks: CheckPlan | None = None
     decision: str = ""
     decision_version: int = 0
+    user: str = ""
 
     @property
     def is_automatic(self) -> bool:
@@ -149,7 +152,7 @@ class Carried(NamedTuple):
 
     Attributes:
         transaction: Its number.
-        request, state, by, client, client_epoch, xid, keep, checks: See ``TransactionStep``.
+        request, state, by, client, client_epoch, xid, keep, checks, user: See ``TransactionStep``.
         begun_ms, decided_ms: By the wall clock of the master; 0: it is not.
         pieces: How many its copy has, which stands before.
         parts: Of a decision: partition, messages and bytes of each.
@@ -168,6 +171,7 @@ class Carried(NamedTuple):
     pieces: int
     parts: tuple[tuple[TopicPartition, int, int], ...] = ()
     checks: CheckPlan | None = None
+    user: str = ""
 
 
 class Client(NamedTuple):
@@ -221,6 +225,8 @@ def encode_note(note: Note) -> bytes:
             head["checks"] = list(note.checks)
         if note.decision:
             head["decision"], head["version"] = note.decision, note.decision_version
+        if note.user:
+            head["user"] = note.user
         return notes.encode(head)
     if isinstance(note, Carried):
         head = {
@@ -239,6 +245,8 @@ def encode_note(note: Note) -> bytes:
         }
         if note.checks is not None:
             head["checks"] = list(note.checks)
+        if note.user:
+            head["user"] = note.user
         return notes.encode(head)
     if isinstance(note, Checked):
         return notes.encode(
@@ -315,6 +323,7 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             _plan_in(head),
             head.get("decision", ""),
             head.get("version", 0),
+            head.get("user", ""),
         )
     if "carried" in head:
         parts = tuple((TopicPartition(e[0], e[1]), e[2], e[3]) for e in head["parts"])
@@ -332,6 +341,7 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head["pieces"],
             parts,
             _plan_in(head),
+            head.get("user", ""),
         )
     if "checked" in head:
         return Checked(head["checked"], head["sent_checks"], head["next"])

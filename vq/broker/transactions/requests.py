@@ -164,6 +164,8 @@ def _check_checks(request: wire.TransactRequest) -> None:
     """
     checks = request.checks
     check_group(checks.group)
+    if request.state == TransactionState.FORGOTTEN:  # that is not asked of a producer group
+        raise InvalidRequest("the answer to a check commits or rolls back; it forgets no decision")
     if request.state != TransactionState.PREPARED:
         return
     least_ms, most_ms = int(limits.CHECK_S_MIN * 1_000), int(limits.CHECK_S_MAX * 1_000)

@@ -30,6 +30,7 @@ file. Not in here: what a setting means or which values are allowed; the datacla
 import dataclasses
 import difflib
 import enum
+import re
 import tomllib
 import types
 import typing
@@ -40,7 +41,8 @@ from typing import Any, TypeVar
 
 from vq.errors import InvalidArgument
 from vq.model import Address
-from vq.security.tls import Tls
+from vq.security.secret_files import check_private, read_with_stat
+from vq.security.tls import Tls, TlsNames, named_tls
 from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
@@ -67,6 +69,8 @@ _OTHERS = frozenset(
 )
 #: Settings whose values no text shows.
 _SECRETS = frozenset({"password", "zookeeper_auth", "client_secret", "database"})
+#: A database has one if its URL has a password.
+_PASSWORD_OF_URL = re.compile(r"://[^/@]*:.*@|password", re.IGNORECASE)
 #: How alike two words are of which one is a slip of the other.
 _NEAR = 0.8
 #: Between paths in a variable, as in ``PATH``.
@@ -96,21 +100,43 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
     """Return the sources of one command; the file is ``path``, else ``VQ_CONFIG``, else none.
 
     Raises:
-        InvalidArgument: The file cannot be read, is no TOML, or has a key nobody knows; or the name
-            of a variable is nearly that of a setting.
+        InvalidArgument: The file cannot be read, is no TOML, or has a key nobody knows; it has a
+            secret and others may use it; or the name of a variable is nearly that of a setting.
     """
     _refuse_misspelled(environ)
     name = path or environ.get("VQ_CONFIG")
     if not name:
         return Sources(environ=environ).with_flags(**flags)
     try:
-        table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+        data, found = read_with_stat(Path(name))
+        table = tomllib.loads(data.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"cannot read the configuration file {name!r}: {error}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{name!r} is not TOML: {error}") from error
+    if secret := _secret_in(table):
+        try:
+            check_private(Path(name), found)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"the configuration file {name!r} has a secret, {secret}: {error.message}"
+            ) from error
     _refuse_unknown(table, (*SHARED, *LOGGING, *SECTIONS), name)
     return Sources(environ=environ, file=table, file_name=name).with_flags(**flags)
+
+
+def _secret_in(table: Mapping[str, Any]) -> str:
+    """Return the name of a setting that is a secret; "": there is none."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            if inner := _secret_in(value):
+                return f"{name}.{inner}"
+        elif name == "database":
+            if _PASSWORD_OF_URL.search(str(value)):
+                return name
+        elif name in _SECRETS and value:
+            return name
+    return ""
 
 
 def _refuse_misspelled(environ: Mapping[str, str]) -> None:
@@ -281,7 +307,7 @@ def _look_up(
 
 def _files_of(name: str) -> list[str]:
     """Return the settings that a field for TLS has; they stand beside the others."""
-    return [f"{name}_{item.name}" for item in dataclasses.fields(Tls)]
+    return [f"{name}_{item}" for item in ("ca", "certificate", "key")]
 
 
 def _tls(name: str, section: str, table: Mapping[str, Any], sources: Sources) -> Tls | None:
@@ -301,7 +327,10 @@ def _tls(name: str, section: str, table: Mapping[str, Any], sources: Sources) ->
     found = [_look_up(each, Path, section, table, sources) for each in _files_of(name)]
     if not any(found):
         return None
-    return Tls(**dict(zip((item.name for item in dataclasses.fields(Tls)), found, strict=True)))
+    ca, certificate, key = found
+    variable = _variables(section, f"{name}_ca")[-1].removesuffix("_CA")
+    names = TlsNames(name, variable, has_options=name != "zookeeper_tls")
+    return named_tls(names, ca=ca, certificate=certificate, key=key)
 
 
 def _variable(section: str, name: str) -> str:

@@ -15,6 +15,7 @@ from vq.cli.base.errors import CommandFailed
 from vq.cli.base.json_schema import TEXT, maybe, record, shows, some
 from vq.cli.base.options import Invocation, command_options, directory
 from vq.cli.base.settings import build, is_given
+from vq.client.config import MessageFactoryConfig
 from vq.devtools.processes import ask_status
 from vq.devtools.zookeeper import MissingPart, find_jars, find_java
 from vq.model import Address
@@ -62,7 +63,12 @@ def doctor(
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
         *check_machine(config),
-        port_finding(Address(config.host, config.port), config.tls),
+        port_finding(
+            Address(config.host, config.port),
+            config.tls,
+            config.advertised,
+            operator=None if local else invocation.client_config(),
+        ),
     ]
     is_broker_here = is_given("broker", "group", invocation.sources)
     if is_broker_here:
@@ -121,10 +127,23 @@ def _part(check: str, find: Callable[[], str]) -> Finding:
         return checks.part(check, None, str(error))
 
 
-def port_finding(address: Address, tls: Tls | None = None) -> Finding:
+def port_finding(
+    address: Address,
+    tls: Tls | None = None,
+    advertised: Address | None = None,
+    *,
+    operator: MessageFactoryConfig | None = None,
+) -> Finding:
+    """Look at the port of a broker; whoever has it is asked where clients connect to it.
+
+    ``operator``: how to ask a broker that takes users alone.
+    """
     if address.port == 0:
         return checks.broker_port(str(address), None, None)
     error = port_error(address)
-    status = asyncio.run(ask_status(address, tls=tls)) if error is not None else None
+    asked = address if advertised is None else advertised
+    status = None
+    if error is not None:
+        status = asyncio.run(ask_status(asked, tls=tls, operator=operator))
     broker = None if status is None else f"broker {status.group}/{status.node} of {status.cluster}"
     return checks.broker_port(str(address), error, broker)

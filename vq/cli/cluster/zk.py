@@ -265,14 +265,26 @@ def _given_identities(
     """Return the identities of options; None: there are none."""
     if not (operators or brokers or clients):
         return None
+    found: dict[str, str] = {}
+
+    def identity(file: Path, option: str) -> str:
+        digest = _identity_in(file)
+        if digest in found:
+            raise InvalidArgument(
+                f"the identity in {file} is given twice, by {found[digest]} and {option}: it would "
+                "have the rights of both; give each its own"
+            )
+        found[digest] = option
+        return digest
+
     of_clients: dict[str, tuple[str, ...]] = {}
     for each in clients:
         file, _, groups = each.partition("=")
         names = tuple(part.strip() for part in groups.split(",") if part.strip())
-        of_clients[_identity_in(Path(file))] = names or ("*",)
+        of_clients[identity(Path(file), "--clients")] = names or ("*",)
     return Identities(
-        operators=tuple(map(_identity_in, operators)),
-        brokers=tuple(map(_identity_in, brokers)),
+        operators=tuple(identity(each, "--operators") for each in operators),
+        brokers=tuple(identity(each, "--brokers") for each in brokers),
         clients=of_clients,
     )
 

@@ -7,6 +7,7 @@ import click
 
 from vq.cli.base.json_schema import TEXT, TRUTH, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
+from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.access import (
     add_access_rules,
     decide_access,
@@ -14,12 +15,14 @@ from vq.operations.security.access import (
     remove_access_rules,
 )
 from vq.security.rules import (
+    NEEDED,
     AccessRule,
     Right,
     RuleEffect,
     check_subject,
     parse_resource,
     parse_rights,
+    subject_of,
 )
 
 _RULE: Final = record(effect=TEXT, subject=TEXT, rights=some(TEXT), resource=TEXT)
@@ -59,6 +62,12 @@ def add(invocation: Invocation, subject: str, rights: str, resource: str, deny: 
     rules = invocation.call(add_access_rules, [rule])
     done = "there already" if rules == before else "added"
     _show_change(invocation, rules, f"{done}: {rule}")
+    remark_unknown(invocation, subject)
+    if unused := [each for each in Right if each in rule.rights - NEEDED[rule.resource]]:
+        invocation.output.remark(
+            f"no request needs {' or '.join(unused)} on a {rule.resource}; "
+            "docs/howto/rules.md says what each program needs"
+        )
 
 
 @acl.command()
@@ -136,6 +145,8 @@ def test(invocation: Invocation, who: str, right: str, resource: str, roles: Seq
     Exit code 1 if it is refused.
     """
     decision = invocation.call(decide_access, who, right, resource, roles or None)
+    if not roles:
+        remark_unknown(invocation, subject_of(who))
     output, need, rule = invocation.output, decision.need, decision.rule
     if output.as_json:
         output.document(

@@ -7,6 +7,7 @@ import click
 
 from vq.cli.base.json_schema import NUMBER, TEXT, mapping, maybe, record, shows, some
 from vq.cli.base.options import Commands, Invocation, command_options
+from vq.cli.security.unknown import remark_unknown
 from vq.operations.security.quotas import list_quotas, remove_quotas, set_quotas, show_quota
 from vq.security.quotas import Quota, value_text
 from vq.shown import shown
@@ -38,9 +39,13 @@ def set_(invocation: Invocation, subject: str, limits: Sequence[str]) -> None:
     broker counts for itself. The value unlimited lifts a limit that user:* or client:* has.
 
     Who uses more has to wait. Brokers obey at once.
+
+    metadata= is how many partitions a user makes or moves in an hour. The command, program or
+    console that does it looks at that; no broker does.
     """
     given = Quota.parse(" ".join((subject, *limits)))
     _show_change(invocation, invocation.call(set_quotas, [given]), f"set: {given}")
+    remark_unknown(invocation, subject)
 
 
 @quota.command()

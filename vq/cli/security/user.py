@@ -43,9 +43,6 @@ _password_file = click.option(
     help="File whose first line is the new password.  [VQ_NEW_PASSWORD; else it is asked for]",
 )
 
-#: A password of fewer characters gets a remark.
-_SHORT_CHARS: Final = 10
-
 
 @click.group(cls=Commands)
 def user() -> None:
@@ -168,13 +165,7 @@ def remove(invocation: Invocation, name: str, yes: bool) -> None:
 
 
 def _new_password(invocation: Invocation, name: str, path: str | None) -> str:
-    password = new_password(name, path, invocation.sources.environ.get("VQ_NEW_PASSWORD", ""))
-    if len(password) < _SHORT_CHARS:
-        invocation.output.remark(
-            f"the password has {len(password)} characters: whoever reads ZooKeeper can find it by "
-            f"trying; take {_SHORT_CHARS} or more"
-        )
-    return password
+    return new_password(name, path, invocation.sources.environ.get("VQ_NEW_PASSWORD", ""))
 
 
 def _show(invocation: Invocation, entry: UserEntry, done: str) -> None:

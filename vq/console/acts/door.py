@@ -278,7 +278,7 @@ class Door:
         self, person: Person, entry: int, row: Row, site: Site, arguments: Any, named: Any
     ) -> Any:
         try:
-            with acting_for(f"{person.shown} from {person.address}"):
+            with acting_for(f"{person.shown} from {person.address}", person.name):
                 result = await row.function(site.cluster, *arguments, **named)
         except VqError as error:
             outcome = "unknown" if type(error).__name__.endswith("Unknown") else "failed"

@@ -15,6 +15,8 @@ from vq.console.web.context import PageContext
 from vq.console.web.languages import N_
 from vq.console.web.tables import Asked, Column, Kind, StateWord, TablePage, table
 from vq.errors import InvalidArgument
+from vq.operations.cluster.audit import OperatorAct
+from vq.shown import shown
 
 #: Acts of the cluster that a page has to search in.
 _ACTS_SHOWN: Final = 500
@@ -79,33 +81,55 @@ async def ACTS(context: PageContext) -> Response:
     columns: list[Column[Any]] = [
         Column("time", N_("Time"), lambda each: each.time_ms, Kind.MOMENT, sorts=False),
         Column("person", N_("Person"), lambda each: each.person or each.user, sorts=False),
-        Column("who", N_("From"), lambda each: each.who, Kind.CODE, sorts=False),
-        Column("act", N_("Act"), lambda each: each.act, Kind.CODE, sorts=False),
-        Column("subject", N_("To what"), lambda each: each.subject, sorts=False),
-        Column("before", N_("Before"), lambda each: each.before, Kind.CODE, sorts=False),
-        Column("after", N_("After"), lambda each: each.after, Kind.CODE, sorts=False),
         Column(
-            "outcome",
-            N_("Outcome"),
-            lambda each: StateWord(
-                N_("changed since") if each.changed else each.outcome,
-                "bad" if each.changed else _TONES.get(each.outcome, "quiet"),
-                each.error[:200],
-            ),
-            Kind.STATE,
+            "act",
+            N_("Act"),
+            lambda each: each.act,
+            Kind.CODE,
+            link=lambda each: context.path("acts", each.record),
             sorts=False,
         ),
+        Column("subject", N_("To what"), lambda each: each.subject, sorts=False),
+        Column("outcome", N_("Outcome"), _outcome, Kind.STATE, sorts=False),
+        Column("who", N_("From"), lambda each: each.who, Kind.CODE, sorts=False),
     ]
+    asked = Asked.of(context.query)
+    if asked.export:  # up to 4,000 characters each: a page of their own shows them
+        columns += [
+            Column("before", N_("Before"), lambda each: each.before, Kind.CODE, sorts=False),
+            Column("after", N_("After"), lambda each: each.after, Kind.CODE, sorts=False),
+        ]
     found = table(
         columns,
         rows,
-        Asked.of(context.query),
+        asked,
         empty=N_("Nobody has done anything yet."),
         searched=lambda each: " ".join(
             (each.person, each.user, each.who, each.identity, each.act, each.subject, each.outcome)
         ),
     )
     return context.exported(found, "acts") or context.page("acts.html", found=found)
+
+
+@page("/c/{cluster}/acts/{name}")
+async def ACT(context: PageContext) -> Response:
+    """Show one of these acts: arguments, before, after."""
+    name = context.param("name")
+    rows = await context.run("list_acts", count=_ACTS_SHOWN)
+    row = next((each for each in rows if each.record == name), None)
+    if row is None:
+        raise InvalidArgument(f"act {shown(name)} is none of the last {_ACTS_SHOWN} acts")
+    topics = await context.console.door.masks(context.site.name)
+    texts = {
+        each: _laid_out(getattr(row, each), topics) for each in ("arguments", "before", "after")
+    }
+    return context.page("act.html", row=row, texts=texts, outcome=_outcome(row))
+
+
+def _outcome(act: OperatorAct) -> StateWord:
+    if act.changed:
+        return StateWord(N_("changed since"), "bad", act.error[:200])
+    return StateWord(act.outcome, _TONES.get(act.outcome, "quiet"), act.error[:200])
 
 
 @page("/c/{cluster}/audit/{number}")

@@ -35,10 +35,21 @@ AWAY_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class MenuEntry:
-    """A line of the menu: where it leads below the cluster, and its English text."""
+    """A line of the menu: where it leads below the cluster, and its English text.
+
+    ``also``: pages without a line of their own that are reached from there.
+    """
 
     path: str
     title: str
+    also: Sequence[str] = ()
+
+    def holds(self, here: str, cluster: str) -> bool:
+        """Whether an address is in this line of the menu; ``cluster`` is that of the cluster."""
+        if not self.path:
+            return here == cluster
+        places = (f"{cluster}/{each}" for each in (self.path, *self.also))
+        return any(here == each or here.startswith(f"{each}/") for each in places)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """ACLs between vq and kazoo: what a node that is made gets, as the list of identities says.
 
-Loop-bound. The list is read with the first calls of a session, and again after its watch has fired.
+Loop-bound. The list is read with the first calls of a session, and again after its watch has fired:
+with each heartbeat, until it was read.
 """
 
 from typing import Protocol
@@ -40,7 +41,7 @@ class AclsOfNewNodes:
     """What a client gives the nodes that it makes.
 
     Attributes:
-        stale: The list has changed, or the session: read it again.
+        stale: The list has changed, or the session, or it could not be read: read it again.
     """
 
     def __init__(self) -> None:
@@ -51,19 +52,26 @@ class AclsOfNewNodes:
         """Read the list, and hear of its next change.
 
         Raises:
-            CoordinationError: It cannot be read.
+            CoordinationError: It cannot be read; the last one holds on, and it is stale.
         """
-        self.stale = False
-        found: Identities | None = None
+        self.stale = False  # first: the watch may fire meanwhile
+        try:
+            found = await self._read(reader)
+        except BaseException:  # also if who waits for it gives up
+            self.stale = True
+            raise
+        self._identities = found  # nodes that were made meanwhile have the ACL of before
+
+    async def _read(self, reader: ListReader) -> Identities | None:
+        """Return the list; None: there is none, or it may not be read."""
         try:
             node = await reader.get(Identities.path(), watch=self._changed)
         except NoNode:
             await reader.exists(Identities.path(), watch=self._changed)
+            return None
         except NotAllowed:
-            pass  # it may not read the tree, and makes no nodes in it
-        else:
-            found = Identities.decode(Identities.path(), node.data)
-        self._identities = found  # nodes that were made meanwhile have the ACL of before
+            return None  # it may not read the tree, and makes no nodes in it
+        return Identities.decode(Identities.path(), node.data)
 
     def of(self, path: str) -> list[ACL] | None:
         """Return the ACL of a node that is made; None: anybody may do anything with it."""

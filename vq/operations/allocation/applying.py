@@ -14,9 +14,9 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
@@ -126,7 +126,12 @@ class MovedMeanwhile(InvalidState):
 
 
 # Acting -----------------------------------------------------------------------------------------
-@audited()
+async def _moved(_: ClusterClient, arguments: Mapping[str, Any]) -> int:
+    """Return how many partitions a plan moves; one that goes on was counted when it began."""
+    return len(arguments["plan"].moves)
+
+
+@audited(partitions=_moved)
 async def apply_allocation(
     cluster: ClusterClient,
     plan: AllocationPlan,

@@ -32,29 +32,41 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.tree.acls import acl_of
 from vq.coordination.tree.coordinator import NoNode, Unreadable
 from vq.coordination.tree.paths import ACTS
+from vq.coordination.tree.values.access import AccessList
 from vq.coordination.tree.values.audit import ActOutcome, ActRecord
 from vq.coordination.tree.values.brokers import BrokerGroup
 from vq.coordination.tree.values.cluster import ClusterSettings
 from vq.coordination.tree.values.consumers import ConsumerGroup
 from vq.coordination.tree.values.identities import Identities
+from vq.coordination.tree.values.quotas import QuotaList
 from vq.coordination.tree.values.topics import TopicNode
 from vq.coordination.tree.values.users import StoredUser
-from vq.errors import CoordinationError, OutcomeUnknown, VqError
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    InvalidState,
+    OutcomeUnknown,
+    UnknownTopic,
+    VqError,
+)
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import TopicSettings
+from vq.operations.base.metadata_quota import check_metadata, metadata_limit
 from vq.operations.base.who import who
 from vq.security.quotas import Quota
 from vq.security.rules import AccessRule
 from vq.shown import shown_raised
 
-__all__ = ["About", "ActNotRecorded", "acting_for", "audited", "is_audited", "plain"]
+__all__ = ["About", "ActNotRecorded", "acting_for", "acting_user", "audited", "is_audited", "plain"]
 
 logger = get_logger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Act = Callable[Concatenate[ClusterClient, P], Coroutine[Any, Any, R]]
+#: Takes the arguments of an act by their names.
+CountPartitions = Callable[[ClusterClient, Mapping[str, Any]], Awaitable[int]]
 
 #: Characters of each text of a record.
 TEXT_MAX: Final = 4_000
@@ -90,6 +102,8 @@ class About(enum.StrEnum):
     GROUP = "group"
     BROKERS = "brokers"
     USER = "user"
+    RULES = "rules"  # those with the subjects and resources that it names
+    QUOTAS = "quotas"  # those of the subjects that it names
     SETTINGS = "settings"
     ACLS = "acls"  # of the whole tree, and so of its own record
     NOTHING = ""  # the arguments say all
@@ -100,29 +114,44 @@ _numbers: Final = itertools.count()
 _NUMBERS: Final = 1_000_000
 _inside: ContextVar[bool] = ContextVar("vq_inside_act", default=False)
 _person: ContextVar[str] = ContextVar("vq_acting_for", default="")
+_account: ContextVar[str] = ContextVar("vq_acting_account", default="")
 
 
 @contextlib.contextmanager
-def acting_for(person: str) -> Iterator[None]:
-    """Have records of acts say for whom this process acts, such as a person at a console."""
-    token = _person.set(person)
+def acting_for(person: str, account: str = "") -> Iterator[None]:
+    """Have records of acts say for whom this process acts, such as a person at a console.
+
+    ``account``: the user whose quota ``metadata`` acts count for; "": that of this process.
+    """
+    tokens = _person.set(person), _account.set(account)
     try:
         yield
     finally:
-        _person.reset(token)
+        _person.reset(tokens[0])
+        _account.reset(tokens[1])
 
 
-def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]], Act[P, R]]:
+def acting_user(cluster: ClusterClient) -> str:
+    """Return the user whose quota ``metadata`` acts count for now; "": nobody's."""
+    return _account.get() or cluster.login.user
+
+
+def audited(
+    about: About = About.NOTHING, of: str = "", *, partitions: CountPartitions | None = None
+) -> Callable[[Act[P, R]], Act[P, R]]:
     """Have a function of an operation leave a record.
 
     Args:
         about: What it is about.
         of: The argument with its name; "": that of ``about``.
+        partitions: Returns how many it will make or move, for whose user has a quota of that; None:
+            none.
     """
 
     def decorate(function: Act[P, R]) -> Act[P, R]:
         signature = inspect.signature(function)
         subject = of or str(about)
+        act = cast("Callable[..., Coroutine[Any, Any, R]]", function)
 
         @functools.wraps(function)
         async def run(cluster: ClusterClient, *arguments: P.args, **named: P.kwargs) -> R:
@@ -132,12 +161,18 @@ def audited(about: About = About.NOTHING, of: str = "") -> Callable[[Act[P, R]],
             try:
                 if not await _is_on(cluster, function.__name__):
                     return await function(cluster, *arguments, **named)
-                bound = dict(signature.bind(cluster, *arguments, **named).arguments)
+                call = signature.bind(cluster, *arguments, **named)
+                for name, value in call.arguments.items():
+                    if isinstance(value, Iterator):  # it can be read once: the record does, too
+                        call.arguments[name] = list(value)
+                bound = dict(call.arguments)
                 del bound[next(iter(bound))]
                 recorded = _Recorded(cluster, function.__name__, about, bound, subject)
+                if partitions is not None:
+                    await recorded.count(partitions)
                 if not await recorded.begin():
-                    return await function(cluster, *arguments, **named)
-                return await recorded.carry_out(function(cluster, *arguments, **named))
+                    return await act(*call.args, **call.kwargs)
+                return await recorded.carry_out(act(*call.args, **call.kwargs))
             finally:
                 _inside.reset(token)
 
@@ -188,6 +223,29 @@ class _Recorded:
         self._subject = found if isinstance(found, str) and is_valid_name(found) else ""
         self._about = about
         self._act = ""
+        self._time_ms = cluster.clock.wall_ms()
+        self._charged = ""
+        self._limit = 0.0
+        self._partitions = 0
+
+    async def count(self, partitions: CountPartitions) -> None:
+        """Count what it will make or move, if its user has a quota of that.
+
+        Raises:
+            ActNotRecorded: ZooKeeper does not say.
+        """
+        user = acting_user(self._cluster)
+        try:
+            limit = await metadata_limit(self._cluster, user)
+            if limit is None:
+                return
+            with contextlib.suppress(
+                InvalidArgument, InvalidState, UnknownTopic
+            ):  # the act says so
+                self._partitions = await partitions(self._cluster, self._arguments)
+        except CoordinationError as error:
+            raise _not_recorded(self._name, error) from error
+        self._charged, self._limit = user, limit
 
     async def begin(self) -> bool:
         """Write the record; False: there is nowhere to write it.
@@ -196,7 +254,7 @@ class _Recorded:
             ActNotRecorded: It could not be written.
         """
         cluster = self._cluster
-        now_ms = cluster.clock.wall_ms()
+        now_ms = self._time_ms
         self._act = f"{now_ms:013d}-{next(_numbers) % _NUMBERS:06d}-{secrets.token_hex(3)}"
         try:
             record = ActRecord(
@@ -209,6 +267,8 @@ class _Recorded:
                 subject=self._subject or _subject_of(self._arguments),
                 arguments=_text(_told(self._arguments)),
                 before=await self._state(),
+                charged=self._charged,
+                partitions=self._partitions,
             )
             await cluster.coordinator.create(ActRecord.path(self._act), record.encode())
         except NoNode:
@@ -217,9 +277,15 @@ class _Recorded:
             raise _not_recorded(self._name, error) from error
         return True
 
-    async def carry_out(self, work: Awaitable[R]) -> R:
-        """Wait for the act, write down what became of it, and return its result."""
+    async def carry_out(self, work: Coroutine[Any, Any, R]) -> R:
+        """Wait for the act, write down what became of it, and return its result.
+
+        Raises:
+            Throttled, InvalidArgument: It is more than the quota ``metadata`` of its user allows.
+        """
         try:
+            if self._partitions:
+                await self._check_quota(work)
             result = await work
         except VqError as error:
             outcome = "unknown" if isinstance(error, OutcomeUnknown) else "failed"
@@ -232,6 +298,21 @@ class _Recorded:
             raise
         await self._end("done", "")
         return result
+
+    async def _check_quota(self, work: Coroutine[Any, Any, R]) -> None:
+        """Look at earlier acts; the record of this one is written, so that later ones see it."""
+        try:
+            await check_metadata(
+                self._cluster,
+                self._charged,
+                self._limit,
+                self._partitions,
+                act=self._act,
+                now_ms=self._time_ms,
+            )
+        except BaseException:
+            work.close()
+            raise
 
     async def _end(self, outcome: str, error: str) -> None:
         try:
@@ -274,14 +355,20 @@ class _Recorded:
             data = (await self._cluster.coordinator.get(path)).data
         except (NoNode, Unreadable):  # or it is not for this client: then the act says so
             return ""
-        if self._about is About.USER:
-            return _text(_of_user(path, data))
+        shown = _SHOWN.get(self._about)
+        if shown is not None:
+            try:
+                found = shown(path, data, self._arguments)
+            except CoordinationError:
+                found = {"unreadable": True}
+            return _text(found) if found else ""
         return _cleaned(data.decode("utf-8", "replace"))[:TEXT_MAX]
 
 
 def _path_of(about: About, name: str) -> str | None:
-    if about is About.SETTINGS:
-        return ClusterSettings.path()
+    whole = _WHOLE.get(about)
+    if whole is not None:
+        return whole
     if not name:
         return None
     match about:
@@ -296,14 +383,46 @@ def _path_of(about: About, name: str) -> str | None:
     return None
 
 
-def _of_user(path: str, data: bytes) -> dict[str, Any]:
+#: What is one node, whatever the act names of it.
+_WHOLE: Final[Mapping[About, str]] = {
+    About.RULES: AccessList.path(),
+    About.QUOTAS: QuotaList.path(),
+    About.SETTINGS: ClusterSettings.path(),
+}
+
+
+def _of_user(path: str, data: bytes, _arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a user without its salt and keys."""
-    try:
-        user = StoredUser.decode(path, data)
-    except CoordinationError:
-        return {"unreadable": True}
+    user = StoredUser.decode(path, data)
     since = [each.since_ms for each in user.secrets]
     return {"roles": list(user.roles), "passwords_since_ms": since, "by": user.by}
+
+
+def _of_rules(path: str, data: bytes, arguments: Mapping[str, Any]) -> Any:
+    """Return the rules with a subject and a resource that the act names."""
+    named = {(words[1], words[-1]) for words in _named(arguments["rules"]) if len(words) > 1}
+    rules = AccessList.decode(path, data).rules
+    return plain([each for each in rules if (each.subject, each.about) in named])
+
+
+def _of_quotas(path: str, data: bytes, arguments: Mapping[str, Any]) -> Any:
+    """Return the quotas of the subjects that the act names."""
+    named = {words[0] for words in _named(arguments["quotas"]) if words}
+    return plain([each for each in QuotaList.decode(path, data).quotas if each.subject in named])
+
+
+def _named(values: Any) -> list[list[str]]:
+    """Return the words of each rule or quota; of what is none, nothing: the act refuses it."""
+    several = values if isinstance(values, list | tuple | set | frozenset) else ()
+    return [str(each).split() for each in several if isinstance(each, str | AccessRule | Quota)]
+
+
+#: Of nodes that have secrets, or more than the act is about: what is told of them.
+_SHOWN: Final[Mapping[About, Callable[[str, bytes, Mapping[str, Any]], Any]]] = {
+    About.USER: _of_user,
+    About.RULES: _of_rules,
+    About.QUOTAS: _of_quotas,
+}
 
 
 def _told(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -431,7 +431,24 @@ def _shown(value: object) -> str:
 
 
 # Importing --------------------------------------------------------------------------------------
-@audited()
+async def _made(_: ClusterClient, arguments: Mapping[str, Any]) -> int:
+    """Return how many partitions an import makes."""
+    planned: PlannedDefinitions = arguments["planned"]
+    sizes = {each.topic: each.settings.partitions for each in planned.definitions.topics or ()}
+    made = 0
+    for step in planned.steps:
+        if step.kind == "topic" and not step.why_not:
+            if step.action is DefinitionAction.MAKE:
+                made += sizes[step.name]
+            made += sum(
+                max(0, int(each.after) - int(each.before))
+                for each in step.changes
+                if each.field == "partitions" and step.action is DefinitionAction.CHANGE
+            )
+    return made
+
+
+@audited(partitions=_made)
 async def import_definitions(
     cluster: ClusterClient,
     planned: PlannedDefinitions,

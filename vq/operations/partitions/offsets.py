@@ -13,7 +13,14 @@ from vq.client.kinds import check_whole
 from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import Unreadable
 from vq.coordination.tree.reading import gather_all
-from vq.errors import InvalidArgument, PermissionRefused, TimedOut, Unreachable, VqError
+from vq.errors import (
+    InvalidArgument,
+    NotAuthenticated,
+    PermissionRefused,
+    TimedOut,
+    Unreachable,
+    VqError,
+)
 from vq.limits import OFFSET_MAX
 from vq.log_lines import get_logger
 from vq.model import Address, NodeInfo, PartitionPlacement, Span, time_ms_of
@@ -59,7 +66,8 @@ async def ends_of(
     ``topic_id``: brokers tell nothing of another topic that has the name now; "": of any.
 
     Raises:
-        PermissionRefused: The topic is not readable.
+        NotAuthenticated: A broker does not take this user.
+        PermissionRefused: The topic is not readable; ``NotAuthorized``: by this user.
     """
     inspector = Inspector(cluster, topic_id)
     ends = await gather_all(inspector.ends(each) for each in placements)
@@ -193,7 +201,7 @@ class Inspector:
         """Return the ends of a partition, None when a broker tells them not, for whatever cause."""
         try:
             return await self.ends(placement)
-        except PermissionRefused:
+        except (NotAuthenticated, PermissionRefused):
             return None
 
     async def offset_at_time(self, placement: PartitionPlacement, time_ms: int) -> int | None:
@@ -329,7 +337,9 @@ class Inspector:
         """Return the answer of a broker; None: it gives none, or refuses.
 
         Raises:
-            PermissionRefused: The topic is not readable, so its ends are not told.
+            NotAuthenticated: It does not take this user.
+            PermissionRefused: The topic is not readable, or the user has no right to it, so its
+                ends are not told.
         """
         if (address, is_count) in self._silent or (address, False) in self._silent:
             return None
@@ -337,6 +347,8 @@ class Inspector:
             return await self._cluster.request(address, command, request)
         except (TimedOut, Unreachable):
             self._silent.add((address, is_count))
+        except NotAuthenticated:
+            raise  # each broker would refuse it; none of them is down
         except PermissionRefused:
             if command == Command.OFFSETS and not is_count:
                 raise  # else whoever asks takes a closed topic for a broker that is down

@@ -19,6 +19,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.brokers import group_views, registry
@@ -202,7 +203,11 @@ async def need_master(cluster: ClusterClient, group: str, which: str) -> tuple[N
     return master
 
 
-@audited()
+async def _moved(_: ClusterClient, arguments: Mapping[str, Any]) -> int:
+    return len(arguments["planned"])
+
+
+@audited(partitions=_moved)
 async def move_all(cluster: ClusterClient, planned: Sequence[Move]) -> list[Moved]:
     """Carry out planned moves, one after the other: an error leaves the rest where it was.
 

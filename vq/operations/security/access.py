@@ -10,7 +10,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination.security.access import change_access, read_access
 from vq.coordination.security.users import UnknownUser, read_user
 from vq.errors import InvalidArgument
-from vq.operations.base.acts import audited
+from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.security.rules import (
     ANONYMOUS,
@@ -56,7 +56,7 @@ async def list_access_rules(cluster: ClusterClient) -> list[AccessRule]:
     return list((await read_access(cluster.coordinator)).rules)
 
 
-@audited()
+@audited(About.RULES)
 async def add_access_rules(
     cluster: ClusterClient, rules: Iterable[AccessRule | str]
 ) -> list[AccessRule]:
@@ -78,7 +78,7 @@ async def add_access_rules(
         return list(await change_access(cluster.coordinator, lambda held: held.adding(new)))
 
 
-@audited()
+@audited(About.RULES)
 async def remove_access_rules(
     cluster: ClusterClient, rules: Iterable[AccessRule | str]
 ) -> list[AccessRule]:

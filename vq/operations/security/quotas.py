@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 
 from vq.client.cluster import ClusterClient
 from vq.coordination.security.quotas import change_quotas, read_quotas
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, InvalidState
 from vq.limits import is_valid_name
-from vq.operations.base.acts import audited
+from vq.operations.base.acts import About, acting_user, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
-from vq.security.quotas import EffectiveLimit, Quota
+from vq.operations.base.metadata_quota import metadata_limit
+from vq.security.quotas import EffectiveLimit, Quota, QuotaLimit, value_text
 from vq.security.rules import ANONYMOUS, subject_of
 from vq.shown import shown
 
@@ -33,7 +34,7 @@ async def list_quotas(cluster: ClusterClient) -> list[Quota]:
     return list(await read_quotas(cluster.coordinator))
 
 
-@audited()
+@audited(About.QUOTAS)
 async def set_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -> list[Quota]:
     """Set limits, all of them or none; return all quotas.
 
@@ -46,14 +47,16 @@ async def set_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -> l
 
     Raises:
         InvalidArgument: A text is no quota, or there would be more than 10,000 subjects.
+        InvalidState: Who asks has a limit of metadata, and would change such limits.
         QuotasUnknown: ZooKeeper went away; they are set or not.
     """
     new = _given(quotas, Quota.parse)
+    await _check_not_limited(cluster, new)
     with unknown_when_cut("setting quotas", QuotasUnknown):
         return list(await change_quotas(cluster.coordinator, lambda held: held.setting(new)))
 
 
-@audited()
+@audited(About.QUOTAS)
 async def remove_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -> list[Quota]:
     """Remove limits, all of them or none; return the quotas that are left.
 
@@ -66,9 +69,11 @@ async def remove_quotas(cluster: ClusterClient, quotas: Iterable[Quota | str]) -
 
     Raises:
         InvalidArgument: A text is none, or there is no such limit.
+        InvalidState: Who asks has a limit of metadata, and would change such limits.
         QuotasUnknown: ZooKeeper went away; they are removed or not.
     """
     old = _given(quotas, Quota.parse_removed)
+    await _check_not_limited(cluster, old)
     with unknown_when_cut("removing quotas", QuotasUnknown):
         return list(await change_quotas(cluster.coordinator, lambda held: held.removing(old)))
 
@@ -93,6 +98,19 @@ async def show_quota(
     if client and not is_valid_name(client):
         raise InvalidArgument(f"client {shown(client)} is no client id")
     return (await read_quotas(cluster.coordinator)).effective(name, client)
+
+
+async def _check_not_limited(cluster: ClusterClient, quotas: Iterable[Quota]) -> None:
+    """Refuse that somebody who is limited changes limits of metadata: it would be no limit."""
+    if not any(QuotaLimit.METADATA in each.limits or not each.limits for each in quotas):
+        return
+    user = acting_user(cluster)
+    limit = await metadata_limit(cluster, user)
+    if limit is not None:
+        raise InvalidState(
+            f"user {user} has the quota metadata={value_text(QuotaLimit.METADATA, limit)} and so "
+            "cannot change such quotas: somebody without one can"
+        )
 
 
 def _given(quotas: Iterable[Quota | str], parse: Callable[[str], Quota]) -> list[Quota]:

@@ -330,7 +330,7 @@ def _users(facts: SecurityFacts, nodes: Known, anonymous: Anonymous, _: Missings
     order = ("loopback", "off", "optional", "required")
     least = _least(order, (each.authentication for each in nodes))
     if least == "required":
-        found = f"{standing}; {len(facts.users)} users"
+        found = f"{standing}; {_counted(len(facts.users), 'user')}"
         state = StepState.DONE if facts.users else StepState.NEXT
         add = () if facts.users else ("add users: nobody but operators gets in", _ADD_USER)
         return SecurityStep("users", state, found, add[:1], (), add[1:], page)
@@ -345,7 +345,8 @@ def _users(facts: SecurityFacts, nodes: Known, anonymous: Anonymous, _: Missings
             page,
         )
     count = sum(each.anonymous_connections for each in nodes)
-    standing += f"; {len(facts.users)} users, {count} connections without one"
+    standing += f"; {_counted(len(facts.users), 'user')}, "
+    standing += f"{_counted(count, 'connection')} without one"
     if not facts.users:
         todo: tuple[str, ...] = ("add a user for each program", "give the programs their users")
         return SecurityStep("users", StepState.NEXT, standing, todo, (), (_ADD_USER,), page)
@@ -363,7 +364,7 @@ def _rules(facts: SecurityFacts, nodes: Known, _: Anonymous, missing: Missings) 
         standing = "no broker tells whether it obeys rules"
         return SecurityStep("rules", StepState.UNKNOWN, standing, page=page)
     modes = {each.name: each.authorization for each in nodes}
-    standing = f"{_standing('authorization', modes)}; {facts.rules} rules"
+    standing = f"{_standing('authorization', modes)}; {_counted(facts.rules, 'rule')}"
     least = _least(("off", "permissive", "enforced"), modes.values())
     if least == "off":
         settings: tuple[str, ...] = ('authorization = "permissive"',)
@@ -476,6 +477,10 @@ def _standing(setting: str, values: Mapping[str, str]) -> str:
         return f"{setting} = {next(iter(by_value))}"
     parts = (f"{value} at {_names(names)}" for value, names in by_value.items())
     return f"{setting} = {'; '.join(parts)}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _names(names: Iterable[str]) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vq.client.cluster import ClusterClient
+from vq.coordination.security.users import UnknownUser, change_user, read_user, read_users
 from vq.coordination.security.users import add_user as store_user
-from vq.coordination.security.users import change_user, read_user, read_users
 from vq.coordination.security.users import remove_user as delete_user
 from vq.coordination.tree.values.users import StoredSecret, StoredUser, check_roles
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
@@ -20,7 +20,14 @@ from vq.operations.base.acts import About, audited
 from vq.operations.base.changes import ChangeUnknown, unknown_when_cut
 from vq.operations.base.who import who
 from vq.security.rules import ANONYMOUS
-from vq.security.scram import ITERATIONS, SALT_BYTES, SECRETS_MAX, derive
+from vq.security.scram import (
+    ITERATIONS,
+    SALT_BYTES,
+    SECRETS_MAX,
+    ScramKeys,
+    check_new_password,
+    derive,
+)
 
 __all__ = [
     "UserChangeUnknown",
@@ -32,6 +39,7 @@ __all__ = [
     "list_users",
     "remove_user",
     "rotate_user",
+    "why_unknown",
 ]
 
 
@@ -98,7 +106,7 @@ async def add_user(
     Args:
         cluster: The cluster.
         user: Its name.
-        password: Its password; None: its TLS certificate names it.
+        password: Its password, of 12 characters or more; None: its TLS certificate names it.
         roles: Its roles.
 
     Raises:
@@ -122,7 +130,7 @@ async def add_user(
         by=who(),
     )
     if password is not None:
-        keys = await asyncio.to_thread(derive, password, salt, ITERATIONS)
+        keys = await asyncio.to_thread(_new_keys, password, salt, ITERATIONS)
         made = replace(made, secrets=(StoredSecret(keys.secret, now_ms),))
     with unknown_when_cut(f"adding user {user!r}", UserChangeUnknown):
         await store_user(cluster.coordinator, user, made)
@@ -138,12 +146,12 @@ async def rotate_user(cluster: ClusterClient, user: str, password: str) -> UserE
     Raises:
         UnknownUser: There is none of this name.
         InvalidState: Two passwords are valid already, or it has this one.
-        InvalidArgument: The password cannot be one.
+        InvalidArgument: The password cannot be one, or has less than 12 characters.
         UserChangeUnknown: ZooKeeper did not answer.
     """
     check_name("user", user)
     before = await read_user(cluster.coordinator, user)
-    keys = await asyncio.to_thread(derive, password, before.salt, before.iterations)
+    keys = await asyncio.to_thread(_new_keys, password, before.salt, before.iterations)
     now_ms = cluster.clock.wall_ms()
 
     def decide(now: StoredUser) -> StoredUser:
@@ -224,6 +232,29 @@ async def remove_user(cluster: ClusterClient, user: str) -> None:
     check_name("user", user)
     with unknown_when_cut(f"removing user {user!r}", UserChangeUnknown):
         await delete_user(cluster.coordinator, user)
+
+
+async def why_unknown(cluster: ClusterClient, subject: str) -> str:
+    """Return what is to be said of a subject of a rule or a quota that is nobody's; "": nothing.
+
+    Client ids are what clients say, so none of them is unknown.
+    """
+    kind, _, name = subject.partition(":")
+    if kind == "user" and name != "*":
+        try:
+            await read_user(cluster.coordinator, name)
+        except UnknownUser:
+            return f"there is no user {name}; `vq user add {name}` adds it"
+    if kind == "role":
+        users = (await read_users(cluster.coordinator)).values()
+        if not any(name in each.roles for each in users if isinstance(each, StoredUser)):
+            return f"no user has the role {name}; `vq user roles NAME --add {name}` gives it"
+    return ""
+
+
+def _new_keys(password: str, salt: bytes, iterations: int) -> ScramKeys:
+    check_new_password(password)
+    return derive(password, salt, iterations)
 
 
 def _entry(name: str, user: StoredUser) -> UserEntry:

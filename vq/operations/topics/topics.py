@@ -15,6 +15,7 @@ from vq.coordination.topics.cluster_settings import read_settings
 from vq.coordination.topics.reserved_topics import check_as_safe
 from vq.coordination.topics.topics import TopicExists
 from vq.coordination.tree.reading import TopicView, gather_all
+from vq.coordination.tree.values.topics import TopicNode
 from vq.errors import (
     InvalidArgument,
     UnknownTopic,
@@ -60,7 +61,34 @@ def topic_of(view: TopicView) -> Topic:
 
 
 # Changing -------------------------------------------------------------------------------------
-@audited(About.TOPIC)
+async def _created(cluster: ClusterClient, arguments: Mapping[str, Any]) -> int:
+    """Return how many partitions ``create_topic`` will make."""
+    check_own_name(arguments["topic"])
+    if await cluster.coordinator.exists(TopicNode.path(arguments["topic"])) is not None:
+        return 0
+    settings = arguments.get("settings")
+    if settings is None:
+        return (await read_settings(cluster.coordinator)).defaults.partitions
+    return settings_of(TopicSettings, settings, "settings").partitions
+
+
+async def _altered(cluster: ClusterClient, arguments: Mapping[str, Any]) -> int:
+    """Return how many partitions ``alter_topic`` will make."""
+    wanted = arguments.get("partitions")
+    if wanted is None:
+        return 0
+    check_whole("partitions", wanted)
+    view = await topics.describe_topic(cluster.coordinator, arguments["topic"])
+    return max(0, int(wanted) - len(view.partitions))
+
+
+async def _added(_: ClusterClient, arguments: Mapping[str, Any]) -> int:
+    """Return how many partitions ``add_partitions`` will make."""
+    check_whole("count", arguments["count"])
+    return max(0, int(arguments["count"]))
+
+
+@audited(About.TOPIC, partitions=_created)
 async def create_topic(
     cluster: ClusterClient,
     topic: str,
@@ -78,6 +106,7 @@ async def create_topic(
         InvalidArgument: The name is not valid, or reserved for vq's own topics.
         TopicExists: There is one of this name; nothing was changed. Also with
             ``if_not_exists`` if it was made or deleted in part.
+        Throttled: More than the user's quota ``metadata`` allows; nothing was made.
         CoordinationError: No broker group can take partitions.
         ChangeUnknown: ZooKeeper went away; it is made, made in part, or not made.
     """
@@ -169,7 +198,7 @@ async def _check_nodes(
             await check_nodes(cluster, topic, group, least)
 
 
-@audited(About.TOPIC)
+@audited(About.TOPIC, partitions=_altered)
 async def alter_topic(
     cluster: ClusterClient, /, topic: str, *, partitions: int | None = None, **changes: Any
 ) -> Topic:
@@ -251,7 +280,7 @@ def changed(values: Mapping[str, Any]) -> Callable[[TopicSettings], TopicSetting
     return lambda before: replace(before, **values)
 
 
-@audited(About.TOPIC)
+@audited(About.TOPIC, partitions=_added)
 async def add_partitions(cluster: ClusterClient, topic: str, count: int) -> Topic:
     """Give a topic ``count`` more partitions, 1 to 500 at once.
 
@@ -385,7 +414,8 @@ async def bounds(cluster: ClusterClient, topic: str | Topic) -> dict[int, Partit
 
     Raises:
         UnknownTopic: There is no such topic.
-        PermissionRefused: It is not readable.
+        NotAuthenticated: A broker does not take this user.
+        PermissionRefused: It is not readable; ``NotAuthorized``: by this user.
     """
     if isinstance(topic, Topic):
         return await ends_of(cluster, topic.partitions, topic.id)

@@ -137,6 +137,7 @@ class Log:
         begun_at: int | None = None,
         cache: BlockCache | None = None,
         before_cut: Callable[[], None] = lambda: None,
+        keeps_damage: bool = False,
     ) -> "Log":
         """Open the log in ``directory``, which need not exist, and recover it.
 
@@ -152,7 +153,7 @@ class Log:
             begin: Where a new log begins (a partition that moved here).
             begun_at: The first offset of the log that is known to have been here, if one is.
             cache: Bounds the files open at once; give one to all logs of a node.
-            before_cut: See ``recover``.
+            before_cut, keeps_damage: See ``recover``.
 
         Raises:
             DirectoryRefused: It belongs to another topic.
@@ -169,6 +170,7 @@ class Log:
                 begin=begin,
                 begun_at=begun_at,
                 before_cut=before_cut,
+                keeps_damage=keeps_damage,
             )
             failure = None
         except OSError as error:
@@ -399,6 +401,11 @@ class Log:
         self.flushing.take_back(ticket)
         self._cache.trim()
 
+    def want_checkpoint(self) -> None:
+        """Have the next ticket write a checkpoint, if something was appended since the last."""
+        if self.end_offset > self.flushing.checkpoint_offset:
+            self.flushing.checkpoint_wanted = self._tail.has_directory
+
     def fail(self, error: BaseException) -> None:
         """End writing for good after an I/O error; see ``LogStatus.fail``."""
         self.status.fail(error)
@@ -603,6 +610,11 @@ class Log:
         if self.state is LogState.SEALED:
             self.status.state, self.status.reason = LogState.OK, ""
             self.flushing.checkpoint_wanted = self._tail.has_directory
+
+    def abandon(self) -> None:
+        """Give all files back as they are, also in the middle of an append; open the log anew."""
+        self.status.stop(LogState.FAILED, "whoever wrote to it was interrupted")
+        self.close()
 
     def close(self, *, saves: bool = True) -> None:
         """Make everything durable, write a checkpoint and give all files back. May be repeated.

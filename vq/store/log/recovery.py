@@ -66,7 +66,14 @@ from vq.store.records.format import (
 )
 from vq.store.records.offset_index import OffsetIndex
 from vq.store.records.producers import ProducerTable
-from vq.store.records.scan import Behind, LogFacts, is_zero, look_behind, verify
+from vq.store.records.scan import (
+    Behind,
+    LogFacts,
+    is_zero,
+    look_behind,
+    pass_damage,
+    verify,
+)
 
 __all__ = ["recover"]
 
@@ -80,6 +87,7 @@ def recover(
     begin: LogBegin = FROM_THE_FIRST,
     begun_at: int | None = None,
     before_cut: Callable[[], None] = lambda: None,
+    keeps_damage: bool = False,
 ) -> Recovered:
     """Open what is in ``directory`` (which need not exist) and bring it into order.
 
@@ -94,6 +102,9 @@ def recover(
         before_cut: Called before something is taken off the end: whoever has another copy of the
             log must not lead with this one, since it may have been acknowledged. What it raises
             keeps all as it is.
+        keeps_damage: Whoever reads the log sets aside what is damaged. So damaged batches stay in
+            it, without a quarantine, if it is known how many messages they have: from the
+            checkpoint, or from their control records, if later ones say they were flushed.
 
     Raises:
         DirectoryRefused: The files belong to another topic of this name.
@@ -112,6 +123,7 @@ def recover(
     run = _Recovery(directory, disk, checkpoint, holdings)
     run.marked = marked(names)
     run.before_cut = before_cut
+    run.keeps_damage = keeps_damage
     run.report.notes += notes
     try:
         log = run.run(holdings.starts)
@@ -165,6 +177,7 @@ class _Recovery:
         self.report = RecoveryReport()
         self.marked: set[int] = set()  # blocks whose deletion by retention was begun
         self.before_cut: Callable[[], None] = lambda: None
+        self.keeps_damage = False
         self.gone: list[int] = []  # blocks that should be there and are not
         self.sizes: dict[int, int] = {}  # start offset → length of the file
 
@@ -373,6 +386,8 @@ class _Recovery:
             file.datasync()
             file.forget_cache()
             x = verify(file, start, offset, end, facts, index)
+            if self.keeps_damage:
+                x = pass_damage(file, start, x, end, facts, index)
         block.length = block.synced_length = x - start
         block.messages = facts.messages - index.messages_before
         log.blocks.append(block)
@@ -384,7 +399,7 @@ class _Recovery:
         What was verified before the checkpoint was written may be gone since: most often the end.
         """
         start = block.start_offset
-        if offset == start:
+        if offset == start or self.keeps_damage:
             return offset
         begin = index.at_offset(offset - 1).offset
         return verify(block.open(), start, begin, offset, LogFacts(), OffsetIndex(begin))

@@ -86,6 +86,33 @@ def verify(
     return offset
 
 
+def pass_damage(
+    file: File, block_start: int, x: int, end: int, facts: LogFacts, index: OffsetIndex
+) -> int:
+    """Go on verifying behind damaged batches; return the first byte that is no known batch.
+
+    Only a batch whose control record is whole counts, and that a later one says was flushed: so the
+    end of a log that was cut off in the middle of a write does not.
+
+    Args:
+        file, block_start, end, facts, index: As of ``verify``.
+        x: What that returned.
+    """
+    synced = -1
+    while x + CONTROL_BYTES <= end:
+        header = next(_controls(file.pread(x - block_start, CONTROL_BYTES), x), None)
+        if header is None or header.end_offset > end:
+            break
+        if synced < 0:
+            synced = look_behind(file, block_start, x, end, x).synced_offset or 0
+        if header.end_offset > synced:
+            break
+        index.maybe_add(x, facts.messages - index.messages_before, header.append_time_ms)
+        facts.add([header])
+        x = verify(file, block_start, header.end_offset, end, facts, index)
+    return x
+
+
 def is_zero(file: File, position: int, end: int) -> bool:
     """Whether the file holds nothing but zeros in ``[position, end)``."""
     for chunk in _chunks(file, position, end):

@@ -11,7 +11,7 @@ from support.client import factory_of
 from support.late_clock import later
 from support.waiting import until, until_true
 
-from vq import ConsumerConfig, GroupModel, Message, SharedMessage, aio
+from vq import ConsumerConfig, GroupModel, Message, MessageFilter, SharedMessage, aio
 from vq.coordination.topics.topics import change_settings
 from vq.errors import InvalidArgument, InvalidState, LeaseLost
 from vq.model import TopicPartition, TopicSettings
@@ -139,7 +139,6 @@ async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> No
         ({"lease_s": 0.0}, "lease_s"),
         ({"max_deliveries": 0}, "max_deliveries"),
         ({"max_deliveries": 2, "max_attempts": 3}, "say the same"),
-        ({"mode": "keyed"}, "not their keys.*clustering"),
         ({"batch_size": 2}, "batch_size"),
         ({"on_failure": "retry-topic"}, "retry-topic"),
         ({"on_failure": "stop"}, "stop"),
@@ -417,6 +416,49 @@ async def test_what_waits_behind_long_listeners_does_not_count_as_delivered(
     await consumer.close()
 
 
+async def test_a_keyed_shared_group_keeps_the_order_of_each_key(
+    factory: aio.MessageFactory,
+) -> None:
+    """Over all members, and while a message waits for its next try; other keys go on meanwhile."""
+    begun: list[tuple[object, int]] = []
+    at_work: set[object] = set()
+    failed_s = [0.0]
+    loop = asyncio.get_running_loop()
+
+    async def listener(message: Any) -> None:
+        assert message.key is None or message.key not in at_work
+        at_work.add(message.key)
+        await asyncio.sleep(0.03)
+        at_work.discard(message.key)
+        number = int(message.content)
+        if number == 8 and message.attempts == 1:
+            failed_s[0] = loop.time()
+            raise ValueError("not yet")
+        begun.append((message.key, number))
+
+    settings = {"mode": "keyed", "workers": 4, "retry_backoff": (5.0, 5.0)}
+    consumers = [await factory.create_consumer(shared(**settings)) for _ in range(3)]
+    for each in consumers:
+        await each.subscribe("t", listener=listener).start()
+    producer = await factory.create_producer()
+    keys = ["a", b"a", 1, "b", None]
+    await producer.send_batch([Message("t", b"%d" % n, key=keys[n % 5]) for n in range(100)])
+    await until(lambda: len(begun) == 100, timeout_s=600.0)
+    for key in keys[:-1]:
+        numbers = [number for of, number in begun if of == key and type(of) is type(key)]
+        assert numbers == sorted(numbers)
+    last_of_others = max(begun.index((keys[n % 5], n)) for n in range(100) if n % 5 != 3)
+    assert begun.index(("b", 8)) > last_of_others, "they did not wait for its pause"
+    await until_true(lambda: is_all_done(factory))
+    for each in consumers:
+        await each.close()
+    found = await factory.admin.describe_group("g")
+    assert found.terms.mode == "keyed"
+    other = await factory.create_consumer(shared())
+    with pytest.raises(InvalidArgument, match="mode"):
+        await other.subscribe("t", listener=listener).start()
+
+
 async def test_a_message_that_is_held_is_tried_for_ever(factory: aio.MessageFactory) -> None:
     attempts: list[int] = []
 
@@ -431,3 +473,105 @@ async def test_a_message_that_is_held_is_tried_for_ever(factory: aio.MessageFact
     await send(factory, "t", 1)
     await until(lambda: attempts == [1, 2, 3, 4, 5])
     await until_true(lambda: is_all_done(factory))
+
+
+@pytest.mark.parametrize("lease_s", [0.2, 30.0])
+async def test_a_listener_begins_with_a_whole_lease(
+    factory: aio.MessageFactory, lease_s: float
+) -> None:
+    """One that takes less than that never has its message taken away, however many wait here."""
+    seen: list[tuple[bytes, int]] = []
+
+    async def listener(message: Message) -> None:
+        await asyncio.sleep(0.7 * lease_s)
+        seen.append((message.content, message.attempts))
+
+    consumer = await factory.create_consumer(shared(lease_s=lease_s, workers=1))
+    await consumer.subscribe("t", listener=listener).start()
+    await send(factory, "t", 12)
+    await until_true(lambda: is_all_done(factory), timeout_s=3_600.0)
+    assert sorted(seen) == sorted((b"%d" % each, 1) for each in range(12))
+
+
+BAD_TIMES = [
+    ("nack", -1.0),
+    ("nack", 41 * 86_400.0),
+    ("nack", float("nan")),
+    ("nack", "soon"),
+    ("extend", 0),
+    ("extend", 13 * 3_600.0),
+    ("extend", True),
+]
+
+
+@pytest.mark.parametrize(("method", "value"), BAD_TIMES)
+async def test_a_time_out_of_its_bounds_costs_only_its_own_message(
+    factory: aio.MessageFactory, method: str, value: Any
+) -> None:
+    acked: list[bytes] = []
+
+    async def listener(message: SharedMessage) -> None:
+        if message.content == b"3" and message.attempts == 1:
+            await getattr(message, method)(value)
+        await message.ack()
+        acked.append(message.content)
+
+    consumer = await factory.create_consumer(shared(workers=8, retry_backoff=(0.1, 0.1)))
+    await consumer.subscribe("t", listener=listener).start()
+    await send(factory, "t", 10)
+    await until(lambda: len(acked) == 10)
+    assert acked[-1] == b"3"
+    assert len(set(acked)) == 10
+
+
+class Fails(MessageFilter):
+    """Fails twice for one message."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def matches(self, message: Message) -> bool:
+        """See ``MessageFilter``."""
+        if message.content == b"5" and self.failed < 2:
+            self.failed += 1
+            raise ValueError("a bug")
+        return True
+
+
+async def test_a_filter_that_fails_holds_up_one_message(factory: aio.MessageFactory) -> None:
+    """It is tried again; those before and behind it are handled once."""
+    seen: list[bytes] = []
+
+    async def listener(message: Message) -> None:
+        seen.append(message.content)
+
+    await send(factory, "t", 10)
+    consumer = await factory.create_consumer(shared(workers=4, max_deliveries=2))
+    await consumer.subscribe("t", listener=listener, message_filter=Fails()).start()
+    await until(lambda: len(seen) == 10)
+    assert seen[-1] == b"5"
+    assert len(set(seen)) == 10
+    await until_true(lambda: is_all_done(factory))
+
+
+async def test_a_message_that_is_settled_twice_counts_once(factory: aio.MessageFactory) -> None:
+    """Else the member would take more and more, and their leases would end here."""
+    lost: list[bytes] = []
+
+    async def listener(message: SharedMessage) -> None:
+        await message.ack()
+        try:
+            await message.nack()
+        except LeaseLost:
+            lost.append(message.content)
+
+    consumer = await factory.create_consumer(shared(workers=2))
+    await consumer.subscribe("t", listener=listener).start()
+    await send(factory, "t", 100)
+    await until(lambda: len(lost) == 100)
+    await send(factory, "t", 100)
+    held = 0
+    while len(lost) < 200:
+        told = await factory.admin.describe_shared_group("g")
+        held = max(held, sum(each.held for each in told.partitions))
+    assert held <= 20

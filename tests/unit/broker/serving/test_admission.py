@@ -15,7 +15,7 @@ LIMITS = ConnectionLimits(
 
 @dataclass(eq=False)
 class Peer:
-    address: str = "10.0.0.1"
+    counted_as: str = "10.0.0.1"
 
     def __hash__(self) -> int:
         return id(self)

@@ -44,7 +44,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.waiting: dict[Any, None] = {}
-        self.address = "here"
+        self.address = self.counted_as = "here"
         self.refused: list[tuple[int, type]] = []
 
     def refuse(self, request_id: RequestId, error: Exception) -> None:

@@ -34,7 +34,7 @@ class Peer:
     """A connection with so many requests that wait."""
 
     def __init__(self, address: str, requests: int, told: Callable[["Peer", int], None]) -> None:
-        self.address = address
+        self.counted_as = address
         self.requests = requests
         self._told = told
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,9 @@ from vq.broker.base.config import BrokerConfig
 from vq.cli.base.settings import Sources, build, read_sources
 from vq.client.config import MessageFactoryConfig, ProducerConfig
 from vq.client.environment import export_tls
+from vq.console.config import ConsoleConfig
 from vq.errors import InvalidArgument
+from vq.gateway.config import GatewayConfig
 from vq.model import Address, FlushMode
 from vq.security.tls import ClientCertificates, Tls
 
@@ -90,6 +93,55 @@ def test_the_files_of_tls_stand_beside_other_settings_and_are_shared() -> None:
         build(BrokerConfig, "broker", Sources(environ={"VQ_BROKER_TLS_CERT": "x"}))
     with pytest.raises(InvalidArgument, match="needs TLS: give tls_certificate"):
         BrokerConfig(**needed, metrics_client_certificates="required")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", ["file", "variable", "option"])
+@pytest.mark.parametrize(
+    ("kind", "section", "setting", "ways"),
+    [
+        (BrokerConfig, "broker", "tls", "VQ_TLS_CERTIFICATE, --tls-certificate"),
+        (BrokerConfig, "broker", "zookeeper_tls", "VQ_ZOOKEEPER_TLS_CERTIFICATE, or vq.Tls"),
+        (
+            GatewayConfig,
+            "gateway",
+            "https",
+            "VQ_GATEWAY_HTTPS_CERTIFICATE, --https-certificate",
+        ),
+        (
+            ConsoleConfig,
+            "console",
+            "https",
+            "VQ_CONSOLE_HTTPS_CERTIFICATE, --https-certificate",
+        ),
+    ],
+)
+def test_a_key_alone_is_refused_with_each_way_to_give_its_certificate(
+    kind: type, section: str, setting: str, ways: str, place: str
+) -> None:
+    """Named as they are in that place: of TLS to ZooKeeper there are no options."""
+    needed: dict[str, Any] = {"group": "b1", "node": "n1", "data": Path("d")}
+    needed = {BrokerConfig: needed, ConsoleConfig: {"clusters": {}}}.get(kind, {})
+    key = f"{setting}_key"
+    variable = ways.partition("_CERTIFICATE")[0] + "_KEY"
+    sources = {
+        "file": Sources(file={section: {key: "a.key"}}),
+        "variable": Sources(environ={variable: "a.key"}),
+        "option": Sources().with_flags(**{key: Path("a.key")}),
+    }[place]
+    with pytest.raises(InvalidArgument) as refused:
+        build(kind, section, sources.with_flags(**needed))
+    text = str(refused.value)
+    assert f"{key} = 'a.key' is given, and no certificate" in text
+    assert f"give {setting}_certificate in the file that --config or VQ_CONFIG names" in text
+    assert ways in text
+
+
+def test_a_program_is_told_the_variables_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix in ("VQ_TLS", "VQ_ZOOKEEPER_TLS"):
+        monkeypatch.setenv(f"{prefix}_KEY", "a.key")
+        with pytest.raises(InvalidArgument, match=f"{prefix}_CERTIFICATE"):
+            MessageFactoryConfig()
+        monkeypatch.delenv(f"{prefix}_KEY")
 
 
 def test_an_application_takes_tls_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +324,35 @@ def test_a_file_that_cannot_be_used_is_refused_by_name(
         read_sources(str(path), {})
     assert said in str(raised.value)
     assert "vq.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ('user = "a"\npassword = "hidden"\n', "password"),
+        ('zookeeper_auth = "a:hidden"\n', "zookeeper_auth"),
+        ('[broker]\nzookeeper_auth = "a:hidden"\n', "broker.zookeeper_auth"),
+        ('[console.oidc]\nclient_secret = "hidden"\n', "console.oidc.client_secret"),
+        ('[console]\ndatabase = "postgresql://a:hidden@db/x"\n', "console.database"),
+    ],
+)
+def test_a_file_with_a_secret_is_for_its_owner_alone(
+    tmp_path: Path, text: str, secret: str
+) -> None:
+    """By the one rule for files with secrets; without a secret the mode does not matter."""
+    path = tmp_path / "vq.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    with pytest.raises(InvalidArgument) as raised:
+        read_sources(str(path), {})
+    assert f"has a secret, {secret}: it has mode 0644" in str(raised.value)
+    assert f"chmod 600 {path}" in str(raised.value)
+    assert "hidden" not in str(raised.value)
+    path.chmod(0o600)
+    assert read_sources(None, {"VQ_CONFIG": str(path)}).file
+    path.write_text('cluster = "a"\npassword = ""\n[console]\ndatabase = "sqlite:////x"\n')
+    path.chmod(0o644)
+    assert read_sources(str(path), {}).file
 
 
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:

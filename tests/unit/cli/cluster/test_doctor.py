@@ -13,6 +13,7 @@ from support.hosts import HOSTS
 from vq.cli.base.errors import CommandFailed
 from vq.cli.base.options import Invocation
 from vq.cli.cluster import doctor
+from vq.client.config import MessageFactoryConfig
 from vq.model import Address
 from vq.operations.cluster import doctor as machine
 from vq.operations.cluster.checks import Finding, Level
@@ -29,6 +30,29 @@ def test_a_free_and_a_taken_port_are_told_in_either_family(host: str) -> None:
     assert str(address) in found.detail
     found = doctor.port_finding(address)
     assert found.level is Level.OK, found
+
+
+def test_a_broker_that_listens_everywhere_is_asked_where_clients_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No certificate holds for 0.0.0.0; and as by an operator, if it takes users alone."""
+    asked: list[object] = []
+
+    async def ask_status(address: Address, **how: object) -> SimpleNamespace:
+        asked.extend((address, how["operator"]))
+        return SimpleNamespace(group="b1", node="n1", cluster="c")
+
+    monkeypatch.setattr(doctor, "ask_status", ask_status)
+    advertised = Address("mq1.example.org", 8123)
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        address = Address("0.0.0.0", taken.getsockname()[1])
+        config = MessageFactoryConfig(cluster="c")
+        found = doctor.port_finding(address, None, advertised, operator=config)
+    assert asked == [advertised, config]
+    assert (found.level, found.detail) == (
+        Level.OK,
+        f"{address}: broker b1/n1 of c listens there",
+    )
 
 
 def test_a_port_of_a_host_that_none_can_be_is_taken_and_no_error() -> None:

@@ -146,3 +146,25 @@ def test_what_is_no_tree_is_named_with_its_file(ensemble: MemoryEnsemble, tmp_pa
     assert "x is no exported tree" in refused(zk, ["import", "x"], code=2)["message"]
     (tmp_path / "y").write_text("{}\n")
     assert "y: line 1 is none" in refused(zk, ["import", "y"], code=2)["message"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--operators", "a.zk", "--brokers", "b.zk"),
+        ("--operators", "a.zk", "--clients", "b.zk=orders-*"),
+        ("--clients", "a.zk=orders-*", "--clients", "a.zk=billing", "--operators", "c.zk"),
+    ],
+)
+def test_an_identity_that_is_given_twice_is_refused(
+    ensemble: MemoryEnsemble, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    """Brokers with the identity of operators could change every ACL."""
+    one = "x:0123456789abcdef"
+    for name, text in (("a", one), ("b", one), ("c", "y:" + "z" * 16)):
+        path = tmp_path / f"{name}.zk"
+        path.touch(mode=0o600)
+        path.write_text(text)
+    said = refused(zk, ["secure", *given], code=2)["message"]
+    assert "is given twice" in said
+    assert "0123456789abcdef" not in said

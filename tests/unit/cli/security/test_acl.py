@@ -14,6 +14,7 @@ from support.json_schema import schema_of, wrong
 from vq.cli.base.options import Invocation
 from vq.cli.security.acl import acl
 from vq.client.cluster import ClusterClient
+from vq.clock import SystemClock
 from vq.coordination.tree.memory import MemoryEnsemble
 from vq.coordination.tree.values.access import AccessList
 from vq.errors import InvalidArgument
@@ -23,15 +24,18 @@ from vq.operations.security.access import (
     list_access_rules,
     remove_access_rules,
 )
+from vq.operations.security.users import add_user, change_user_roles
 from vq.security.rules import AccessRule
 
 Vq = Callable[..., tuple[int, str, str]]
 
 
-async def on(ensemble: MemoryEnsemble, operation: Callable[..., Any], *arguments: Any) -> Any:
+async def on(
+    ensemble: MemoryEnsemble, operation: Callable[..., Any], *arguments: Any, **named: Any
+) -> Any:
     async with client_of(ensemble) as coordinator:
-        cluster = cast("ClusterClient", SimpleNamespace(coordinator=coordinator))
-        return await operation(cluster, *arguments)
+        cluster = SimpleNamespace(coordinator=coordinator, clock=SystemClock())
+        return await operation(cast("ClusterClient", cluster), *arguments, **named)
 
 
 @pytest.fixture
@@ -52,7 +56,8 @@ def vq(ensemble: MemoryEnsemble, capsys: pytest.CaptureFixture[str]) -> Vq:
     return lambda *arguments: run_command(acl, arguments, capsys)
 
 
-def test_what_was_added_is_listed_and_decides(vq: Vq) -> None:
+def test_what_was_added_is_listed_and_decides(vq: Vq, ensemble: MemoryEnsemble) -> None:
+    asyncio.run(on(ensemble, add_user, "alice", None))
     assert "there are no rules" in vq("list")[2]
     assert (
         "added: allow user:alice read,write topic:orders*"
@@ -90,6 +95,36 @@ def test_what_was_added_is_listed_and_decides(vq: Vq) -> None:
     vq("add", "role:clerks", "manage", "cluster")
     assert vq("test", "bob", "describe", "cluster", "--role", "clerks")[0] == 0
     assert vq("test", "bob", "describe", "cluster")[0] == 1
+
+
+def test_whom_nobody_knows_gets_a_remark_and_the_rule_all_the_same(
+    vq: Vq, ensemble: MemoryEnsemble
+) -> None:
+    asyncio.run(on(ensemble, add_user, "alice", None))
+    for subject, says in {
+        "user:ann": "there is no user ann; `vq user add ann` adds it",
+        "role:shop": "no user has the role shop",
+        "user:alice": "",
+        "anonymous": "",
+        "*": "",
+    }.items():
+        code, _, said = vq("add", subject, "read", "topic:a")
+        assert code == 0
+        assert f"added: allow {subject} read topic:a" in said
+        assert says in said
+        assert said.count("\n") == 1 + bool(says)
+    assert "there is no user ann" in vq("test", "ann", "read", "topic:a")[2]
+    assert vq("test", "alice", "read", "topic:a")[2] == ""
+    asyncio.run(on(ensemble, change_user_roles, "alice", add=["shop"]))
+    assert "no user has" not in vq("add", "role:shop", "write", "topic:a")[2]
+
+
+def test_a_right_that_no_request_needs_gets_a_remark(vq: Vq, ensemble: MemoryEnsemble) -> None:
+    asyncio.run(on(ensemble, add_user, "alice", None))
+    assert "no request needs write on a cluster" in vq("add", "user:alice", "write", "cluster")[2]
+    said = vq("add", "user:alice", "read,write", "transactional-id:x")[2]
+    assert "no request needs read on a transactional-id" in said
+    assert "no request" not in vq("add", "user:alice", "manage", "cluster")[2]
 
 
 def test_removing_a_rule_keeps_the_others(vq: Vq) -> None:

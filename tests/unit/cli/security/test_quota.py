@@ -24,7 +24,9 @@ Vq = Callable[..., tuple[int, str, str]]
 
 async def on(ensemble: MemoryEnsemble, operation: Callable[..., Any], *arguments: Any) -> Any:
     async with client_of(ensemble) as coordinator:
-        cluster = cast("ClusterClient", SimpleNamespace(coordinator=coordinator))
+        nobody = SimpleNamespace(user="")
+        face = SimpleNamespace(coordinator=coordinator, login=nobody)
+        cluster = cast("ClusterClient", face)
         return await operation(cluster, *arguments)
 
 
@@ -65,6 +67,14 @@ def test_what_was_set_is_listed_and_shown_for_those_whom_it_holds_for(vq: Vq) ->
     ]
     vq("remove", "user:*")
     assert "'bob' is not limited" in vq("show", "bob")[2]
+
+
+def test_a_user_that_nobody_knows_gets_a_remark_and_the_quota_all_the_same(vq: Vq) -> None:
+    said = vq("set", "user:ann", "requests=5")[2]
+    assert "set: user:ann requests=5" in said
+    assert "there is no user ann" in said
+    for subject in ("user:*", "anonymous", "client:etl", "client:*"):
+        assert "there is no" not in vq("set", subject, "requests=5")[2]
 
 
 def test_json_has_numbers_and_null_for_no_limit(vq: Vq) -> None:

@@ -18,9 +18,10 @@ from vq.cli.base.options import Invocation
 from vq.cli.security.user import user
 from vq.client.cluster import ClusterClient
 from vq.clock import SystemClock
+from vq.coordination.security.users import add_user as store_user
 from vq.coordination.security.users import read_user
 from vq.coordination.tree.memory import MemoryEnsemble
-from vq.coordination.tree.values.users import ROLES_MAX, StoredUser
+from vq.coordination.tree.values.users import ROLES_MAX, StoredSecret, StoredUser
 from vq.errors import InvalidArgument, InvalidState
 from vq.operations.security.users import (
     add_user,
@@ -29,7 +30,7 @@ from vq.operations.security.users import (
     list_users,
     rotate_user,
 )
-from vq.security.scram import ITERATIONS, derive
+from vq.security.scram import ITERATIONS, ITERATIONS_MIN, derive
 
 Vq = Callable[..., tuple[int, str, str]]
 PASSWORD, NEXT = "hunter2-hunter2", "correct horse"
@@ -101,10 +102,30 @@ def test_no_user_is_called_as_those_who_have_no_name(vq: Vq, ensemble: MemoryEns
     assert vq("list")[1].splitlines()[1:] == []
 
 
-def test_a_short_password_is_taken_and_remarked(vq: Vq, tmp_path: Path) -> None:
-    code, _, said = vq("add", "anna", "--new-password-file", file_of(tmp_path, "abc"))
-    assert code == 0
-    assert "the password has 3 characters" in said
+def test_a_new_password_has_twelve_characters_and_an_older_one_stays_valid(
+    vq: Vq, ensemble: MemoryEnsemble, tmp_path: Path
+) -> None:
+    """An invisible character does not count: RFC 4013 takes it away."""
+    for short in ("abc", "elevenchars", "elevenchars\u00ad"):
+        code, _, said = vq("add", "anna", "--new-password-file", file_of(tmp_path, short))
+        assert code == 2
+        assert "at least 12 are needed" in said
+        assert short not in said
+    assert vq("list")[1].splitlines()[1:] == []
+
+    async def add_early(cluster: ClusterClient) -> None:
+        made = StoredUser(
+            salt=b"0123456789abcdef",
+            iterations=ITERATIONS_MIN,
+            secrets=(StoredSecret(derive("abc", b"0123456789abcdef", ITERATIONS_MIN).secret, 1),),
+        )
+        await store_user(cluster.coordinator, "anna", made)
+
+    asyncio.run(on(ensemble, add_early))
+    assert cells(vq("show", "anna")[1])[0]["password"] == "one"
+    assert vq("rotate", "anna", "--new-password-file", file_of(tmp_path, "elevenchars"))[0] == 2
+    assert vq("rotate", "anna", "--new-password-file", file_of(tmp_path, "twelve chars"))[0] == 0
+    assert len(stored(ensemble, "anna").secrets) == 2
 
 
 def test_a_password_is_taken_from_the_environment(
@@ -135,7 +156,9 @@ def test_a_rotation_has_two_valid_passwords_until_it_is_finished(
     both = stored(ensemble, "anna")
     new = derive(NEXT, before.salt, ITERATIONS).secret
     assert [each.keys for each in both.secrets] == [new, before.secrets[0].keys]
-    assert vq("rotate", "anna", "--new-password-file", file_of(tmp_path, "third"))[0] == 1
+    assert (
+        vq("rotate", "anna", "--new-password-file", file_of(tmp_path, "a third password"))[0] == 1
+    )
     assert vq("rotate", "anna", "--finish")[0] == 0
     assert [each.keys for each in stored(ensemble, "anna").secrets] == [new]
 

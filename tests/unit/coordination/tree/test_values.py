@@ -182,10 +182,12 @@ GOLDEN: list[tuple[Value, str]] = [
             subject="orders",
             arguments="{}",
             before="",
+            charged="carla",
+            partitions=8,
         ),
         '{"v": 1, "time_ms": 5, "who": "anna@host", "act": "create_topic", "user": "u", '
         '"identity": "ops", "person": "carla from 10.0.0.9", "subject": "orders", '
-        '"arguments": "{}", "before": ""}',
+        '"arguments": "{}", "before": "", "charged": "carla", "partitions": 8}',
     ),
     (
         ActOutcome(time_ms=6, outcome="failed", error="NoNode: x", after="{}"),

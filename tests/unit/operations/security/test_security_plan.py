@@ -114,6 +114,7 @@ def test_a_super_user_that_is_no_user_is_named() -> None:
     """A slip in ``super_users`` is seen before its user is needed."""
     plan = security_plan(closed_but(replace(CLOSED, super_users=("rooot", "anna"))))
     assert plan.steps[3].standing.endswith("super_users that are no users: rooot")
+    assert "; 1 user" in plan.steps[2].standing
 
 
 def test_clients_without_a_user_hold_back_the_step_that_would_refuse_them() -> None:

@@ -194,7 +194,7 @@ class SharedByRequest(SharedSources):
                             if is_full:
                                 break
                 if is_full:
-                    self._give_back_run(reading)
+                    self._give_back_run(reading.at, run, reading.number)
             await asyncio.gather(*(self._failed.end(each, None) for each in spent))
         finally:
             self.reading_bytes -= size

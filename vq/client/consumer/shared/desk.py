@@ -13,6 +13,7 @@ from zlib import crc32
 from vq.client.asking import ask_master
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.shared.handles import SettledRun
+from vq.errors import InvalidState
 from vq.model import TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
@@ -21,6 +22,7 @@ from vq.remoting.wire_pb2 import (
     SettleItem,
     SettleRequest,
     SettleResponse,
+    SharedKeys,
     SharedRun,
     SharedSource,
 )
@@ -54,11 +56,13 @@ class SharedTerms(NamedTuple):
         lease_ms: It has messages so long.
         open_max: Nothing new of a partition of which so many messages are open,
         group_open_max: and nothing new at all if so many of the group are.
+        is_keyed: Of one key, one message at a time, in their order.
     """
 
     lease_ms: int
     open_max: int
     group_open_max: int
+    is_keyed: bool = False
 
 
 @dataclass(slots=True)
@@ -151,8 +155,30 @@ class SharedDesk:
         """
         await self._receive(sources, self._seat.attempt, 0, 0.0)
 
+    async def tell_keys(
+        self, source: ToldSource, first: int, grant: int, keys: Sequence[int]
+    ) -> set[int]:
+        """Tell the keys of messages that were read, see ``key_number``; any number of calls.
+
+        Returns:
+            Those that must wait, for others of their keys: the member has them no more.
+
+        Raises:
+            VqError: There is no answer, or the broker refuses.
+        """
+        told = SharedKeys(source=0, first=first, grant=grant, keys=keys)
+        answer = await self._receive([source], 0, 0, 0.0, [told])
+        return {
+            number for run in answer.waits for number in range(run.first, run.first + run.messages)
+        }
+
     async def _receive(
-        self, sources: Sequence[ToldSource], attempt: int, most: int, wait_s: float
+        self,
+        sources: Sequence[ToldSource],
+        attempt: int,
+        most: int,
+        wait_s: float,
+        keys: Sequence[SharedKeys] = (),
     ) -> ReceiveResponse:
         assert self._terms is not None
         journal = await shared_journal_of(self._cluster, self._group)
@@ -177,6 +203,8 @@ class SharedDesk:
                 )
                 for each in sources
             ],
+            keyed=self._terms.is_keyed,
+            keys=keys,
         )
         answer: ReceiveResponse = await ask_master(
             self._cluster,
@@ -186,6 +214,12 @@ class SharedDesk:
             deadline=self._cluster.clock.monotonic() + ANSWER_S + wait_s,
             what="whether messages were given to this member",
         )
+        if self._terms.is_keyed and not answer.keyed:
+            raise InvalidState(
+                f"the broker that leads {journal} is of an earlier version, which does not keep "
+                "the order of keys in shared groups",
+                hint="upgrade the brokers before members with mode = 'keyed'",
+            )
         return answer
 
     async def settle(

@@ -7,6 +7,7 @@ has none left: what the policy says, such as a dead letter
 import asyncio
 from typing import Final, NamedTuple
 
+from vq import limits
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry
@@ -26,6 +27,8 @@ logger = get_logger(__name__)
 
 #: How long one try to copy a message waits for the broker.
 _COPY_S: Final = 10.0
+#: For so long the message is held meanwhile.
+_HELD_S: Final = 2 * _COPY_S
 _JITTER: Final = 0.2
 #: What a listener is when its message was delivered too often before.
 _TOO_OFTEN: Final = "it was delivered so often, and nobody has said what became of it"
@@ -66,7 +69,7 @@ def outcome_of(
     pauses = policy.retry_backoff_s
     pause_s = pauses[min(deliveries, len(pauses)) - 1] * (1 - _JITTER + 2 * _JITTER * draw)
     if isinstance(result, Retry) and result.after_s is not None:
-        pause_s = result.after_s
+        pause_s = min(result.after_s, limits.DELAY_S_MAX)
     if isinstance(result, ContentUnreadable) and policy.on_bad_record != OnBadRecord.STOP:
         is_copied = policy.on_bad_record == OnBadRecord.DEAD_LETTER
         return Outcome(SettleKind.REJECT, is_copied=is_copied, why=why)
@@ -118,7 +121,7 @@ class FailedDeliveries:
 
     async def end(
         self, item: HeldMessage, result: BaseException | Retry | None
-    ) -> "asyncio.Future[None]":
+    ) -> "asyncio.Future[None] | None":
         """Settle a message that was not handled.
 
         Args:
@@ -126,10 +129,12 @@ class FailedDeliveries:
             result: What its listener has raised or returned; None: it was delivered too often.
 
         Returns:
-            See ``SharedSources.settle``.
+            See ``SharedSources.settle``; None: it is not with this member any more.
         """
         outcome = outcome_of(self._policy.now, item.deliveries, result, self._rng.random())
         error = result if isinstance(result, BaseException) else None
+        if outcome.is_copied and not await self._is_held(item):
+            return None
         if outcome.is_copied and not await self._is_dead(item, outcome.why, error):
             outcome = Outcome(SettleKind.RELEASE, self._policy.now.retry_backoff_s[-1])
         elif outcome.kind is SettleKind.RELEASE:
@@ -153,6 +158,26 @@ class FailedDeliveries:
             )
         delay_ms = round(outcome.delay_s * 1_000)
         return self._sources.settle(item.handle, outcome.kind, delay_ms)
+
+    async def _is_held(self, item: HeldMessage) -> bool:
+        """Whether a message is with this member until its dead letter is stored.
+
+        Otherwise another one has it, or will: it makes the dead letter, or has the message done.
+        """
+        held = self._sources.settle(item.handle, SettleKind.EXTEND, round(_HELD_S * 1_000))
+        try:
+            await held
+        except VqError as error:
+            logger.warning(
+                "lease ended before a dead letter was made, message is delivered again",
+                group=self._group,
+                message=origin_of(item.message),
+                deliveries=item.deliveries,
+                error=error,
+            )
+            self._sources.drop(item.handle)
+            return False
+        return True
 
     async def _is_dead(self, item: HeldMessage, why: str, error: BaseException | None) -> bool:
         """Whether a message is a dead letter now."""

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
+from zlib import crc32
 
-from vq.model import TopicPartition
+from vq.model import Message, TopicPartition
 
 __all__ = [
     "MessageHandle",
@@ -12,6 +13,7 @@ __all__ = [
     "SaidOfMessage",
     "SettleKind",
     "SettledRun",
+    "key_number",
     "merged",
 ]
 
@@ -60,7 +62,8 @@ class SaidOfMessage(NamedTuple):
     Attributes:
         handle: Which.
         kind: What.
-        time_ms: Of a release: after how long it is due. Of an extension: for how long.
+        time_ms: Of a release, also one that does not count: after how long it is due. Of an
+            extension: for how long.
     """
 
     handle: MessageHandle
@@ -82,6 +85,21 @@ class SettledRun(NamedTuple):
     time_ms: int
     first: int
     messages: int
+
+
+def key_number(message: Message) -> int:
+    """Return what is told of a message's key: equal for equal keys; 0: it has none.
+
+    Two keys may have the same number. Then they wait for each other.
+    """
+    key = message.key
+    if key is None:
+        return 0
+    if isinstance(key, str):
+        encoded = b"t" + key.encode()
+    else:
+        encoded = b"b" + key if isinstance(key, bytes) else b"i%d" % key
+    return crc32(encoded) or 1
 
 
 def merged(settlings: Iterable[SaidOfMessage]) -> list[SettledRun]:

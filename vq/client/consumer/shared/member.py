@@ -24,6 +24,7 @@ from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
 from vq.client.reading.partition_reader import PartitionReader
 from vq.coordination.tree.values.consumers import CommittedOffset
+from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
@@ -74,10 +75,13 @@ class SharedMember:
         self._policy = policy
         self._copier = copier
         self._troubles = troubles
+        is_keyed = config.mode is WorkingMode.KEYED
+        most = limits.SHARED_KEYED_OPEN_MAX if is_keyed else limits.SHARED_OPEN_MAX
         terms = SharedTerms(
             round(config.lease_s * 1_000),
-            min(config.window_messages, limits.SHARED_OPEN_MAX),
+            min(config.window_messages, most),
             limits.SHARED_GROUP_OPEN_MAX,
+            is_keyed,
         )
         common: dict[str, Any] = {
             "nodes": Nodes(cluster, ReadFrom(config.read_from), config.rack),

@@ -32,6 +32,7 @@ from vq.client.consumer.shared.sources import (
 from vq.client.consumer.shared.turns import SourceTurns
 from vq.errors import VqError
 from vq.log_lines import get_logger
+from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
 __all__ = ["HeldMessage", "SharedReceiver"]
@@ -40,6 +41,10 @@ logger = get_logger(__name__)
 
 #: Whoever closes waits so long for the end of a request that waits.
 END_S: Final = 2.0
+#: The lease of a message that has waited for so much of it begins anew with its listener.
+WAITED_SHARE: Final = 0.1
+#: How long an answer of the journal is waited for before a message that was delivered before.
+TOLD_S: Final = 1.0
 
 
 class SharedReceiver(SharedSources):
@@ -60,6 +65,8 @@ class SharedReceiver(SharedSources):
         self.expired = 0
         self._queue: deque[tuple[HeldMessage, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
+        self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
+        self._held: set[MessageHandle] = set()  # what ``SharedRoom`` counts as in hand
         self._room = SharedRoom(workers, cluster.clock.monotonic())
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
@@ -117,7 +124,7 @@ class SharedReceiver(SharedSources):
         await super().stop()
         self._give_back_queue()
         for reading in reads.values():
-            self._give_back_run(reading)
+            self._give_back_run(reading.at, reading.run, reading.number)
 
     def _ends(self) -> bool:
         return self._is_closing
@@ -190,16 +197,21 @@ class SharedReceiver(SharedSources):
             self._turns.found(something=bool(answer.runs))
             for source, low in zip(read, answer.lows, strict=True):
                 source.low = low
-            until = begun + self._terms.lease_ms / 1_000
+            until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
-                self._room.in_hand += run.messages
-                reading = RunReading(asked[run.source], run, run.first)
+                self._note_held(asked[run.source], run)
                 if self._ends():
-                    self._give_back_run(reading)
+                    self._give_back_run(asked[run.source], run, run.first)
                     continue
+                reading = RunReading(asked[run.source], run, run.first)
                 task = begin_task(self._read_all(reading, until))
                 self._reads[task] = reading
                 task.add_done_callback(self._reads.pop)
+
+    def _note_held(self, at: int, run: SharedRun) -> None:
+        numbers = range(run.first, run.first + run.messages)
+        self._held.update(MessageHandle(at, number, run.grant) for number in numbers)
+        self._room.in_hand = len(self._held)
 
     # Waiting and taken ----------------------------------------------------------------------------
     async def _read_all(self, reading: RunReading, until: float) -> None:
@@ -208,6 +220,12 @@ class SharedReceiver(SharedSources):
             self._queue.extend((each, until) for each in messages)
             self._is_ready.set()
             self._look_at_queue()
+
+    def _waits(self, handle: MessageHandle) -> None:
+        if handle in self._held:
+            self._held.remove(handle)
+            self._room.not_mine()
+            self._has_room.set()
 
     def _look_at_queue(self) -> None:
         """Look again when the first message has waited for half of its lease."""
@@ -228,22 +246,44 @@ class SharedReceiver(SharedSources):
                 self._settle_here(item.handle, SettleKind.UNUSED)
             else:
                 self.expired += 1
-                self._over()
+                self.drop(item.handle)
         self._look_at_queue()
 
-    def _next_here(self) -> HeldMessage | None:
-        """Return the next message of the queue whose lease is not over."""
-        now = self._cluster.clock.monotonic()
+    async def _next_here(self) -> HeldMessage | None:
+        """Return the next message of the queue, with nearly all of its lease; None: it is empty.
+
+        A call that is cancelled gives it back.
+        """
         while self._queue:
             item, until = self._queue.popleft()
-            if until > now:
-                if self._given is not None:
-                    self._given.add(item.handle, until, now)
-                    self._over()
-                return item
-            self.expired += 1
-            self._over()
+            now = self._cluster.clock.monotonic()
+            if until - now < self._fresh_s:
+                begins_at = await self._begin_lease(item, until - now)
+                if begins_at is None:
+                    self.expired += 1
+                    self.drop(item.handle)
+                    continue
+                until = begins_at + self._terms.lease_ms / 1_000
+            if self._given is not None:
+                self._given.add(item.handle, until, now)
+                self.drop(item.handle)
+            return item
         return None
+
+    async def _begin_lease(self, item: HeldMessage, left_s: float) -> float | None:
+        """Begin the lease of a message anew; return when, or None: it is not with this member."""
+        if left_s <= 0:
+            return None
+        now = self._cluster.clock.monotonic()
+        try:
+            await self._settler.settle(item.handle, SettleKind.EXTEND, self._terms.lease_ms)
+        except VqError as error:
+            logger.debug("lease of a message cannot begin anew", group=self._group, error=error)
+            return None
+        except asyncio.CancelledError:
+            self._settle_here(item.handle, SettleKind.UNUSED)
+            raise
+        return now
 
     async def take(self) -> HeldMessage | None:
         """Return the next message; None: this was closed."""
@@ -266,16 +306,19 @@ class SharedReceiver(SharedSources):
             while True:
                 if self._error is not None:
                     raise self._error.with_traceback(None)  # at each call: it shows where that was
-                while (
-                    not self._is_closing
-                    and len(found) < most
-                    and (item := self._next_here()) is not None
-                ):
+                while not self._is_closing and len(found) < most:
+                    item = await self._next_here()
+                    if item is None:
+                        break
                     found.append(item)
                 if found or self._is_closing:
                     return found
                 self._is_ready.clear()
                 await self._is_ready.wait()
+        except asyncio.CancelledError:
+            for item in found:
+                self.settle(item.handle, SettleKind.UNUSED)
+            raise
         finally:
             if self._given is not None:
                 self._room.asked(most, in_vain=not found)
@@ -291,7 +334,7 @@ class SharedReceiver(SharedSources):
         """
         if self._given is None:
             if kind is not SettleKind.EXTEND:
-                self._over()
+                self.drop(handle)
         elif kind is SettleKind.EXTEND:
             now = self._cluster.clock.monotonic()
             self._given.add(handle, now + time_ms / 1_000, now)
@@ -306,9 +349,18 @@ class SharedReceiver(SharedSources):
 
     def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
         """Say what becomes of a message that nobody has taken."""
-        self._over()
+        self.drop(handle)
         self._settler.settle(handle, kind, time_ms)
 
-    def _over(self) -> None:
-        self._room.over()
-        self._has_room.set()
+    def drop(self, handle: MessageHandle) -> None:
+        """Have a message in hand no more, and say nothing of it."""
+        if handle in self._held:  # an application may settle one twice
+            self._held.remove(handle)
+            self._room.over()
+            self._has_room.set()
+
+    async def settled(self) -> None:
+        """Return once the journal has answered to all that was said by now, or soon."""
+        waiting = self._settler.waiting()
+        if waiting:
+            await asyncio.wait(waiting, timeout=TOLD_S)

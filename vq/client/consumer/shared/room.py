@@ -51,6 +51,10 @@ class SharedRoom:
         """Note that nobody takes what calls before have asked for."""
         self._left = 0
 
+    def not_mine(self) -> None:
+        """Note that a message is not in hand any more, since it waits for another one."""
+        self.in_hand -= 1
+
     def over(self) -> None:
         """Note that a message is not in hand any more."""
         self.in_hand -= 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vq import limits
 from vq.client.consumer.shared.desk import SharedDesk
 from vq.client.consumer.shared.handles import MessageHandle, SaidOfMessage, SettleKind, merged
-from vq.errors import InvalidState, LeaseLost, OutcomeUnknown, VqError
+from vq.errors import InvalidRequest, InvalidState, LeaseLost, OutcomeUnknown
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.tasks import begin_task
@@ -71,10 +71,14 @@ class Settler:
         self._wake.set()
         return future
 
+    def waiting(self) -> "list[asyncio.Future[None]]":
+        """Return what ends with the answers to all that was said by now."""
+        return [*self._sent, *(each for _, each in self._outgoing)]
+
     async def close(self) -> None:
         """Have settled what is to be."""
         self._is_closed = True
-        waiting = [*self._sent, *(each for _, each in self._outgoing)]
+        waiting = self.waiting()
         if waiting:
             await asyncio.wait(waiting, timeout=CLOSE_S)
         if self._task is not None:
@@ -103,19 +107,17 @@ class Settler:
                 await self._settle(batch)
 
     async def _settle(self, batch: dict[MessageHandle, _Said]) -> None:
+        said = [each for each, _ in batch.values()]
         try:
-            lost, lows = await settle_all(
-                self._desk, [e for e, _ in batch.values()], self._source_of
-            )
-        except VqError as error:
-            logger.warning(
-                "messages of shared group cannot be settled",
-                group=self._group,
-                messages=len(batch),
-                error=error,
-            )
-            for _, future in batch.values():
-                _fail(future, error)
+            lost, lows = await settle_all(self._desk, said, self._source_of)
+        except InvalidRequest as error:
+            if len(batch) == 1:
+                self._fail_all(batch, error)
+            for handle, each in batch.items() if len(batch) > 1 else ():
+                await self._settle({handle: each})  # one of them must not cost the others
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next batch is sent
+            self._fail_all(batch, error)
             return
         for source, low in lows.items():
             self._told(source, low)
@@ -125,6 +127,16 @@ class Settler:
                 _fail(future, lease_lost(partition, handle.number, self._group))
             elif not future.done():
                 future.set_result(None)
+
+    def _fail_all(self, batch: dict[MessageHandle, _Said], error: Exception) -> None:
+        logger.warning(
+            "messages of shared group cannot be settled",
+            group=self._group,
+            messages=len(batch),
+            error=error,
+        )
+        for _, future in batch.values():
+            _fail(future, error)
 
 
 async def settle_all(
@@ -162,7 +174,7 @@ def lease_lost(partition: TopicPartition, number: int, group: str) -> LeaseLost:
     )
 
 
-def _fail(future: "asyncio.Future[None]", error: VqError) -> None:
+def _fail(future: "asyncio.Future[None]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
 

@@ -9,17 +9,19 @@ from vq.client.reading.decode import Decoder
 from vq.client.reading.forward import READ_BYTES
 from vq.client.reading.nodes import Nodes
 from vq.client.reading.partition_reader import PartitionReader
-from vq.errors import CorruptData, OffsetOutOfRange, PartitionQuarantined, VqError
+from vq.errors import Busy, CorruptData, OffsetOutOfRange, PartitionQuarantined, VqError
 from vq.limits import KIB
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import GetRequest
 
-__all__ = ["NumberGone", "NumbersUnknown", "RecordUnreadable", "SourceReader"]
+__all__ = ["NumberGone", "NumberMissing", "NumbersUnknown", "RecordUnreadable", "SourceReader"]
 
 #: Places behind what was read last; what follows it is mostly read next.
 _PLACES_MAX: Final = 64
 #: A read is for about as many bytes as its messages have, by the last ones; at least for so many.
 _READ_BYTES_MIN: Final = 4 * KIB
+#: So often in a row a read may bring nothing of what is there, each time after a second.
+_IDLE_MAX: Final = 15
 
 
 class NumbersUnknown(CorruptData):
@@ -28,6 +30,10 @@ class NumbersUnknown(CorruptData):
 
 class NumberGone(OffsetOutOfRange):
     """The message of a number is not kept any more."""
+
+
+class NumberMissing(OffsetOutOfRange):
+    """The partition ends before the message of a number, which somebody has seen there."""
 
 
 class RecordUnreadable(CorruptData):
@@ -126,6 +132,7 @@ class SourceReader:
 
         Raises:
             NumberGone: The first one is not kept; ``details["number"]`` is the first one that is.
+            NumberMissing: The partition ends before it.
             RecordUnreadable: One can be read from no node; what precedes it was yielded.
             CorruptData: Some cannot be read now; the same.
             VqError: A broker does not answer.
@@ -136,6 +143,8 @@ class SourceReader:
             found = None if offset is None else await self.by_position.number_at(offset)
             if offset is None or found is None:
                 raise self._unknown()
+            if found < first:
+                raise self._missing(first, found)
             if found != first:
                 raise NumberGone(
                     f"message {first} of {self.partition} is not kept any more; the first one that "
@@ -145,6 +154,7 @@ class SourceReader:
         number, left = first, messages
         size = round(1.25 * self.each_bytes * messages)
         size = min(max(size, _READ_BYTES_MIN), READ_BYTES)
+        idle = 0
         read = self.by_position.read(offset, Decoder(self.partition), size=size, wait_s=1.0)
         while left > 0:
             try:
@@ -159,13 +169,20 @@ class SourceReader:
                 each = (step[-1].next_offset - step[0].offset) / len(step)
                 self.each_bytes += (each - self.each_bytes) / 4
                 self._note(number + len(step), step[-1].next_offset)
+                idle = 0
                 yield number, step
                 number, left = number + len(step), left - len(step)
             elif read.is_idle:
-                raise NumberGone(
-                    f"{self.partition} ends before message {number}: it was cut",
-                    details={"number": first + messages},
-                )
+                # A master that has just begun to lead shows less than the one before it did. The
+                # end it tells only once it knows it.
+                _, end = await self.by_position.end()
+                if end is None:
+                    raise self._unknown()
+                if end <= number:
+                    raise self._missing(number, end)
+                idle += 1
+                if idle > _IDLE_MAX:
+                    raise Busy(f"{self.partition} does not show message {number}; its end is {end}")
 
     async def number_of(self, offset: int) -> int:
         """Return the number of the message at an offset, to read on there.
@@ -179,6 +196,13 @@ class SourceReader:
             raise self._unknown()
         self._note(number, offset)
         return number
+
+    def _missing(self, number: int, end: int) -> NumberMissing:
+        return NumberMissing(
+            f"{self.partition} ends at message {end}, before message {number}: it was cut after an "
+            "unclean election or a power cut; what is sent next has these numbers",
+            details={"number": end},
+        )
 
     def _unknown(self) -> NumbersUnknown:
         return NumbersUnknown(

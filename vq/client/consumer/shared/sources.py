@@ -5,7 +5,7 @@ Loop-bound. One task for each partition looks whether it has more, and tells the
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.desk import SharedDesk, SharedSeat, SharedTerms, ToldSource
-from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind, key_number
 from vq.client.consumer.shared.settler import Settler
 from vq.client.consumer.shared.source import (
     NumberGone,
@@ -235,6 +235,12 @@ class SharedSources(ABC):
     def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
         """Say what becomes of a message that nobody has taken."""
 
+    def drop(self, handle: MessageHandle) -> None:  # noqa: B027  not all care
+        """Have a message in hand no more, and say nothing of it."""
+
+    def _waits(self, handle: MessageHandle) -> None:  # noqa: B027  likewise
+        """A message was given back, since it waits for another one of its key."""
+
     @abstractmethod
     def _is_asked(self, at: int) -> bool:
         """Whether the journal is asked for a partition now, and has nothing of it."""
@@ -300,7 +306,8 @@ class SharedSources(ABC):
     async def _read(self, reading: RunReading) -> AsyncGenerator[list[HeldMessage], None]:
         """Read what is left of a run that this member got, in steps.
 
-        Messages that are not wanted, or cannot be read, are settled and not among them.
+        Messages that are not wanted, cannot be read, or wait for others of their keys are not
+        among them; it is settled what becomes of them.
         """
         at, run = reading.at, reading.run
         source, end = self._sources[at], run.first + run.messages
@@ -308,8 +315,9 @@ class SharedSources(ABC):
             number = reading.number
             try:
                 async for first, messages in source.reader.read(number, end - number):
+                    waits = await self._waiting(source, first, messages, run)
                     number = reading.number = first + len(messages)
-                    yield self._wanted(at, source.wanted, first, messages, run)
+                    yield self._wanted(at, source.wanted, first, messages, run, waits)
             except NumberGone as error:
                 reading.number = min(end, max(number + 1, int(error.details["number"])))
                 self._give_up(at, number, reading.number, run.grant, error)
@@ -323,26 +331,11 @@ class SharedSources(ABC):
                 reading.number = end
                 self._unread(at, number, run, error)
 
-    def _wanted(
-        self, at: int, wanted: Filter, first: int, messages: Sequence[Message], run: SharedRun
-    ) -> list[HeldMessage]:
-        """Return the messages of a step that are wanted; the others are done."""
-        check, tags = wanted.check, wanted.tags
-        found: list[HeldMessage] = []
-        for number, message in enumerate(messages, first):
-            handle = MessageHandle(at, number, run.grant)
-            is_left_out = check is not None and not check(message)
-            if is_left_out or (tags and message.tag not in tags):
-                self._settle_here(handle, SettleKind.ACK)
-            else:
-                found.append(HeldMessage(message, handle, run.deliveries))
-        return found
-
-    def _give_back_run(self, reading: RunReading) -> None:
-        """Give back what was not read of a run."""
-        for left in range(reading.number, reading.run.first + reading.run.messages):
-            handle = MessageHandle(reading.at, left, reading.run.grant)
-            self._settle_here(handle, SettleKind.UNUSED)
+    def _give_back_run(self, at: int, run: SharedRun, number: int, pause_s: float = 0.0) -> None:
+        """Give back what was not read of a run, from a message on."""
+        for left in range(number, run.first + run.messages):
+            handle = MessageHandle(at, left, run.grant)
+            self._settle_here(handle, SettleKind.UNUSED, int(pause_s * 1_000))
 
     def _unread(self, at: int, number: int, run: SharedRun, error: VqError) -> None:
         """Give back for a time what cannot be read now, from a message on."""
@@ -356,9 +349,7 @@ class SharedSources(ABC):
                 number=number,
                 error=error,
             )
-        for left in range(number, run.first + run.messages):
-            handle = MessageHandle(at, left, run.grant)
-            self._settle_here(handle, SettleKind.RELEASE, int(UNREADABLE_S * 1_000))
+        self._give_back_run(at, run, number, UNREADABLE_S)
 
     async def _pass_over(
         self, at: int, number: int, run: SharedRun, error: RecordUnreadable
@@ -388,7 +379,7 @@ class SharedSources(ABC):
         behind = max(number + 1, await reader.number_of(following))
         kind, pause_ms = SettleKind.REJECT, 0
         if is_held:
-            kind, pause_ms = SettleKind.RELEASE, round(policy.retry_backoff_s[-1] * 1_000)
+            kind, pause_ms = SettleKind.UNUSED, round(policy.retry_backoff_s[-1] * 1_000)
             logger.error(
                 "record cannot be read from any node, the group does not pass over it",
                 group=self._group,
@@ -415,6 +406,45 @@ class SharedSources(ABC):
         )
         for number in range(first, end):
             self._settle_here(MessageHandle(at, number, grant), SettleKind.REJECT)
+
+    async def _waiting(
+        self, source: WatchedSource, first: int, messages: Sequence[Message], run: SharedRun
+    ) -> Collection[int]:
+        """Return which messages wait for others of their keys; nobody has them then."""
+        if not self._terms.is_keyed:
+            return ()
+        keys = list(map(key_number, messages))
+        (told,) = self._told([source])
+        return await self._desk.tell_keys(told, first, run.grant, keys)
+
+    def _wanted(
+        self,
+        at: int,
+        wanted: Filter,
+        first: int,
+        messages: Sequence[Message],
+        run: SharedRun,
+        waits: Collection[int],
+    ) -> list[HeldMessage]:
+        """Return the messages of a step that are wanted and do not wait; others are settled."""
+        check, tags = wanted.check, wanted.tags
+        found: list[HeldMessage] = []
+        for number, message in enumerate(messages, first):
+            handle = MessageHandle(at, number, run.grant)
+            if number in waits:
+                self._waits(handle)
+                continue
+            try:
+                is_left_out = check is not None and not check(message)
+            except VqError as error:  # it stands alone: those before and behind it go on
+                self._trouble(self._sources[at].reader.partition, number, error)
+                self._settle_here(handle, SettleKind.UNUSED, int(UNREADABLE_S * 1_000))
+                continue
+            if is_left_out or (tags and message.tag not in tags):
+                self._settle_here(handle, SettleKind.ACK)
+            else:
+                found.append(HeldMessage(message, handle, run.deliveries))
+        return found
 
     def _source_of(self, at: int) -> tuple[TopicPartition, str]:
         reader = self._sources[at].reader

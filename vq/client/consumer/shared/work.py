@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+from vq import limits
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
@@ -23,8 +24,9 @@ from vq.client.consumer.shared.failed import FailedDeliveries, is_spent
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import HeldMessage, SharedReceiver
 from vq.client.copies import MessageCopies, origin_of
+from vq.client.kinds import check_number
 from vq.clock import Clock
-from vq.errors import LeaseLost
+from vq.errors import InvalidArgument, LeaseLost
 from vq.log_lines import get_logger
 from vq.model import Message
 from vq.tasks import begin_task, cancellation_of
@@ -62,20 +64,37 @@ class SharedMessage(TriedMessage):
         return self._settled(SettleKind.ACK, 0)
 
     def nack(self, delay_s: float = 0.0) -> Any:
-        """Have it delivered again, to any member, after so many seconds."""
-        return self._settled(SettleKind.RELEASE, round(delay_s * 1_000))
+        """Have it delivered again, to any member, after so many seconds, 0 to 40 days.
+
+        Raises:
+            InvalidArgument: ``delay_s`` is out of its bounds.
+        """
+        time_ms = _checked_ms("delay_s", delay_s, 0, limits.DELAY_S_MAX)
+        return self._settled(SettleKind.RELEASE, time_ms)
 
     def reject(self) -> Any:
         """Give it up: nobody gets it any more, and it is no dead letter."""
         return self._settled(SettleKind.REJECT, 0)
 
     def extend(self, s: float) -> Any:
-        """Have it for so many seconds from now on."""
-        return self._say(SettleKind.EXTEND, round(s * 1_000))
+        """Have it for so many seconds from now on, 0.1 s to 12 h.
+
+        Raises:
+            InvalidArgument: ``s`` is out of its bounds.
+        """
+        least, most = limits.SHARED_LEASE_MS_MIN / 1_000, limits.SHARED_LEASE_MS_MAX / 1_000
+        return self._say(SettleKind.EXTEND, _checked_ms("s", s, least, most))
 
     def _settled(self, kind: int, time_ms: int) -> Any:
         self._is_settled = True
         return self._say(kind, time_ms)
+
+
+def _checked_ms(name: str, seconds: float, least: float, most: float) -> int:
+    check_number(name, seconds)
+    if not least <= seconds <= most:  # NaN is not, either
+        raise InvalidArgument(f"{name} = {seconds} is outside [{least:g}, {most:g}] seconds")
+    return round(seconds * 1_000)
 
 
 def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
@@ -127,7 +146,6 @@ class SharedWork:
         self._at: dict[MessageHandle, SharedMessage] = {}  # listeners are at them
         self._keeping: asyncio.Task[None] | None = None
         self._deliveries_each = 1  # are taken for a try
-        self._is_closing = False
 
     def start(self) -> None:
         """Begin to call listeners, unless calls take the messages."""
@@ -173,7 +191,6 @@ class SharedWork:
 
         May be called again with less time.
         """
-        self._is_closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
             for task in late:
@@ -202,6 +219,8 @@ class SharedWork:
     async def _handle(self, item: HeldMessage) -> None:
         message = shared_message(item, self._settle)
         result: BaseException | Retry | None = None
+        if item.deliveries > 1:  # perhaps it ends the process: what is handled is told before
+            await self._receiver.settled()
         if self._is_tried(item):
             self._at[item.handle] = message
             try:
@@ -217,13 +236,15 @@ class SharedWork:
         if message._is_settled:
             return
         cancelled = None if result is None or isinstance(result, Retry) else cancellation_of(result)
-        if cancelled is not None and self._is_closing:
+        if cancelled is not None:  # at its end, or with the loop
             self._told(item, self._receiver.settle(item.handle, SettleKind.RELEASE))
             raise cancelled
         await self._end(item, result)
 
     async def _end(self, item: HeldMessage, result: BaseException | Retry | None) -> None:
-        self._told(item, await self._failed.end(item, result))
+        settled = await self._failed.end(item, result)
+        if settled is not None:
+            self._told(item, settled)
 
     def _told(self, item: HeldMessage, settled: "asyncio.Future[None]") -> None:
         """Log it if a message was not with this member any more when its listener had returned."""

@@ -72,6 +72,12 @@ class JournalRequests:
                 _, request.decision, request.decision_version = node
             self._requests.append((request, body))
 
+    def renumber(self, number: int) -> None:
+        """Give the transaction another number; no request of it was carried out."""
+        self._number = number
+        for request, _ in self._requests:
+            request.transaction = number
+
     @property
     def last(self) -> tuple[TransactRequest, bytes]:
         """The request that commits, or prepares, and its bytes."""

@@ -80,6 +80,11 @@ class SinglePart:
         self._line: _StampLine | None = lines.take(to, topic_id)
         self._was_sent = False
 
+    def renumber(self, number: int) -> None:
+        """Give it another number, after ``commit`` has raised that the first one is not its own."""
+        self._number = number
+        self._line = self._lines.take(self._to, self._topic_id)
+
     async def commit(self, deadline: float) -> int:
         """Have it stored; return its offset. May be called again.
 

@@ -39,6 +39,7 @@ from vq.coordination.groups.zookeeper_offsets import DecisionOvertaken
 from vq.errors import (
     BatchTooLarge,
     InvalidState,
+    NotAuthorized,
     NotSent,
     OutcomeUnknown,
     ProducerFenced,
@@ -58,6 +59,8 @@ logger = get_logger(__name__)
 
 #: What a refusal may say of a transaction that still may be committed.
 _MAY_COMMIT: Final = frozenset((TransactionState.UNKNOWN, TransactionState.PREPARED))
+#: So many numbers are tried for one transaction: brokers know the others as other users'.
+NUMBERS_MAX: Final = 4
 #: The journal is told for so long that it need not wait for the time-out of a transaction.
 _TOLD_S: Final = 1.0
 
@@ -268,6 +271,7 @@ class TransactionCore:
     ) -> None:
         self.producer = producer
         self.number = number
+        self._numbers_left = 0 if number else NUMBERS_MAX - 1  # others know a given one
         self.xid = xid
         self._keep = keep
         self._collected: Final = Collected(producer.cluster.take_ids)
@@ -681,15 +685,20 @@ class TransactionCore:
             TransactionInDoubt: It is unknown whether the last one was carried out.
             VqError: It was not; the transaction is rolled back.
         """
-        try:
-            await self._requests.send_first_ones(deadline)
-        except VqError as error:  # nothing was decided, and nobody will decide but the time-out
-            refused = error
-            if isinstance(error, OutcomeUnknown):
-                refused = NotSent(f"the transaction could not be committed: {error}")
-                refused.__cause__ = error
-            self._roll_back(refused)
-            raise refused from None
+        while True:
+            try:
+                await self._requests.send_first_ones(deadline)
+                break
+            except VqError as error:
+                if self._takes_another_number(error):
+                    continue
+                # Nothing was decided, and nobody will decide but the time-out.
+                refused = error
+                if isinstance(error, OutcomeUnknown):
+                    refused = NotSent(f"the transaction could not be committed: {error}")
+                    refused.__cause__ = error
+                self._roll_back(refused)
+                raise refused from None
         if self._prepares and self._requests.are_answered:
             return TransactResponse()
         answer = await self._decide(*self._requests.last, deadline)
@@ -749,23 +758,44 @@ class TransactionCore:
             VqError: It was not; the transaction is rolled back, or committed if it should be not.
         """
         before, self._may_be_decided = self._may_be_decided, True
-        try:
-            answer = await self._requests.ask(request, body, deadline)
-        except OutcomeUnknown as error:
-            raise self._in_doubt(error) from error
-        except VqError as error:
-            if before and not _tells_the_end(error):
+        while True:
+            try:
+                answer = await self._requests.ask(request, body, deadline)
+                break
+            except OutcomeUnknown as error:
                 raise self._in_doubt(error) from error
-            self._may_be_decided = False
-            if isinstance(error, ProducerFenced):
-                self.producer.id.fence(error)
-            if error.details.get("state") == TransactionState.COMMITTED:
-                self._end(_Stage.COMMITTED)
+            except VqError as error:
+                if not before and self._takes_another_number(error):
+                    continue
+                if before and not _tells_the_end(error):
+                    raise self._in_doubt(error) from error
+                self._may_be_decided = False
+                if isinstance(error, ProducerFenced):
+                    self.producer.id.fence(error)
+                if error.details.get("state") == TransactionState.COMMITTED:
+                    self._end(_Stage.COMMITTED)
+                    raise
+                self._roll_back(error)
                 raise
-            self._roll_back(error)
-            raise
         self._may_be_decided = False
         return answer
+
+    def _takes_another_number(self, error: VqError) -> bool:
+        """Whether a broker knows its number as another user's, and it begins with another one.
+
+        Numbers can be foreseen. Whoever uses this one was first: no request of this transaction was
+        carried out.
+        """
+        is_taken = isinstance(error, NotAuthorized) and error.details.get("number") == self.number
+        if not is_taken or self._requests.sent or not self._numbers_left:
+            return False
+        self._numbers_left -= 1
+        try:
+            self.number = self.producer.cluster.take_unforeseen_id()
+        except VqError:
+            return False
+        self._requests.renumber(self.number)
+        return True
 
     async def _decide_prepared(self, request: TransactRequest, deadline: float) -> TransactResponse:
         """Send the decision on what is prepared; whatever hinders that, it stays prepared.
@@ -804,14 +834,16 @@ class TransactionCore:
             TransactionInDoubt: It is unknown whether it is stored.
             VqError: It is not.
         """
-        try:
-            offset = await single.commit(deadline)
-        except OutcomeUnknown as error:
-            raise self._in_doubt(error) from error
-        except VqError as error:
-            self._roll_back(error)
-            raise
-        return self._committed([offset])
+        while True:
+            try:
+                return self._committed([await single.commit(deadline)])
+            except OutcomeUnknown as error:
+                raise self._in_doubt(error) from error
+            except VqError as error:
+                if not self._takes_another_number(error):
+                    self._roll_back(error)
+                    raise
+                single.renumber(self.number)
 
     def _committed(self, offsets: list[int]) -> list[SendResult]:
         self._results = self._collected.results(offsets)

@@ -66,6 +66,8 @@ class ActRecord(Value):
         subject: The topic, group, user or node that it is about.
         arguments: All of them, as JSON, without secrets; perhaps cut.
         before: What was there, as JSON; "": not known, or nothing.
+        charged: The user whose quota ``metadata`` it counts for; "": nobody's.
+        partitions: How many it makes or moves, where that counts.
     """
 
     _what = "record of an act"
@@ -78,6 +80,8 @@ class ActRecord(Value):
     subject: str = ""
     arguments: str = ""
     before: str = ""
+    charged: str = ""
+    partitions: int = 0
 
     @staticmethod
     def path(act: str) -> str:
@@ -123,11 +127,19 @@ class ActOutcome(Value):
 
 
 def _checked(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a value that has a time and texts."""
-    found = {each.name: document[each.name] for each in fields(kind)}
+    """Return the fields of a value that has a time and texts; an earlier vq wrote fewer."""
+    found = {
+        each.name: document[each.name]
+        for each in fields(kind)
+        if each.name in document or each.name not in _ADDED
+    }
     for name, value in found.items():
-        check_type(name, value, "int" if name == "time_ms" else "str")
+        check_type(name, value, "int" if name in _NUMBERS else "str")
     return found
+
+
+_NUMBERS: Final = frozenset({"time_ms", "partitions"})
+_ADDED: Final = frozenset({"charged", "partitions"})
 
 
 @dataclass(frozen=True, slots=True)

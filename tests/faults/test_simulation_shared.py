@@ -1,0 +1,118 @@
+"""Shared groups on the simulated cluster: nothing lost, one holder at a time, counts, dead letters.
+
+``python -m support.simulation --shared`` runs more seeds.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.cases import case
+from support.shared_judge import Call, Said, SharedEvidence, judge_shared
+from support.simulation import run
+
+LONG = os.environ.get("VQ_LONG") == "1"
+SEEDS = 1_000 if LONG else 4
+BLOCK = 8
+#: How long faults strike, in virtual time.
+STRUCK_S = 30.0 if LONG else 8.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_no_seed_breaks_a_promise_of_a_shared_group(first: int) -> None:
+    """Every second one with copies; some messages are given up, and others come late."""
+    lost = letters = 0
+    for seed in range(first, min(first + BLOCK, SEEDS)):
+        with case(seed):
+            report = run.simulate(seed, copied=seed % 2 == 1, shared=True, seconds=STRUCK_S)
+            assert not report.violations, report
+            said = [event[4] for event in report.history.of("said")]
+            assert said.count("ok") > 50
+            lost += said.count("lost")
+            letters += report.effects["dead letters"]
+    assert lost
+    assert letters
+
+
+# The judge ----------------------------------------------------------------------------------------
+def call(message: str, who: str, at: float, attempts: int, *said: Said) -> Call:
+    return Call(message, who, at, attempts, 2.0, list(said))
+
+
+def ok(what: str, asked: float, seconds: float = 0.0) -> Said:
+    return Said(what, asked, seconds, asked + 0.1, "ok")
+
+
+def lost(what: str, asked: float) -> Said:
+    return Said(what, asked, 0.0, asked + 0.1, "lost")
+
+
+def story() -> list[Call]:
+    """``a`` is done at once, ``b`` by the second member after the first was late, ``c`` fails."""
+    return [
+        call("a", "m1", 1.0, 1, ok("ack", 1.5)),
+        call("b", "m1", 1.0, 1, lost("ack", 4.0)),
+        call("b", "m2", 3.5, 2, ok("extend", 3.6, 2.0), ok("ack", 5.0)),
+        call("c", "m1", 2.0, 1, Said("raise", 2.1)),
+        call("c", "m2", 2.5, 2, Said("raise", 2.6)),
+    ]
+
+
+CLEAN = SharedEvidence(
+    calls=story(),
+    owed=frozenset("abc"),
+    poison=frozenset("c"),
+    letters={"c": [2]},
+    max_deliveries=2,
+    lows=[(2.0, ["a"]), (6.0, ["b", "c"])],
+)
+
+
+def told(change: Callable[[list[Call]], object]) -> SharedEvidence:
+    calls = story()
+    change(calls)
+    return replace(CLEAN, calls=calls)
+
+
+CASES = {
+    "lost": replace(CLEAN, owed=frozenset("abcd")),
+    "lost: it was too late": told(lambda calls: calls.pop(2)),
+    "kept": replace(CLEAN, lows=[(1.4, ["a"])]),
+    "kept: never": replace(CLEAN, lows=[(9.0, ["x"])]),
+    "two_holders": told(lambda calls: calls.__setitem__(1, call("b", "m1", 1, 1, ok("ack", 4.0)))),
+    "two_holders: extended": told(
+        lambda calls: calls.__setitem__(1, call("b", "m1", 1, 1, ok("extend", 3.7, 2.0)))
+    ),
+    "done_is_done": told(lambda calls: calls.append(call("a", "m2", 9.0, 2))),
+    "lease: somebody else has it": told(lambda calls: calls.append(call("b", "m1", 4.0, 3))),
+    "lease: lost early": told(lambda calls: calls[2].said.__setitem__(1, lost("ack", 5.0))),
+    "late": told(lambda calls: calls[0].said.__setitem__(0, ok("ack", 3.1))),
+    "late: extended": told(lambda calls: calls[2].said.__setitem__(1, ok("ack", 5.8))),
+    "counts": told(lambda calls: setattr(calls[2], "attempts", 1)),
+    "counts: too many": told(lambda calls: setattr(calls[2], "attempts", 3)),
+    "counts: no time to lapse": replace(
+        told(lambda c: setattr(c[4], "attempts", 4)), max_deliveries=9
+    ),
+    "dead_letters: early": replace(CLEAN, letters={"c": [1]}),
+    "dead_letters: nobody failed": told(lambda calls: calls[4].said.clear()),
+    "dead_letters: done": replace(CLEAN, letters={"c": [2], "b": [3]}),
+    "dead_letters: none": replace(CLEAN, letters={}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_judge_knows_what_must_not_be(name: str) -> None:
+    """The rule of that name reports it."""
+    rule, found = name.partition(":")[0], judge_shared(CASES[name])
+    assert any(line.startswith(f"shared: {rule}:") for line in found), found
+
+
+def test_a_clean_story_is_clean() -> None:
+    """Nor is anything reported of a lease that began again, or if nothing happened at all."""
+    assert judge_shared(CLEAN) == []
+    again = told(lambda calls: calls[0].said.__setitem__(0, ok("ack", 3.1)))
+    assert judge_shared(replace(again, take_overs=[2.5], lows=())) == []
+    nothing = replace(CLEAN, calls=[], owed=frozenset(), poison=frozenset(), letters={}, lows=[])
+    assert judge_shared(nothing) == []

@@ -1,0 +1,280 @@
+"""Members of a shared group in a run: processes that are killed and stopped like brokers.
+
+    {"kind": "got", "call": "h0-1:17", "value": …, "attempts": 1}           a listener got a message
+    {"kind": "says", "call": …, "what": "extend", "seconds": 3.0}           it is about to say so
+    {"kind": "said", "call": …, "outcome": "ok"}                            what it was told
+
+``shared_judge`` says what must hold. A process is this module, run with the settings as JSON.
+"""
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from support.cluster import ProcessCluster
+from support.faults import client_of
+from support.history import Event, History, name_of, read_histories
+from support.judge import Anomaly, Reign
+from support.shared_judge import Call, Said, SharedEvidence, judge_shared
+from support.waiting import PROCESSES_WAIT_S, block_until
+
+import vq
+from vq.errors import LeaseLost, UnknownTopic, VqError
+
+GROUP: Final = "pool"
+LEASE_S: Final = 3.0
+MAX_DELIVERIES: Final = 5
+WORKERS: Final = 12
+#: A message of a sender; one of so many is poison: its listeners always fail.
+_SENT: Final = re.compile(r"s\d+-(\d{7})-")
+_POISON_EVERY: Final = 101
+#: How long a listener has, as shares of the lease, and how many of a hundred do that.
+_LATE: Final = 2
+_EXTENDS: Final = 2
+_GIVES_BACK: Final = 3
+_RETURNS: Final = 20
+
+
+def is_poison(value: str) -> bool:
+    """Whether the listeners of the message with this value always fail."""
+    found = _SENT.match(value)
+    return found is not None and int(found[1]) % _POISON_EVERY == 7
+
+
+class Sharers:
+    """The running members.
+
+    Args:
+        cluster: Of the run.
+        topic: What they read.
+        histories: The directory of their histories, of nobody else.
+        count: How many processes.
+    """
+
+    def __init__(self, cluster: ProcessCluster, topic: str, histories: Path, count: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._histories = histories
+        self._starts = itertools.count(1)
+        self._running: list[subprocess.Popen[bytes]] = []
+        histories.mkdir(parents=True, exist_ok=True)
+        for _ in range(count):
+            self._running.append(self._start())
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        name = f"h{next(self._starts)}"
+        settings = {
+            "zookeeper": self._cluster.zookeeper,
+            "cluster": self._cluster.name,
+            "topic": self._topic,
+            "history": str(self._histories / f"{name}.jsonl"),
+        }
+        with (self._histories / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "support.chaos.shared", json.dumps(settings)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    def kill(self, rng: random.Random) -> bool:
+        """SIGKILL of a member; another process takes its place. Return whether it ran."""
+        at = rng.randrange(len(self._running))
+        process = self._running[at]
+        process.kill()
+        died = process.wait(PROCESSES_WAIT_S) == -signal.SIGKILL
+        self._running[at] = self._start()
+        return died
+
+    def pause(self, rng: random.Random, seconds: float) -> bool:
+        """SIGSTOP of a member for a time; return whether it lived through it."""
+        process = rng.choice(self._running)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+        return process.poll() is None
+
+    def wait_done(self) -> None:
+        """Wait until nothing is open, and return also if that does not come; the judge tells."""
+        with client_of(self._cluster) as factory:
+
+            def is_done() -> bool:
+                try:
+                    found = factory.admin.describe_group(GROUP)
+                except VqError:
+                    return False
+                return bool(found.partitions) and not any(
+                    each.lag_messages for each in found.partitions
+                )
+
+            try:
+                block_until(is_done, timeout_s=PROCESSES_WAIT_S)
+            except AssertionError:
+                pass
+
+    def finish(self) -> None:
+        """Have all members end in order."""
+        for process in self._running:
+            process.terminate()
+        codes = [process.wait(PROCESSES_WAIT_S) for process in self._running]
+        assert not any(codes), f"members ended with {codes}: see {self._histories}"
+
+    def stop(self) -> None:
+        """End all of them whatever happens."""
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    # Judge --------------------------------------------------------------------------------------
+    def judge(
+        self, histories: Mapping[str, Sequence[Event]], reigns: Iterable[Reign]
+    ) -> list[Anomaly]:
+        """Return what is wrong.
+
+        Args:
+            histories: Of the other clients of the run.
+            reigns: Who led which group; their time is that of the wall clock.
+        """
+        owed = {
+            event["value"]
+            for events in histories.values()
+            for event in events
+            if event["kind"] == "sent"
+        }
+        wall = time.monotonic() - time.time()
+        evidence = SharedEvidence(
+            calls=_calls(read_histories(self._histories.glob("*.jsonl"))),
+            owed=frozenset(owed),
+            poison=frozenset(filter(is_poison, owed)),
+            letters=self._letters(),
+            max_deliveries=MAX_DELIVERIES,
+            take_overs=[each.at + wall for each in reigns if each.epoch > 1],
+        )
+        wrong = [Anomaly("shared", line) for line in judge_shared(evidence)]
+        if len(evidence.calls) < len(owed) or not evidence.letters:
+            wrong.append(Anomaly("void", f"{len(evidence.calls)} calls for {len(owed)} messages"))
+        return wrong
+
+    def _letters(self) -> dict[str, list[int]]:
+        letters: dict[str, list[int]] = {}
+        with client_of(self._cluster) as factory:
+            try:
+                for each in factory.admin.read_dead_letters(GROUP):
+                    counts = letters.setdefault(name_of(each.message.content), [])
+                    counts.append(0 if each.failure is None else each.failure.attempts)
+            except UnknownTopic:
+                pass  # nothing was given up
+        return letters
+
+
+def _calls(histories: Mapping[str, Sequence[Event]]) -> list[Call]:
+    """Return what the listeners of all members got and said, in the order of time."""
+    calls: dict[str, Call] = {}
+    for who, events in histories.items():
+        for event in events:
+            if event["kind"] == "got":
+                calls[event["call"]] = Call(
+                    event["value"], who, event["at"], event["attempts"], LEASE_S
+                )
+            elif event["kind"] == "says":
+                said = Said(event["what"], event["at"], event["seconds"])
+                calls[event["call"]].said.append(said)
+            elif event["kind"] == "said":
+                said = calls[event["call"]].said[-1]
+                said.told, said.outcome = event["at"], event["outcome"]
+    return sorted(calls.values(), key=lambda each: each.at)
+
+
+# The process --------------------------------------------------------------------------------------
+class _Listener:
+    """What a member does with its messages. Called in many threads."""
+
+    def __init__(self, history: History, name: str) -> None:
+        self._history = history
+        self._name = name
+        self._calls = itertools.count(1)
+        self._rng = random.Random(name)
+
+    def __call__(self, message: Any) -> None:
+        call, value = f"{self._name}:{next(self._calls)}", name_of(message.content)
+        self._history.note("got", call=call, value=value, attempts=message.attempts)
+        if is_poison(value):
+            self._says(call, "raise")
+            raise OSError(f"{value} cannot be handled")
+        draw = self._rng.randrange(100)
+        if draw < _LATE:
+            time.sleep(LEASE_S * self._rng.uniform(0.95, 1.3))
+            self._say(call, "ack", message.ack)
+        elif draw < _LATE + _EXTENDS:
+            if self._say(call, "extend", lambda: message.extend(LEASE_S), LEASE_S):
+                time.sleep(LEASE_S * self._rng.choice((0.5, 0.97, 0.99)))
+                if self._say(call, "extend", lambda: message.extend(LEASE_S), LEASE_S):
+                    self._say(call, "ack", message.ack)
+            else:
+                self._says(call, "return")
+        elif draw < _LATE + _EXTENDS + _GIVES_BACK:
+            self._say(call, "nack", lambda: message.nack(0.2), 0.2)
+        elif draw < _LATE + _EXTENDS + _GIVES_BACK + _RETURNS:
+            self._says(call, "return")
+        else:
+            self._say(call, "ack", message.ack)
+
+    def _says(self, call: str, what: str, seconds: float = 0.0) -> None:
+        self._history.note("says", call=call, what=what, seconds=seconds)
+
+    def _say(self, call: str, what: str, say: Callable[[], object], seconds: float = 0.0) -> bool:
+        self._says(call, what, seconds)
+        try:
+            say()
+        except LeaseLost:
+            outcome = "lost"
+        except VqError:
+            outcome = "unknown"
+        else:
+            outcome = "ok"
+        self._history.note("said", call=call, outcome=outcome)
+        return outcome == "ok"
+
+
+def main(settings: Mapping[str, str]) -> None:
+    """Be a member until SIGTERM."""
+    ends = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ends.set())
+    path = Path(settings["history"])
+    config = vq.MessageFactoryConfig(
+        zookeeper=settings["zookeeper"],
+        cluster=settings["cluster"],
+        session_timeout_s=10.0,
+        start_timeout_s=PROCESSES_WAIT_S,
+    )
+    with History(path) as history, vq.MessageFactory(config) as factory:
+        consumer = factory.create_consumer(
+            vq.ConsumerConfig(
+                group=GROUP,
+                model="shared",
+                workers=WORKERS,
+                lease_s=LEASE_S,
+                max_deliveries=MAX_DELIVERIES,
+                retry_backoff=(0.1, 0.4),
+                commit_interval_s=0.2,
+                start_position="earliest",
+            )
+        )
+        consumer.subscribe(settings["topic"], listener=_Listener(history, path.stem)).start()
+        ends.wait()
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

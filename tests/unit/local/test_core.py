@@ -1,0 +1,212 @@
+"""Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.interrupts import Interrupted, Interrupter
+from support.waiting import WAIT_S
+
+from vq.errors import InvalidState, StorageFailed
+from vq.local import LocalItem, LocalQueue, LocalQueueConfig
+from vq.store.disk.real_disk import RealDisk, RealFile
+
+
+class FailingFile:
+    """A file that calls its disk before a flush."""
+
+    file_system = None  # it is flushed by itself
+
+    def __init__(self, file: RealFile, disk: "FailingDisk", log: str) -> None:
+        self._file, self._disk, self._log = file, disk, log
+
+    def datasync(self) -> None:
+        """See ``File.datasync``."""
+        if self._log == self._disk.log:
+            self._disk.on_flush()
+        self._file.datasync()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class FailingDisk(RealDisk):
+    """A real disk on which each flush of one log does something else first, such as fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = ""
+        self.on_flush: Callable[[], object] = fail
+
+    def open(self, path: Path, *, create: bool = False) -> Any:
+        """See ``Disk.open``."""
+        return FailingFile(super().open(path, create=create), self, path.parent.name)
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.fixture
+def disk() -> FailingDisk:
+    return FailingDisk()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, disk: FailingDisk) -> Iterator[LocalQueue]:
+    with LocalQueue(tmp_path / "jobs", LocalQueueConfig(retries=0), disk=disk) as opened:
+        yield opened
+
+
+def taken(queue: LocalQueue) -> LocalItem:
+    item = queue.take(WAIT_S)
+    assert item is not None
+    return item
+
+
+def test_a_lane_stops_and_the_others_and_its_takers_go_on(
+    tmp_path: Path, queue: LocalQueue, disk: FailingDisk
+) -> None:
+    """A flush that failed is never tried again as if it had worked, only by a new start."""
+    queue.put(b"stored")
+    disk.log = "lane-0"
+    with pytest.raises(StorageFailed, match="lane-0 of queue 'jobs' takes no more") as caught:
+        queue.put(b"unknown")
+    assert "open it again" in (caught.value.hint or "")
+    disk.log = ""
+    with pytest.raises(StorageFailed, match="lane-0"):
+        queue.put_many([b"refused", b"too"])
+    queue.put(b"refused", wait=False)
+    with pytest.raises(StorageFailed, match="lane-0"):
+        queue.flush()
+    assert queue.put(b"urgent", priority=1)
+    assert queue.metrics().stopped == 1
+    assert [taken(queue).content, taken(queue).content] == [b"urgent", b"stored"]
+    assert queue.take(0) is None
+    for item in [each.message for each in queue.list()]:
+        assert item.content in (b"urgent", b"stored")
+    queue.close()
+    with LocalQueue(tmp_path / "jobs") as again:
+        found = {each.message.content for each in again.list()}
+        assert found in ({b"urgent", b"stored"}, {b"urgent", b"stored", b"unknown"})
+        assert again.put(b"next")
+
+
+def test_completions_outlive_a_lane_that_stopped(
+    tmp_path: Path, queue: LocalQueue, disk: FailingDisk
+) -> None:
+    queue.put_many([b"one", b"two"])
+    disk.log = "lane-0"
+    with pytest.raises(StorageFailed):
+        queue.put(b"unknown")
+    queue.complete(taken(queue), wait=True)
+    queue.close()
+    with LocalQueue(tmp_path / "jobs") as again:
+        assert taken(again).content == b"two"
+
+
+def test_a_message_that_cannot_be_moved_to_the_retry_lane_stays_with_its_taker(
+    queue: LocalQueue, disk: FailingDisk
+) -> None:
+    queue.put(b"job")
+    disk.log = "later"
+    queue.fail(taken(queue), delay_s=60)  # its copy cannot be stored, so it is given again
+    item = taken(queue)
+    with pytest.raises(StorageFailed, match="later of queue"):
+        queue.fail(item, delay_s=60)
+    queue.fail(item, delay_s=0)
+    queue.complete(taken(queue))
+    with pytest.raises(StorageFailed, match="later of queue"):
+        queue.put(b"job", delay_s=60)
+    assert queue.put(b"job")
+
+
+def test_a_queue_whose_completions_cannot_be_stored_stops(
+    tmp_path: Path, queue: LocalQueue, disk: FailingDisk
+) -> None:
+    queue.put_many([b"one", b"two"])
+    disk.log = "notes"
+    item = taken(queue)
+    with pytest.raises(StorageFailed, match="has stopped"):
+        queue.complete(item, wait=True)
+    for act in (lambda: queue.put(b"three"), queue.take, queue.flush):
+        with pytest.raises(StorageFailed, match="has stopped") as caught:
+            act()
+        assert "open it again" in (caught.value.hint or "")
+    queue.close()
+    disk.log = ""
+    with LocalQueue(tmp_path / "jobs") as again:
+        contents = [each.message.content for each in again.list()]
+        assert contents in ([b"two"], [b"one", b"two"])
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), RuntimeError()], ids=repr)
+def test_what_a_signal_handler_raises_in_a_put_is_no_error_of_the_disk(
+    queue: LocalQueue, disk: FailingDisk, error: Exception
+) -> None:
+    def handler() -> None:
+        raise error
+
+    disk.log, disk.on_flush = "lane-0", handler
+    with pytest.raises(type(error)):
+        queue.put(b"interrupted")
+    disk.log = ""
+    assert queue.put(b"next")
+    assert queue.metrics().stopped == 0
+    assert [each.message.content for each in queue.list()][-1] == b"next"
+
+
+def test_a_call_by_a_signal_handler_inside_of_a_put_is_refused(
+    queue: LocalQueue, disk: FailingDisk
+) -> None:
+    """It would wait for the put that it interrupts."""
+
+    def handler() -> None:
+        disk.log = ""
+        for act in (lambda: queue.put(b"x"), lambda: queue.take(0), queue.flush, queue.close):
+            with pytest.raises(InvalidState, match="signal handler"):
+                act()
+        queue.put(b"later", wait=False)
+
+    queue.put(b"first")
+    disk.log, disk.on_flush = "lane-0", handler
+    assert queue.put(b"interrupted")
+    queue.flush()
+    assert [taken(queue).content for _ in range(3)] == [b"first", b"interrupted", b"later"]
+
+
+INSIDE = ("vq/local/", "vq/store/log/", "vq/store/commit/")
+#: Every so manieth place, for the time it takes; every one was tried once.
+STEP = 3
+
+
+def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
+    """What returned is given once, what was interrupted at most once, and puts go on."""
+    put, interrupted, place = list[bytes](), set[bytes](), 0
+    with LocalQueue(tmp_path / "jobs") as queue:
+        queue.put(b"warm")
+        passed = 0
+        while passed < 10:  # in turn; some are handed over to the thread, and have few places
+            content = b"interrupted-%d" % place
+            try:
+                Interrupter(place, *INSIDE).run(lambda content=content: queue.put(content))
+            except Interrupted:
+                interrupted.add(content)
+                passed = 0
+            else:
+                put.append(content)
+                passed += 1
+            queue.put(b"next-%d" % place)
+            put.append(b"next-%d" % place)
+            place += STEP
+        assert len(interrupted) > 100 // STEP, "callers do not commit their messages any more"
+        found = []
+        while (item := queue.take(0)) is not None:
+            found.append(item.content)
+    assert found[0] == b"warm"
+    assert len(found) == len(set(found))
+    assert [each for each in found[1:] if each not in interrupted] == put
+    with LocalQueue(tmp_path / "jobs") as queue:
+        assert [each.message.content for each in queue.list(10_000)] == found
