@@ -35,7 +35,7 @@ from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 18
-COPIED_SEEDS = 2_000 if LONG else 4
+COPIED_SEEDS = 2_000 if LONG else 2  # those with a shared group have copies, too
 ASYNC_SEEDS = 400 if LONG else 3
 BALANCE_SEEDS = 200 if LONG else 6
 #: How long faults strike plans, in virtual time: long enough that some are gone on with.
@@ -203,13 +203,17 @@ def test_every_kind_of_fault_of_copies_has_an_effect_and_is_survived(kind: str) 
 @pytest.mark.slow
 def test_a_seed_replays_whatever_the_hash_seed_of_the_interpreter() -> None:
     """Same seed, same history, event by event; another seed gives another history."""
-    runs = ((3, False), (4, False), (3, True))  # the last one with copies
-    here = [run.simulate(seed, copied=copied, seconds=REPLAYED_S).hash for seed, copied in runs]
+    runs = ((3, False, False), (4, False, True), (3, True, False))  # seed, copied, shared
+
+    def replay(seed: int, copied: bool, shared: bool) -> str:
+        return run.simulate(seed, copied=copied, shared=shared, seconds=REPLAYED_S).hash
+
+    here = [replay(*each) for each in runs]
     assert len(set(here)) == len(runs)
     program = (
         "from support.simulation.run import simulate\n"
-        f"print(*(simulate(seed, copied=copied, seconds={REPLAYED_S}).hash"
-        f" for seed, copied in {runs}))"
+        f"print(*(simulate(seed, copied=copied, shared=shared, seconds={REPLAYED_S}).hash"
+        f" for seed, copied, shared in {runs}))"
     )
     tests = Path(__file__).parents[1]
     for hash_seed in HASH_SEEDS:

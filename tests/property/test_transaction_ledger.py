@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import pytest
 from support.cases import case
 
+from vq.broker.transactions import ended, transactional_ids
 from vq.broker.transactions import ledger as ledgers
-from vq.broker.transactions import transactional_ids
 from vq.broker.transactions.journaled import JournaledTransaction, carried
 from vq.broker.transactions.judging import Ask
 from vq.broker.transactions.ledger import TransactionLedger
@@ -26,7 +26,7 @@ from vq.broker.transactions.notes import (
     PartPiece,
     TransactionStep,
 )
-from vq.errors import ProducerFenced, VqError
+from vq.errors import Busy, ProducerFenced, TransactionRefused, VqError
 from vq.model import TopicPartition, TransactionState, time_ms_of
 
 OPEN, PREPARED = TransactionState.OPEN, TransactionState.PREPARED
@@ -270,7 +270,7 @@ def test_a_journal_that_is_read_again_says_what_it_said(first: int) -> None:
 
 def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten before its time is known by its number's time, and is not taken as new."""
-    monkeypatch.setattr(ledgers, "ENDED_PARTS_MAX", 10)
+    monkeypatch.setattr(ended, "ENDED_PARTS_MAX", 10)
     monkeypatch.setattr(ledgers, "TOLD_PARTS_MAX", 6)
     monkeypatch.setattr(transactional_ids, "CLIENTS_MAX", 1)
     ledger = TransactionLedger()
@@ -290,6 +290,35 @@ def test_what_is_remembered_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ledger.ids.epoch_of("a") == 1
     with pytest.raises(VqError, match="at most 1"):
         ledger.ids.epoch_of("b")
+
+
+def test_numbers_ahead_of_the_clock_keep_out_none_that_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever uses up what is remembered, with numbers of the future, stops no transaction."""
+    monkeypatch.setattr(ended, "ENDED_MAX", 20)
+    monkeypatch.setattr(ended, "AHEAD_MAX", 10)
+    ledger = TransactionLedger()
+
+    def end(number: int, now_ms: int = NOW_MS) -> bool:
+        """Roll one back of which nothing is known; whether that is carried out."""
+        try:
+            assert ledger.judge(Ask(number, 0, ROLLED_BACK, has_parts=False), now_ms) is None
+        except Busy:
+            return False
+        take(ledger, [(0, TransactionStep(number, 1, ROLLED_BACK, "", now_ms))])
+        return True
+
+    ahead = [number_of(NOW_MS + 200_000) + each for each in range(50)]
+    assert sum(map(end, ahead)) == 10
+    assert all(end(number_of(now_ms), now_ms) for now_ms in range(NOW_MS, NOW_MS + 100))
+    right = Ask(number_of(NOW_MS + 100), 0, COMMITTED, has_parts=True)
+    assert ledger.judge(right, NOW_MS + 100) is None
+    for number in ahead[:10]:
+        with pytest.raises(TransactionRefused, match="is rolled back"):
+            ledger.judge(Ask(number, 0, COMMITTED, has_parts=True), NOW_MS)
+    ledger.forget(NOW_MS + ended.REMEMBERED_MS)
+    assert sum(map(end, ahead)) == 10
 
 
 def test_decisions_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
 
+from vq.broker.transactions.ended import REMEMBERED_MS
 from vq.broker.transactions.judging import Answer, Ask
-from vq.broker.transactions.ledger import REMEMBERED_MS, TransactionLedger
+from vq.broker.transactions.ledger import TransactionLedger
 from vq.broker.transactions.notes import TIME_OUT, Client, Note, PartPiece, TransactionStep
 from vq.errors import VqError
 from vq.model import TopicPartition, TransactionState, time_ms_of

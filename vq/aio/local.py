@@ -13,6 +13,7 @@ from vq.local import looks
 from vq.local.core import QueueCore
 from vq.local.items import LocalItem
 from vq.local.looks import LocalQueueMetrics, metrics_of
+from vq.local.many import complete_each
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter
@@ -55,6 +56,9 @@ class _LoopWaker:
 
 class LocalQueue:
     """The coroutines of ``vq.local.LocalQueue``, with the same arguments, results and errors.
+
+    What never waits is no coroutine: ``complete``, ``complete_many``, ``fail``, ``extend``; await
+    ``flush`` where a completion is to be durable.
 
     ::
 
@@ -112,9 +116,13 @@ class LocalQueue:
         delay_s: float | None = None,
         priority: int = 0,
         idempotency_key: str | None = None,
+        wait: bool = True,
         timeout: float | None = None,
     ) -> bool:
-        """Add a message; return True once it is durable, False if its key was seen already."""
+        """Add a message; return True once it is durable, False if its key was seen already.
+
+        With ``wait=False`` it returns at once; ``flush`` waits, and raises what went wrong.
+        """
         core = self._core
         core.check()
         item = core.prepare(content, delay_s, priority, idempotency_key)
@@ -128,7 +136,7 @@ class LocalQueue:
             if item is not None:
                 core.add_in_memory(item)
         else:
-            await self._commit_with(() if item is None else (item,))
+            await self._store(() if item is None else (item,), wait=wait)
         return item is not None
 
     async def put_many(
@@ -136,9 +144,10 @@ class LocalQueue:
         contents: Iterable[bytes | Message | Any],
         *,
         priority: int = 0,
+        wait: bool = True,
         timeout: float | None = None,
     ) -> int:
-        """Add messages with one commit; return how many."""
+        """Add messages with one commit; return how many. ``wait`` as in ``put``."""
         core = self._core
         core.check()
         items = [item for each in contents if (item := core.prepare(each, None, priority, None))]
@@ -149,8 +158,14 @@ class LocalQueue:
             for item in items:
                 core.add_in_memory(item)
         elif items:
-            await self._commit_with(items)
+            await self._store(items, wait=wait)
         return len(items)
+
+    async def _store(self, items: Sequence[LocalItem], *, wait: bool) -> None:
+        if not wait:
+            self._core.accept(items, None)
+        if wait or self._core.intake_full:
+            await self._commit_with(items if wait else ())
 
     async def flush(self) -> None:
         """Return once all that was put and completed before is durable."""
@@ -204,6 +219,16 @@ class LocalQueue:
                 if not core.takers.leave(waker):
                     core.pass_on()  # if this one was cancelled, another one looks
 
+    async def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
+        """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+        items: list[LocalItem] = []
+        while len(items) < count:
+            item = await self.take(0 if items else timeout)
+            if item is None:
+                break
+            items.append(item)
+        return items
+
     async def _next(self) -> LocalItem | None:
         core = self._core
         if not core.must_read:
@@ -225,6 +250,10 @@ class LocalQueue:
     def complete(self, item: LocalItem) -> None:
         """Note that a message is done; see ``vq.local.LocalQueue.complete``. It does not wait."""
         self._core.complete(item)
+
+    def complete_many(self, items: Iterable[LocalItem]) -> None:
+        """Complete each of them; see ``vq.local.LocalQueue.complete_many``. It does not wait."""
+        complete_each(self._core.complete, items, None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back; see ``vq.local.LocalQueue.fail``. It does not wait."""

@@ -18,6 +18,7 @@ from vq.errors import ConnectionCut, InvalidState, LeaseLost, Unreachable
 from vq.local.core import delay_of
 from vq.local.items import LocalItem
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
+from vq.local.many import complete_each, taken
 from vq.local.storage import DamagedMessages, damaged_in
 from vq.local.wire import (
     LOCAL_PROTOCOL,
@@ -164,6 +165,11 @@ class LocalQueueClient:
             f"the owner of {self._path} has ended; it is unknown what became of {values['do']}"
         )
 
+    @property
+    def directory(self) -> Path:
+        """Where the queue is."""
+        return self._path.parent
+
     def put(
         self,
         content: bytes | Message | Any,
@@ -200,13 +206,19 @@ class LocalQueueClient:
         contents: Iterable[bytes | Message | Any],
         *,
         priority: int = 0,
+        wait: bool = True,
         timeout: float | None = None,
     ) -> int:
-        """Add messages, and return how many once they are durable."""
+        """Add messages one after the other, with one flush; see ``LocalQueue.put_many``.
+
+        Raises:
+            ConnectionCut: The owner has ended: it is unknown which messages are stored.
+        """
         count = 0
         for count, each in enumerate(contents, 1):  # noqa: B007  the count is the result
             self.put(each, priority=priority, wait=False, timeout=timeout)
-        self.flush()
+        if wait and count:
+            self.flush()
         return count
 
     def flush(self) -> None:
@@ -228,9 +240,17 @@ class LocalQueueClient:
             if deadline is not None and _monotonic() >= deadline:
                 return None
 
+    def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
+        """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+        return taken(self.take, count, timeout)
+
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
         """Note that a message is done; see ``LocalQueue.complete``."""
         self._ask({"do": "complete", "handle": _handle(item), "wait": wait})
+
+    def complete_many(self, items: Iterable[LocalItem], *, wait: bool = False) -> None:
+        """Complete each of them; see ``LocalQueue.complete_many``."""
+        complete_each(self.complete, items, self.flush if wait else None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back; see ``LocalQueue.fail``."""
@@ -239,6 +259,11 @@ class LocalQueueClient:
     def extend(self, item: LocalItem) -> None:
         """Begin the lease of a message anew."""
         self._ask({"do": "extend", "handle": _handle(item)})
+
+    def peek(self) -> Message | None:
+        """Return the message that would be given next, and leave it there; None: there is none."""
+        found = self.list(1, standing=MessageStanding.READY)
+        return found[0].message if found else None
 
     def list(
         self, limit: int = 100, *, standing: MessageStanding | str | None = None

@@ -356,10 +356,12 @@ class QueueCore:
             self.counts.dropped += 1
             return
 
-    def accept(self, items: Iterable[LocalItem], waiter: CommitWaiter | None) -> None:
+    def accept(self, items: Sequence[LocalItem], waiter: CommitWaiter | None) -> None:
         """Have messages stored with the next commit; ``waiter`` hears of its end."""
         self.intake.items.extend(items)
-        if waiter is not None:
+        if waiter is None:
+            self.intake.size_bytes += sum(len(item.content) for item in items)
+        else:
             self.intake.barriers.append(waiter)
             if self.refusal is not None:  # it may have missed the end
                 self._refuse_waiters()

@@ -13,6 +13,7 @@ from vq.errors import InvalidArgument, TimedOut
 from vq.local import looks
 from vq.local.core import QueueCore
 from vq.local.items import LocalItem
+from vq.local.many import complete_each, taken
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter
@@ -314,16 +315,7 @@ class LocalQueue:
 
     def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
-        first = self.take(timeout)
-        if first is None:
-            return []
-        items = [first]
-        while len(items) < count:
-            item = self.take(0)
-            if item is None:
-                break
-            items.append(item)
-        return items
+        return taken(self.take, count, timeout)
 
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
         """Note that a message is done: nobody gets it again.
@@ -355,16 +347,8 @@ class LocalQueue:
         Raises:
             LeaseLost: One of them is not with this taker any more; the others are completed.
         """
-        error = None
-        for item in items:
-            try:
-                self.complete(item)
-            except Exception as found:  # noqa: BLE001  the others are completed all the same
-                error = found
-        if wait and not self._in_memory:
-            self._commit_with(())
-        if error is not None:
-            raise error
+        waits = wait and not self._in_memory
+        complete_each(self.complete, items, (lambda: self._commit_with(())) if waits else None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back: it is given again.

@@ -20,6 +20,7 @@ second way leads to the same messages. Pure.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from vq.errors import InvalidArgument
@@ -315,6 +316,11 @@ class AccessRules:
             self._recent[asked] = decision
         return decision
 
+    def gives_some(self, asker: AskingUser, right: Right, resource: Resource) -> bool:
+        """Return whether a rule allows a right to anything of a kind, whatever others deny."""
+        found = (self._index.get((each, resource)) for each in _subjects_of(asker))
+        return any(each is not None and each.allows_some(right) for each in found)
+
     @property
     def remembered(self) -> int:
         """How many decisions it remembers."""
@@ -442,6 +448,10 @@ class _Named:
         self._beginnings.setdefault(rule.name, []).append(rule)
         if len(rule.name) not in self._lengths:
             self._lengths = sorted([*self._lengths, len(rule.name)], reverse=True)
+
+    def allows_some(self, right: Right) -> bool:
+        rules = chain(*self._names.values(), *self._beginnings.values())
+        return any(each.effect is RuleEffect.ALLOW and each.gives(right) for each in rules)
 
     def of(self, name: str) -> Iterator[AccessRule]:
         yield from self._names.get(name, ())

@@ -170,6 +170,20 @@ async def test_a_producer_group_decides_for_its_half_messages_alone(
         await transaction.commit()
 
 
+async def test_who_may_write_nowhere_has_nothing_noted(guarded: MemoryCluster) -> None:
+    """An end of a transaction that is not known is noted: its messages may be on their way."""
+    async with factory_of(guarded, client_id="user.alice") as factory:
+        producer = await producer_of(factory)
+        async with producer.transaction():  # the topic of transactions is made
+            await begin_in(producer, 2)
+        (number,) = foreseen_numbers(guarded, 0, [now_ms(guarded)], 1)
+        for name in ("mallory", ""):
+            error = await error_of(await connect(guarded, name), 0, number, ROLLED_BACK)
+            assert isinstance(error, NotAuthorized)
+            assert error.details["resource"] == "topic:*"
+        assert await error_of(await connect(guarded, "bob"), 0, number, ROLLED_BACK) is None
+
+
 # Numbers that are used before their owner uses them ----------------------------------------------
 def now_ms(cluster: MemoryCluster) -> int:
     return cluster.ensemble.clock.wall_ms()

@@ -13,6 +13,7 @@ from vq import Message
 from vq.broker.node import BrokerNode
 from vq.broker.security.attempts import BURST
 from vq.broker.security.users import STALE_S
+from vq.broker.serving.server_facts import server_facts
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.coordination.security.users import change_user, remove_user
@@ -184,11 +185,24 @@ async def test_connections_of_a_withdrawn_password_end(
     new = await connected(cluster, node, Login("anna", "next"))
     await ping(old)
     await connected(cluster, node)
+    assert _old_passwords(node) == {("anna",): 2}
     await change(cluster, "anna", lambda user: user.settled())
     await until(lambda: old.closed)
     await ping(new)
+    assert _old_passwords(node) == {}
     with pytest.raises(NotAuthenticated):
         await connected(cluster, node)
+
+
+def _old_passwords(node: BrokerNode) -> dict[tuple[str, ...], object]:
+    """What the metric says of connections with the older of two passwords, by user."""
+    return {
+        labels: fact.read(thing)
+        for facts in server_facts(node.parts.server)
+        for labels, thing in facts.things().items()
+        for fact in facts.facts
+        if fact.metric == "vq_old_password_connections"
+    }
 
 
 async def test_connections_end_when_roles_change(cluster: MemoryCluster, node: BrokerNode) -> None:

@@ -6,6 +6,7 @@
     python -m support.simulation --kinds "slow links,hand over"   one group of three nodes
     python -m support.simulation --transactions                  clients make transactions
     python -m support.simulation --transforming                  with the offsets of a group
+    python -m support.simulation --shared                        with members of a shared group
     python -m support.simulation --trace 517                     one seed, with all that happens
 
 The exit code is 1 if a seed broke a promise. ``--out`` gets ``summary.json``.
@@ -37,7 +38,10 @@ def main(arguments: list[str]) -> int:
     """Do what the command line asks for; return the exit code."""
     options = _parse(arguments)
     if options.trace is not None:
-        report = simulate(options.trace, copied=not options.plain, tell=_tell)
+        copied, shared = not options.plain, options.shared
+        if shared:
+            copied = options.trace % 2 == 1
+        report = simulate(options.trace, copied=copied, shared=shared, tell=_tell)
         print(report, report.hash, report.faults, report.effects, sep="\n")
         return 1 if report.violations else 0
     first, end = options.seeds
@@ -49,6 +53,7 @@ def main(arguments: list[str]) -> int:
         work = partial(_run_kinds, options.kinds) if options.kinds else _run_copied
         work = _run_transactions if options.transactions else work
         work = _run_transforming if options.transforming else work
+        work = _run_shared if options.shared else work
         for results in pool.map(_run_plain if options.plain else work, blocks):
             found += results
             for result in results:
@@ -73,6 +78,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="groups of one node")
     parser.add_argument("--transactions", action="store_true", help="clients make transactions")
     parser.add_argument("--transforming", action="store_true", help="with offsets of a group")
+    parser.add_argument("--shared", action="store_true", help="with a shared group")
     parser.add_argument("--trace", type=int, help="run one seed and show all that happens")
     parser.add_argument("--out", type=Path, default=Path(".test-artifacts/sim"))
     return parser.parse_args(arguments)
@@ -109,6 +115,10 @@ def _run_transactions(seeds: Iterable[int]) -> list[dict[str, Any]]:
 def _run_transforming(seeds: Iterable[int]) -> list[dict[str, Any]]:
     rows = list(transforming.ROWS)
     return [_told(transforming.play(seed, rows[seed % len(rows)])) for seed in seeds]
+
+
+def _run_shared(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    return [_told(simulate(seed, copied=seed % 2 == 1, shared=True)) for seed in seeds]
 
 
 def _told(report: Report) -> dict[str, Any]:

@@ -587,7 +587,7 @@ def simulate(
     draw = draw_copy_kinds if copied else draw_kinds
     drawn_kinds = draw(seed)
     if shared:
-        few = generator(seed, "shared").choice((1, 2, 3, 4))
+        few = generator(seed, "shared").choice((2, 3, 4))
         drawn = replace(drawn, members=1, filtered=0, loose=False, shared=few)
         drawn_kinds = tuple(each for each in drawn_kinds if each != UNCLEAN)
     return execute(

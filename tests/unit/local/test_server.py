@@ -1,6 +1,7 @@
 """A queue for other processes: the same methods over a socket, and what becomes of who ends."""
 
 import errno
+import inspect
 import os
 import socket
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.waiting import WAIT_S, block_until
 
+import vq
 from vq import limits
 from vq.errors import (
     ConnectionCut,
@@ -29,6 +31,25 @@ from vq.model import Message
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "jobs"
+
+
+def test_a_client_and_coroutines_have_the_methods_of_a_queue() -> None:
+    """With the same arguments; coroutines cannot wait where nothing is awaited."""
+
+    def methods(of: type) -> dict[str, list[str]]:
+        return {
+            name: [*inspect.signature(each).parameters]
+            for name, each in vars(of).items()
+            if inspect.isfunction(each) and not name.startswith("_")
+        }
+
+    wanted = methods(LocalQueue)
+    assert methods(LocalQueueClient) == wanted
+    found = methods(vq.aio.LocalQueue)
+    for name, arguments in wanted.items():
+        if name in ("complete", "complete_many"):
+            arguments = [each for each in arguments if each != "wait"]
+        assert found[name] == arguments, name
 
 
 @pytest.fixture
@@ -90,6 +111,21 @@ def test_errors_of_the_owner_come_as_they_are(client: LocalQueueClient) -> None:
         client.put(b"x", priority=7)
     with pytest.raises(InvalidArgument, match="limit = 0"):
         client.list(0)
+
+
+def test_a_client_takes_and_completes_many(client: LocalQueueClient) -> None:
+    assert client.peek() is None
+    assert client.put_many([b"1", b"2", b"3"], wait=False) == 3
+    client.flush()
+    head = client.peek()
+    assert head is not None
+    assert head.content == b"1"
+    items = client.take_many(2, WAIT_S)
+    assert [each.content for each in items] == [b"1", b"2"]
+    client.complete_many(items, wait=True)
+    with pytest.raises(LeaseLost):
+        client.complete_many(items)
+    assert [each.content for each in client.take_many(2, 0)] == [b"3"]
 
 
 def test_threads_of_a_client_share_what_it_took(client: LocalQueueClient) -> None:

@@ -11,6 +11,7 @@ Nothing here waits: users are in memory, and a broker does no rounds of a passwo
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from vq.broker.security.accounts import USERS_TOLD_MAX
 from vq.broker.security.attempts import FailedAttempts
 from vq.broker.security.users import MirroredUsers
 from vq.clock import Clock
@@ -20,7 +21,13 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.hello import ANONYMOUS, CERTIFICATE, KnownPeer, UserCheck
 from vq.remoting.membership import ANYONE, Principal
 from vq.security.certificates import CertificateRule, users_of
-from vq.security.scram import MECHANISM, NONCE_BYTES, ServerChallenge, ServerFirst
+from vq.security.scram import (
+    MECHANISM,
+    NONCE_BYTES,
+    SECRETS_MAX,
+    ServerChallenge,
+    ServerFirst,
+)
 from vq.shown import shown
 
 __all__ = ["AuthenticatedPeer", "Authentication"]
@@ -171,6 +178,23 @@ class Authentication:
         if ended:
             logger.info("connections of a user ended", user=user, connections=ended)
         return ended
+
+    def old_passwords(self, peers: Iterable[AuthenticatedPeer]) -> Mapping[tuple[str, ...], int]:
+        """Return how many connections have proved the older of two passwords, by their user.
+
+        Users of whom two are valid are in there, ``USERS_TOLD_MAX`` of them at most.
+        """
+        older = {
+            name: user.secrets[-1].keys
+            for name, user in self.users.known.items()
+            if len(user.secrets) == SECRETS_MAX
+        }
+        told: dict[tuple[str, ...], int] = {(name,): 0 for name in sorted(older)[:USERS_TOLD_MAX]}
+        for known in (each.known for each in peers if told):
+            user = known.principal.user
+            if (user,) in told and known.secret == older[user]:
+                told[user,] += 1
+        return told
 
 
 class _PasswordCheck:

@@ -114,6 +114,20 @@ class Authority:
             self.refuse(asker, decision.need, decision)
         return decision.allowed
 
+    def check_some(self, asker: Principal, right: Right, resource: Resource) -> None:
+        """Return if ``asker`` has a right to anything of a kind.
+
+        Raises:
+            NotAuthorized: It has not.
+            Busy: The rules are not known.
+        """
+        self.check_known(asker)
+        rules = self._known.current
+        if rules is None or asker.proved or asker.user in self._super_users:
+            return
+        if not rules.gives_some(asker, right, resource):
+            self.refuse(asker, Need(right, resource, "*"), why="no rule allows any")
+
     def allows(self, asker: Principal, right: Right, resource: Resource, name: str) -> bool:
         """Return whether ``asker`` has a right; nobody is told that it asked, or had it not."""
         if asker.proved or asker.user in self._super_users:

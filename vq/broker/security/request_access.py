@@ -150,8 +150,11 @@ class RequestAccess:
 
     def _transact(self, asker: Principal, header: wire.TransactRequest, body: bytes) -> None:
         stored = NOT_STORED if header.by else self._stored(header)
-        for right, resource, name in dict.fromkeys((*of_transaction(header, body), *stored.needs)):
+        needs = dict.fromkeys((*of_transaction(header, body), *stored.needs))
+        for right, resource, name in needs:
             self._authority.check(asker, right, resource, name)
+        if not needs and header.state != TransactionState.UNKNOWN:  # it may be noted all the same
+            self._authority.check_some(asker, _WRITE, _TOPIC)
         if not header.by and not self._may_touch(asker, header, stored):
             self._not_own(asker, Need(_MANAGE, _CLUSTER), "transaction", header.transaction)
 

@@ -79,6 +79,22 @@ def server_facts(server: Server) -> Iterator[Facts[Any]]:
         ),
     )
     yield Facts[int](
+        labels=("user",),
+        things=lambda: (
+            {}
+            if server.authentication is None
+            else server.authentication.old_passwords(server.sessions)
+        ),
+        facts=(
+            gauge(
+                "vq_old_password_connections",
+                "Connections that have proved the older of two valid passwords of a user; 0 at all "
+                "nodes: it can be withdrawn.",
+                int,
+            ),
+        ),
+    )
+    yield Facts[int](
         labels=("error", "status"),
         things=lambda: {
             (error.__name__, str(error.status)): count for error, count in server.refusals.items()

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from vq.broker.transactions.ended import BEGUN_WITHIN_MS, EndedTransactions
 from vq.broker.transactions.journaled import (
     JournaledPart,
     JournaledTransaction,
@@ -28,7 +29,6 @@ from vq.broker.transactions.journaled import (
 from vq.broker.transactions.judging import (
     Answer,
     Ask,
-    Ended,
     after_end,
     answer_in,
     answer_of,
@@ -59,16 +59,8 @@ COMMITTED: Final = TransactionState.COMMITTED
 ROLLED_BACK: Final = TransactionState.ROLLED_BACK
 FORGOTTEN: Final = TransactionState.FORGOTTEN
 _DECIDED: Final = frozenset((COMMITTED, ROLLED_BACK))
-#: The first request of a transaction comes at most so long after its number was made, and the
-#: clocks of producer and master differ by no more.
-BEGUN_WITHIN_MS: Final = 5 * 60_000
-#: So many that have ended are remembered, for so long: a request for it cannot come later, see
-#: ``TransactionLedger._judge_unknown``. Of the last ones all is kept, for operators.
-ENDED_MAX: Final = 200_000
-REMEMBERED_MS: Final = 2 * BEGUN_WITHIN_MS
+#: Of the last ones that have ended all is kept, for operators; of so many, with so many parts.
 TOLD_MAX: Final = 1_000
-#: Parts of all that has ended, and is remembered; and of that of which all is kept.
-ENDED_PARTS_MAX: Final = 1_000_000
 TOLD_PARTS_MAX: Final = 50_000
 #: Transactions of one journal that have not ended.
 UNDECIDED_MAX: Final = 10_000
@@ -105,12 +97,11 @@ class TransactionLedger:
         self.kept: OrderedDict[int, JournaledTransaction] = OrderedDict()
         self.size = self._kept_parts = 0
         self._copies: dict[int, _CopiedTransaction] = {}
-        self._ended: OrderedDict[int, Ended] = OrderedDict()
+        self._ended = EndedTransactions()
         self._told: OrderedDict[int, JournaledTransaction] = OrderedDict()  # the last ones of these
-        self._floor_ms = 0  # of what was begun until then, not all that has ended is remembered
         self._checked: dict[int, JournaledTransaction] = {}  # half messages that have not ended
         self.ids = TransactionalIds()
-        self._pieces = self._ended_parts = self._told_parts = 0
+        self._pieces = self._told_parts = 0
 
     # Notes ----------------------------------------------------------------------------------------
     def take_piece(self, piece: PartPiece, offset: int, length: int) -> None:
@@ -273,27 +264,16 @@ class TransactionLedger:
         if kept is not None and len(kept.parts) == len(parts):
             kept.parts = parts  # with the offsets of what is stored
         decided_ms, user = transaction.decided_ms, transaction.user
-        self._ended[number] = int(state), transaction.by, offsets, decided_ms, user
-        self._ended_parts += len(offsets)
+        self._ended.add(number, (int(state), transaction.by, offsets, decided_ms, user))
         self._told[number] = transaction
         self._told_parts += len(transaction.parts)
         while len(self._told) > TOLD_MAX or self._told_parts > TOLD_PARTS_MAX:
             _, told = self._told.popitem(last=False)
             self._told_parts -= len(told.parts)
-        while len(self._ended) > ENDED_MAX or self._ended_parts > ENDED_PARTS_MAX:
-            first, (_, _, offsets, _, _) = self._ended.popitem(last=False)
-            self._ended_parts -= len(offsets)
-            self._floor_ms = max(self._floor_ms, time_ms_of(first))
 
     def forget(self, now_ms: int) -> None:
         """Forget what nobody can ask for any more."""
-        ended = self._ended
-        while ended:
-            number, (_, _, offsets, at_ms, _) = next(iter(ended.items()))
-            if at_ms + REMEMBERED_MS > now_ms:
-                break
-            del ended[number]
-            self._ended_parts -= len(offsets)
+        self._ended.forget(now_ms)
         self.ids.forget(now_ms)
 
     # Requests -------------------------------------------------------------------------------------
@@ -409,8 +389,9 @@ class TransactionLedger:
 
     def answer(self, number: int) -> Answer:
         """Return what became of a transaction."""
-        if number in self._ended:
-            return answer_in(self._ended[number])
+        ended = self._ended.get(number)
+        if ended is not None:
+            return answer_in(ended)
         found = self.active.get(number) or self.kept.get(number)
         return Answer(TransactionState.UNKNOWN) if found is None else answer_of(found)
 
@@ -425,7 +406,7 @@ class TransactionLedger:
     def _is_late(self, number: int, now_ms: int) -> bool:
         """Whether a transaction that is not known may have ended, and been forgotten."""
         begun_ms = time_ms_of(number)
-        return now_ms - begun_ms > BEGUN_WITHIN_MS or begun_ms <= self._floor_ms
+        return now_ms - begun_ms > BEGUN_WITHIN_MS or begun_ms <= self._ended.floor_ms
 
     def _judge_unknown(self, ask: Ask, now_ms: int) -> Answer | None:
         number, since_ms = ask.number, now_ms - time_ms_of(ask.number)
@@ -439,6 +420,7 @@ class TransactionLedger:
                 "broker differ",
                 details={"state": int(TransactionState.UNKNOWN)},
             )
+        self._ended.check_may_begin(number, now_ms)
         if ask.state is ROLLED_BACK and not (ask.by and ask.group):  # a group knows what it got
             return None
         if ask.by:  # it may be on its way

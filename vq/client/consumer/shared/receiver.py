@@ -246,7 +246,7 @@ class SharedReceiver(SharedSources):
                 self._settle_here(item.handle, SettleKind.UNUSED)
             else:
                 self.expired += 1
-                self.drop(item.handle)
+                self._over(item.handle)
         self._look_at_queue()
 
     async def _next_here(self) -> HeldMessage | None:
@@ -261,12 +261,12 @@ class SharedReceiver(SharedSources):
                 begins_at = await self._begin_lease(item, until - now)
                 if begins_at is None:
                     self.expired += 1
-                    self.drop(item.handle)
+                    self._over(item.handle)
                     continue
                 until = begins_at + self._terms.lease_ms / 1_000
             if self._given is not None:
                 self._given.add(item.handle, until, now)
-                self.drop(item.handle)
+                self._over(item.handle)
             return item
         return None
 
@@ -334,7 +334,7 @@ class SharedReceiver(SharedSources):
         """
         if self._given is None:
             if kind is not SettleKind.EXTEND:
-                self.drop(handle)
+                self._over(handle)
         elif kind is SettleKind.EXTEND:
             now = self._cluster.clock.monotonic()
             self._given.add(handle, now + time_ms / 1_000, now)
@@ -349,11 +349,17 @@ class SharedReceiver(SharedSources):
 
     def _settle_here(self, handle: MessageHandle, kind: SettleKind, time_ms: int = 0) -> None:
         """Say what becomes of a message that nobody has taken."""
-        self.drop(handle)
+        self._over(handle)
         self._settler.settle(handle, kind, time_ms)
 
     def drop(self, handle: MessageHandle) -> None:
-        """Have a message in hand no more, and say nothing of it."""
+        """Say nothing of a message that was taken, and is not with this member any more."""
+        if self._given is not None:
+            self._given.remove(handle)
+        self._over(handle)
+
+    def _over(self, handle: MessageHandle) -> None:
+        """Have a message in hand no more."""
         if handle in self._held:  # an application may settle one twice
             self._held.remove(handle)
             self._room.over()

@@ -1,0 +1,38 @@
+"""Several messages in one call, whatever takes and completes one: a queue, or a client of it."""
+
+from collections.abc import Callable, Iterable
+
+from vq.local.items import LocalItem
+
+__all__ = ["complete_each", "taken"]
+
+
+def taken(
+    take: Callable[[float | None], LocalItem | None], count: int, timeout: float | None
+) -> list[LocalItem]:
+    """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+    items: list[LocalItem] = []
+    while len(items) < count:
+        item = take(0 if items else timeout)
+        if item is None:
+            break
+        items.append(item)
+    return items
+
+
+def complete_each(
+    complete: Callable[[LocalItem], None],
+    items: Iterable[LocalItem],
+    flush: Callable[[], None] | None,
+) -> None:
+    """Complete all of them, then flush; raise the last error."""
+    error = None
+    for item in items:
+        try:
+            complete(item)
+        except Exception as found:  # noqa: BLE001  the others are completed all the same
+            error = found
+    if flush is not None:
+        flush()
+    if error is not None:
+        raise error
