@@ -255,6 +255,11 @@ class SharedReceiveForm(Form):
     start: Literal["earliest", "latest"] = Field(
         default="earliest", description="Where the group begins in a partition that is new to it."
     )
+    mode: Literal["concurrent", "keyed"] = Field(
+        default="concurrent",
+        description="keyed: of each key one message is with somebody, in their order. All who "
+        "receive for a group say the same.",
+    )
     lease_s: LeaseOfMessage = Field(
         default=30.0, description="Messages that are not settled in time are delivered again."
     )

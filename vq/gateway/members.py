@@ -321,7 +321,7 @@ class HostedMembers:
 
     async def _join_shared(self, ask: SharedAsk) -> SharedMembership:
         settings = ConsumerConfig(
-            group=ask.group, model=GroupModel.SHARED, start_position=ask.start
+            group=ask.group, model=GroupModel.SHARED, mode=ask.mode, start_position=ask.start
         )
         consumer = HostedShared(self._factory, settings)
         for topic, wanted in ask.subscriptions:

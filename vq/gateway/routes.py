@@ -27,6 +27,7 @@ from vq.client.consumer.shared.handles import SettleKind
 from vq.client.consumer.shared.settler import lease_lost
 from vq.coordination.topics.topics import list_topics
 from vq.coordination.tree.reading import gather_all, read_summary
+from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.coordination.tree.values.topics import READY
 from vq.errors import BatchFailed, InvalidState, OutcomeUnknown, VqError
 from vq.gateway import forms
@@ -608,6 +609,7 @@ class GatewayRoutes:
             group,
             tuple((each.topic, each.wanted()) for each in wanted.subscriptions),
             StartPosition(wanted.start),
+            WorkingMode(wanted.mode),
         )
         gone = begin_task(until_gone(request.receive))
         try:

@@ -19,6 +19,7 @@ from vq.aio.hosted import HostedShared, SharedDelivery, cluster_of
 from vq.client.config import StartPosition
 from vq.client.consumer.shared.desk import SharedSeat
 from vq.client.consumer.shared.handles import PlacedHandle
+from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.gateway.config import ANSWER_BYTES_MAX
 from vq.gateway.leases import LeasedMember, MemberStage
 from vq.gateway.problems import BodyRefused
@@ -38,12 +39,14 @@ class SharedAsk(NamedTuple):
         group: The group.
         subscriptions: Topics, or patterns, and which messages of them.
         start: Where the group begins in a partition that is new to it.
+        mode: ``concurrent``, or ``keyed`` for the order of keys.
     """
 
     owner: str
     group: str
     subscriptions: tuple[tuple[str, Wanting], ...]
     start: StartPosition
+    mode: WorkingMode
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -323,6 +323,25 @@ async def test_members_of_vq_and_clients_of_the_gateway_share_a_group(
     assert (answer.status_code, answer.json()["code"]) == (409, "MemberDiffers")
 
 
+async def test_a_keyed_group_gives_one_message_of_a_key_at_a_time(
+    client: httpx.AsyncClient, other: httpx.AsyncClient, factory: aio.MessageFactory
+) -> None:
+    """In their order, at any gateway; one that waits for its next try holds its key."""
+    sent = [(0, "a"), (1, "a"), (2, "b"), (3, None)]
+    await send(factory, *(Message("t", b"%d" % number, key=key) for number, key in sent))
+    messages = await received(client, 3, max=10, mode="keyed", lease_s=600.0)
+    assert sorted(each["text"] for each in messages) == ["0", "2", "3"]
+    assert texts(await receive(other, mode="keyed", wait=1)) == []
+    (first,) = (each for each in messages if each["text"] == "0")
+    assert (await settle(other, "nack", first)).is_success
+    (again,) = await received(other, mode="keyed")
+    assert (again["text"], again["attempts"]) == ("0", 2)
+    assert (await settle(client, "ack", again)).is_success
+    (second,) = await received(other, mode="keyed")
+    assert (second["text"], second["attempts"]) == ("1", 1)
+    assert (await receive(client)).json()["code"] == "MemberDiffers"
+
+
 async def test_lag_goes_by_what_was_settled(
     client: httpx.AsyncClient, factory: aio.MessageFactory
 ) -> None:
