@@ -218,7 +218,7 @@ class HostedShared(Hosted):
         lease_s: float,
         wait_s: float,
         repeats: bool,
-        is_over: Callable[[], bool],
+        over: "asyncio.Future[None]",
     ) -> list[SharedDelivery]:
         """Return messages; see ``SharedByRequest.receive``.
 
@@ -233,7 +233,7 @@ class HostedShared(Hosted):
             lease_ms=round(lease_s * 1_000),
             wait_s=wait_s,
             repeats=repeats,
-            is_over=is_over,
+            over=over,
         )
         return [
             SharedDelivery(each.message, requested.placed(each.handle), each.deliveries)

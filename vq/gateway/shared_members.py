@@ -20,11 +20,13 @@ from vq.client.config import StartPosition
 from vq.client.consumer.shared.desk import SharedSeat
 from vq.client.consumer.shared.handles import PlacedHandle
 from vq.coordination.tree.values.group_terms import WorkingMode
+from vq.errors import VqError
 from vq.gateway.config import ANSWER_BYTES_MAX
-from vq.gateway.leases import LeasedMember, MemberStage
+from vq.gateway.leases import LeasedMember
 from vq.gateway.problems import BodyRefused
 from vq.message_filter import Wanting
 from vq.model import TopicPartition
+from vq.tasks import begin_task
 
 _NUMBER_MAX: Final = 2**63 - 1
 #: So long requests have to end when the member leaves; a wait at the journal takes less.
@@ -72,6 +74,7 @@ class SharedMembership(LeasedMember[HostedShared]):
     ) -> None:
         super().__init__(number, owner, consumer, **rest)
         self._budget = budget
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def size(self) -> int:
@@ -95,17 +98,27 @@ class SharedMembership(LeasedMember[HostedShared]):
             VqError: The journal does not answer, or refuses.
         """
         self._check()
-        found = await self.consumer.receive(
-            seat,
-            most,
-            lambda: min(ANSWER_BYTES_MAX, self._budget()),
-            lease_s=lease_s,
-            wait_s=wait_s,
-            repeats=repeats,
-            is_over=lambda: gone.done() or self.stage is not MemberStage.LIVE,
-        )
+        over = begin_task(_first_of(gone, self._ended))
+        try:
+            found = await self.consumer.receive(
+                seat,
+                most,
+                lambda: min(ANSWER_BYTES_MAX, self._budget()),
+                lease_s=lease_s,
+                wait_s=wait_s,
+                repeats=repeats,
+                over=over,
+            )
+        finally:
+            over.cancel()
         self.check_live()
         return found
+
+    def end(self, why: VqError) -> bool:
+        """See ``LeasedMember``: requests that wait are answered at once."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+        return super().end(why)
 
     async def leave(self) -> None:
         """See ``LeasedMember``: requests that wait end first, and give back what they got."""
@@ -113,6 +126,11 @@ class SharedMembership(LeasedMember[HostedShared]):
             async with asyncio.timeout(_QUIET_S):
                 await self._unused.wait()
         await super().leave()
+
+
+async def _first_of(*futures: "asyncio.Future[None]") -> None:
+    """Return when one of them is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 class SharedSeats:

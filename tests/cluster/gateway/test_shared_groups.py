@@ -197,11 +197,13 @@ async def test_who_has_gone_away_takes_no_messages_along(
     async with gateway_of(factory) as unseen:
         gone = Departing(unseen)
         await until(lambda: unseen.members.waiting == 1)
+        before = asyncio.get_running_loop().time()
         gone.leaves.set()
+        await gone.task
+        assert asyncio.get_running_loop().time() - before < 0.5, "it keeps no place"
         await send(factory, *messages_of(0))
         (message,) = await received(client, lease_s=600.0)
         assert message["attempts"] == 1
-        await gone.task
 
 
 class Departing:
@@ -282,8 +284,10 @@ async def test_requests_are_bounded_and_rights_are_checked(
         ):
             with case(status, answer.text):
                 assert (answer.status_code, answer.json()["code"]) == (status, code)
+        before = asyncio.get_running_loop().time()
         await gateway.stop()
         assert (await waits).status_code == 503
+        assert asyncio.get_running_loop().time() - before < 2.0
 
 
 async def test_a_handle_counts_in_its_own_group_only(

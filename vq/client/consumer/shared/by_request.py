@@ -18,15 +18,19 @@ from vq.client.consumer.shared.desk import SharedDesk, SharedSeat, SharedTerms
 from vq.client.consumer.shared.failed import FailedDeliveries, is_spent
 from vq.client.consumer.shared.handles import MessageHandle, PlacedHandle, SettleKind
 from vq.client.consumer.shared.sources import (
+    END_S,
     LOOK_S,
     TURN_S,
     HeldMessage,
     RunReading,
     SharedSources,
+    WatchedSource,
 )
 from vq.client.consumer.shared.turns import SourceTurns
 from vq.client.copies import MessageCopies
-from vq.remoting.wire_pb2 import SharedRun
+from vq.errors import VqError
+from vq.remoting.wire_pb2 import ReceiveResponse, SharedRun
+from vq.tasks import begin_task
 
 __all__ = ["SharedByRequest"]
 
@@ -114,7 +118,7 @@ class SharedByRequest(SharedSources):
         lease_ms: int,
         wait_s: float,
         repeats: bool,
-        is_over: Callable[[], bool],
+        over: "asyncio.Future[None]",
     ) -> list[HeldMessage]:
         """Return messages; none if none came in time. Any number of calls at a time.
 
@@ -126,7 +130,7 @@ class SharedByRequest(SharedSources):
             wait_s: How long to wait for a first one.
             repeats: This is the attempt of the seat, perhaps once more: what that has got, and
                 still has, comes again. An answer may have none before the time is over.
-            is_over: Whether nobody waits for the answer any more.
+            over: Done when nobody waits for the answer any more; it is none then.
 
         Raises:
             VqError: The journal does not answer, or refuses.
@@ -145,13 +149,15 @@ class SharedByRequest(SharedSources):
                 each_bytes = max(each.reader.each_bytes for each in read)
                 count = max(1, min(most, int(room() / each_bytes)))
                 with self._asking(turn.sources):
-                    ask = desk.repeat if repeats else desk.receive
-                    answer = await ask(self._told(read), count, asked_s)
+                    asking = begin_task(
+                        (desk.repeat if repeats else desk.receive)(self._told(read), count, asked_s)
+                    )
+                    answer = await self._answer(asking, desk, read[0], over)
                 turns.found(something=bool(answer.runs))
                 for source, low in zip(read, answer.lows, strict=True):
                     source.low = low
                 found = await self._read_all(turn.sources, answer.runs, room)
-                if found and is_over() and not repeats:
+                if found and over.done() and not repeats:
                     for each in found:
                         self.settle(each.handle, SettleKind.UNUSED)
                     return []
@@ -163,8 +169,27 @@ class SharedByRequest(SharedSources):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, self._wait_s)):
                         await self._is_new.wait()
-            if deadline - clock.monotonic() < _TIME_S or is_over():
+            if deadline - clock.monotonic() < _TIME_S or over.done():
                 return []
+
+    async def _answer(
+        self,
+        asking: "asyncio.Task[ReceiveResponse]",
+        desk: SharedDesk,
+        source: WatchedSource,
+        over: "asyncio.Future[None]",
+    ) -> ReceiveResponse:
+        """Return the answer of the journal; once nobody waits for it, have it come at once."""
+        try:
+            waits: set[asyncio.Future[Any]] = {asking, over}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                with contextlib.suppress(VqError, TimeoutError):
+                    async with asyncio.timeout(END_S):
+                        await desk.end(self._told([source]))
+            return await asking
+        finally:
+            asking.cancel()
 
     async def _read_all(
         self, asked: Sequence[int], runs: Sequence[SharedRun], room: Callable[[], int]

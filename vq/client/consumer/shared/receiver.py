@@ -23,6 +23,7 @@ from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
 from vq.client.consumer.shared.sources import (
     AGAIN,
+    END_S,
     LOOK_S,
     TURN_S,
     HeldMessage,
@@ -39,8 +40,6 @@ __all__ = ["HeldMessage", "SharedReceiver"]
 
 logger = get_logger(__name__)
 
-#: Whoever closes waits so long for the end of a request that waits.
-END_S: Final = 2.0
 #: The lease of a message that has waited for so much of it begins anew with its listener.
 WAITED_SHARE: Final = 0.1
 #: How long an answer of the journal is waited for before a message that was delivered before.

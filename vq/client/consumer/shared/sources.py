@@ -38,6 +38,8 @@ logger = get_logger(__name__)
 #: How long the journal waits for messages, and a partition for more of them: at most so long, and
 #: half of what a client waits for an answer.
 WAIT_S: Final = 5.0
+#: Whoever has a wait at the journal end waits so long for that.
+END_S: Final = 2.0
 #: Partitions that are waited for at a time: each is a request that waits at its broker. If there
 #: are more, each waits less, so that all of them have their turn within ``WAIT_S``;
 WATCHED_MAX: Final = 200
