@@ -25,10 +25,14 @@ from vq.client.consumer.shared.handles import (
     SaidOfMessage,
     SettleKind,
 )
+from vq.client.consumer.shared.place import record_lows
 from vq.client.consumer.shared.settler import settle_all
 from vq.errors import InvalidState, VqError
+from vq.log_lines import get_logger
 from vq.message_filter import Wanting
 from vq.model import Message, PartitionTrouble, TopicPartition
+
+logger = get_logger(__name__)
 
 #: Fetched at a time: a hosted member shares the memory of its process with many others.
 _LENGTH: Final = 256 * limits.KIB
@@ -248,6 +252,8 @@ async def settle_shared(
     handles: Sequence[PlacedHandle],
     kind: SettleKind,
     time_s: float = 0.0,
+    *,
+    is_member: bool,
 ) -> list[bool]:
     """Say what becomes of messages of a shared group, whoever has received them.
 
@@ -258,6 +264,8 @@ async def settle_shared(
         handles: Up to 1,000, each message once.
         kind: What becomes of them.
         time_s: Of a release: after how long they are due. Of an extension: for how long.
+        is_member: This process has a member of the group, which writes where that is. Without one
+            it is written here.
 
     Returns:
         For each whether that is so now; if not, it was not with the holder of the handle any more.
@@ -274,5 +282,12 @@ async def settle_shared(
     ]
     desk = SharedDesk(cluster_of(factory), group, None, seat)
     said = [SaidOfMessage(each, kind, round(time_s * 1_000)) for each in named]
-    lost, _ = await settle_all(desk, said, places.__getitem__)
+    lost, lows = await settle_all(desk, said, places.__getitem__)
+    if not is_member:  # of a partition without a settled message it may not be known
+        settled = dict.fromkeys(each.source for each in named if each not in lost)
+        found = {places[each][0]: (places[each][1], lows[each]) for each in settled}
+        try:
+            await record_lows(cluster_of(factory), group, "", found)
+        except VqError as error:  # the messages are settled; the next member writes it
+            logger.warning("place of shared group is not written", group=group, error=error)
     return [each not in lost for each in named]

@@ -319,6 +319,10 @@ class HostedMembers:
             joining.add_done_callback(lambda _: self._forget(ask))
         return await asyncio.shield(joining)
 
+    def has_shared(self, group: str) -> bool:
+        """Whether it hosts a member of a shared group."""
+        return any(each.group == group for each in self._shared)
+
     async def _join_shared(self, ask: SharedAsk) -> SharedMembership:
         settings = ConsumerConfig(
             group=ask.group, model=GroupModel.SHARED, mode=ask.mode, start_position=ask.start

@@ -692,7 +692,10 @@ class GatewayRoutes:
         for topic in dict.fromkeys(each.partition.topic for each in handles):
             caller.check(Right.READ, Resource.TOPIC, topic)
         with self._seats.taken() as seat:
-            done = await settle_shared(self._factory, group, seat, handles, kind, time_s)
+            is_member = self._members.has_shared(group)
+            done = await settle_shared(
+                self._factory, group, seat, handles, kind, time_s, is_member=is_member
+            )
         settled, lost = (
             sum(done),
             [text for text, is_so in zip(texts, done, strict=True) if not is_so],

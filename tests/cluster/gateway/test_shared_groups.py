@@ -255,6 +255,26 @@ async def test_a_group_that_nobody_asks_for_is_left_and_its_place_is_known(
     assert texts(await receive(client)) == ["2"]
 
 
+async def test_what_is_settled_behind_the_last_member_moves_the_group(
+    gateway: Gateway,
+    client: httpx.AsyncClient,
+    other: httpx.AsyncClient,
+    factory: aio.MessageFactory,
+) -> None:
+    """Also through a gateway that has never heard of the topic."""
+    await send(factory, *messages_of(0))
+    (message,) = await received(client, lease_s=6_000.0)
+    await until(lambda: len(gateway.members) == 0, timeout_s=100.0)
+
+    async def lag() -> int:
+        found = await factory.admin.describe_group("g")
+        return sum(each.lag_messages or 0 for each in found.partitions)
+
+    assert await lag() == 1
+    assert (await settle(other, "ack", message)).is_success
+    assert await lag() == 0
+
+
 async def test_requests_are_bounded_and_rights_are_checked(
     factory: aio.MessageFactory, tmp_path: Path
 ) -> None:

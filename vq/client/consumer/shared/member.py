@@ -16,14 +16,13 @@ from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.shared.by_request import SharedByRequest
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.place import record_lows
 from vq.client.consumer.shared.receiver import SharedReceiver
 from vq.client.consumer.shared.sources import SharedSources
 from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
-from vq.client.reading.partition_reader import PartitionReader
-from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -246,24 +245,10 @@ class SharedMember:
             VqError: A broker or ZooKeeper does not answer; to be called again.
         """
         await self._sources.refresh()
-        offsets: dict[TopicPartition, CommittedOffset] = {}
-        moved: dict[TopicPartition, tuple[str, int]] = {}
-        for partition, low in self._sources.lows().items():
-            if self._committed.get(partition) == low:
-                continue
-            topic_id, number = low
-            offset = await PartitionReader(self._cluster, partition, topic_id).offset_at_number(
-                number
-            )
-            if offset is None:
-                continue
-            moved[partition] = low
-            offsets[partition] = CommittedOffset(
-                offset=offset,
-                time_ms=self._cluster.clock.wall_ms(),
-                member=self._member,
-                topic_id=topic_id,
-            )
-        if offsets:
-            await self._cluster.offsets.record(self._config.group, offsets)
-            self._committed |= moved
+        moved = {
+            partition: low
+            for partition, low in self._sources.lows().items()
+            if self._committed.get(partition) != low
+        }
+        written = await record_lows(self._cluster, self._config.group, self._member, moved)
+        self._committed |= {each: moved[each] for each in written}
