@@ -1,7 +1,7 @@
 """Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from support.interrupts import Interrupted, Interrupter
 from support.waiting import WAIT_S, block_until
 
-from vq.errors import InvalidState, PartitionFailed, StorageFailed
+from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.store.disk.real_disk import RealDisk, RealFile
 
@@ -28,6 +28,12 @@ class FailingFile:
             self._disk.on_flush()
         self._file.datasync()
 
+    def pwrite(self, buffers: Sequence[Any], position: int) -> None:
+        """See ``File.pwrite``."""
+        if self._log == self._disk.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._file.pwrite(buffers, position)
+
     def view(self, position: int, length: int) -> memoryview:
         """See ``File.view``."""
         if self._log == self._disk.unreadable:
@@ -43,7 +49,7 @@ class FailingDisk(RealDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = self.unreadable = ""
+        self.log = self.unreadable = self.full = ""
         self.on_flush: Callable[[], object] = fail
 
     def open(self, path: Path, *, create: bool = False) -> Any:
@@ -130,6 +136,20 @@ def test_a_lane_that_cannot_be_read_holds_up_no_other(tmp_path: Path, disk: Fail
             block_until(lambda: len(queue) == 1)
             disk.unreadable = ""
             assert queue.drain(WAIT_S)
+
+
+def test_a_put_without_space_is_refused_and_the_next_one_is_tried(
+    queue: LocalQueue, disk: FailingDisk
+) -> None:
+    queue.put(b"stored")
+    disk.full = "lane-0"
+    with pytest.raises(DiskFull):
+        queue.put(b"refused", idempotency_key="k")
+    assert queue.put(b"urgent", priority=1)
+    disk.full = ""
+    assert queue.put(b"next", idempotency_key="k")
+    assert [taken(queue).content for _ in range(3)] == [b"urgent", b"stored", b"next"]
+    assert queue.metrics().stopped == 0
 
 
 def test_a_message_that_cannot_be_moved_to_the_retry_lane_stays_with_its_taker(
