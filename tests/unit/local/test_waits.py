@@ -41,6 +41,6 @@ def test_callers_are_alone_some_rounds_after_they_shared_one() -> None:
     assert company.is_alone(5)
     company.note(6, waiters=3, waiting=2, messages=3)
     assert company.expected == 5
-    assert [round_ for round_ in range(6, 20) if company.is_alone(round_)][0] == 14
+    assert next(round_ for round_ in range(6, 20) if company.is_alone(round_)) == 14
     company.note(20, waiters=3, waiting=2, messages=1_000)
     assert company.expected == 0
