@@ -224,7 +224,7 @@ def test_a_call_by_a_signal_handler_inside_of_a_put_is_refused(
 
 INSIDE = ("vq/local/", "vq/store/log/", "vq/store/commit/")
 #: Every so manieth place, for the time it takes; every one was tried once.
-STEP = 3
+STEP = 5
 
 
 def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
@@ -233,19 +233,18 @@ def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
     with LocalQueue(tmp_path / "jobs") as queue:
         queue.put(b"warm")
         passed = 0
-        while passed < 10:  # in turn; some are handed over to the thread, and have few places
-            content = b"interrupted-%d" % place
+        while passed < 30:  # in turn at one place: a put that the thread commits has fewer
+            content = b"interrupted-%d-%d" % (place, passed)
             try:
                 Interrupter(place, *INSIDE).run(lambda content=content: queue.put(content))
             except Interrupted:
                 interrupted.add(content)
-                passed = 0
+                place, passed = place + STEP, 0
             else:
                 put.append(content)
                 passed += 1
-            queue.put(b"next-%d" % place)
-            put.append(b"next-%d" % place)
-            place += STEP
+            queue.put(b"next-%d-%d" % (place, passed))
+            put.append(b"next-%d-%d" % (place, passed))
         assert len(interrupted) > 100 // STEP, "callers do not commit their messages any more"
         found = []
         while (item := queue.take(0)) is not None:
