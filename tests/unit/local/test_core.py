@@ -1,6 +1,7 @@
 """Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
 
 import errno
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from support.waiting import WAIT_S, block_until
 
 from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
+from vq.local.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
 
 
@@ -254,3 +256,23 @@ def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
     assert [each for each in found[1:] if each not in interrupted] == put
     with LocalQueue(tmp_path / "jobs") as queue:
         assert [each.message.content for each in queue.list(10_000)] == found
+
+
+def test_a_flush_tells_the_thread_that_has_put_and_no_other(
+    queue: LocalQueue, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that did not fit on the disk: whoever flushes first must not take its error."""
+
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "append", refuse)
+        queue.put(b"x", wait=False)
+        block_until(lambda: queue._core.losses == 1)
+    stranger = threading.Thread(target=queue.flush)
+    stranger.start()
+    stranger.join(WAIT_S)
+    with pytest.raises(DiskFull):
+        queue.flush()
+    queue.flush()
