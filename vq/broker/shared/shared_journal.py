@@ -259,7 +259,9 @@ class SharedJournal(JournalReader):
             VqError: It is refused; or it is not known whether it was carried out.
         """
         sources, runs = sources_of(request), settlements_of(request)
-        group, now = self.ledger.group(request.group), self._now()
+        group, now = self.ledger.groups.get(request.group), self._now()
+        if group is None:  # nobody has messages of it, and a name alone is nothing to keep
+            group = SharedGroup(request.group)
         before = group.settled_before(request.member, request.sequence)
         if before is not None:
             at = {key: index for index, key in enumerate(sources)}
@@ -433,9 +435,7 @@ class SharedJournal(JournalReader):
     def write(self) -> None:
         """See ``JournalReader``: note again what has much of the log behind it."""
         room, now = CARRIED_BYTES, self._now()
-        before = self.position - CARRY_BYTES - 2 * self._whole_bytes
-        if self.channel.log is not None:  # what another group has of the partition goes some day
-            before = max(before, self.channel.log.start_offset)
+        before = self.old_before(CARRY_BYTES + 2 * self._whole_bytes)
         notes: list[Note] = []
         taken: list[_Whole] = []
         for whole, (offset, _) in self._wholes.items():
