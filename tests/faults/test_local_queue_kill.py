@@ -80,6 +80,7 @@ def judge(history: list[str], left: list[str], kills: int) -> None:
     assert put
 
 
+@pytest.mark.timeout(1_800 if LONG else 120)
 def test_kills_lose_nothing_and_redo_only_what_was_in_hand(tmp_path: Path) -> None:
     rng, directory, history = make_rng(), tmp_path / "jobs", tmp_path / "history"
     kills, worked_s = 0, 0.0

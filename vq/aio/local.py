@@ -1,22 +1,24 @@
 """``vq.aio.LocalQueue``: a local queue for the coroutines of one loop."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from vq.clock import SystemClock
-from vq.errors import InvalidState
+from vq.errors import InvalidState, TimedOut
 from vq.local import looks
-from vq.local.core import QueueCore
+from vq.local.core import KeyOnItsWay, QueueCore
 from vq.local.items import LocalItem
 from vq.local.looks import LocalQueueMetrics, metrics_of
 from vq.local.many import complete_each
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.storage import DamagedMessages
-from vq.local.waits import CommitWaiter
+from vq.local.waits import CommitWaiter, LineOfWakers
 from vq.model import Message
 from vq.store.disk.real_disk import RealDisk
 
@@ -82,6 +84,7 @@ class LocalQueue:
         self._directory = None if directory is None else Path(directory)
         self._config = LocalQueueConfig() if config is None else config
         self._opened: QueueCore | None = None
+        self._losses: int | None = None  # it was told of so many; None: it has put none unwaited
 
     async def open(self) -> Self:
         """Open the queue; return it. Errors as of ``vq.local.LocalQueue``.
@@ -91,9 +94,13 @@ class LocalQueue:
         """
         if self._opened is not None:
             raise InvalidState("this queue is open already")
-        self._opened = await asyncio.to_thread(
-            QueueCore, self._directory, self._config, RealDisk(), SystemClock()
-        )
+        making = partial(QueueCore, self._directory, self._config, RealDisk(), SystemClock())
+        opening = asyncio.ensure_future(asyncio.to_thread(making))
+        try:
+            self._opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_end_opened)
+            raise
         return self
 
     @classmethod
@@ -125,19 +132,29 @@ class LocalQueue:
         """
         core = self._core
         core.check()
-        item = core.prepare(content, delay_s, priority, idempotency_key)
+        deadline = None if timeout is None else _monotonic() + timeout
+        while True:
+            try:
+                item = core.prepare(content, delay_s, priority, idempotency_key)
+                break
+            except KeyOnItsWay as error:
+                is_coming = lambda: idempotency_key in core.coming  # noqa: E731
+                if not await self._wait_for_change(deadline, is_coming, core.arrivals):
+                    raise TimedOut(f"{error.message} within {timeout:g} s") from None
+                core.check()
+        if item is None:
+            return False
         try:
-            if item is not None and core.capacity is not None and core.is_full():
+            if core.capacity is not None and core.is_full():
                 await self._wait_for_room(1, timeout)
         except BaseException:
-            core.forget_key(idempotency_key)
+            core.give_up(item)
             raise
         if core.in_memory:
-            if item is not None:
-                core.add_in_memory(item)
+            core.add_in_memory(item)
         else:
-            await self._store(() if item is None else (item,), wait=wait)
-        return item is not None
+            await self._store((item,), wait=wait)
+        return True
 
     async def put_many(
         self,
@@ -163,14 +180,27 @@ class LocalQueue:
 
     async def _store(self, items: Sequence[LocalItem], *, wait: bool) -> None:
         if not wait:
+            if self._losses is None:
+                self._losses = self._core.losses
             self._core.accept(items, None)
         if wait or self._core.intake_full:
             await self._commit_with(items if wait else ())
 
     async def flush(self) -> None:
-        """Return once all that was put and completed before is durable."""
-        if not self._core.in_memory:
-            await self._commit_with(())
+        """Return once all that was put and completed before is durable.
+
+        Raises:
+            DiskFull: Messages of puts that did not wait are not stored.
+            StorageFailed: It is unknown what is stored.
+        """
+        if self._core.in_memory:
+            return
+        await self._commit_with(())
+        seen, losses = self._losses, self._core.losses
+        if seen is not None and seen != losses:
+            self._losses = losses
+            assert self._core.lost_error is not None
+            raise self._core.lost_error
 
     async def _commit_with(self, items: Sequence[LocalItem]) -> None:
         waker = _LoopWaker()
@@ -185,23 +215,25 @@ class LocalQueue:
         deadline = None if timeout is None else _monotonic() + timeout
         while core.is_full(count):
             core.check()
-            if core.config.when_full is WhenCrowded.DROP_OLDEST:
-                core.drop_oldest()
-            elif core.config.when_full is WhenCrowded.RAISE or not await self._wait_for_change(
-                deadline, lambda: core.is_full(count)
+            if core.config.when_full is WhenCrowded.DROP_OLDEST and core.drop_oldest():
+                continue
+            if core.config.when_full is WhenCrowded.RAISE or not await self._wait_for_change(
+                deadline, lambda: core.is_full(count), core.spaces
             ):
                 raise core.full()
 
-    async def _wait_for_change(self, deadline: float | None, is_needed: Any) -> bool:
-        core, waker = self._core, _LoopWaker()
-        core.spaces.line.append(waker)
+    async def _wait_for_change(
+        self, deadline: float | None, is_needed: Any, line: LineOfWakers
+    ) -> bool:
+        waker = _LoopWaker()
+        line.line.append(waker)
         try:
             if not is_needed():
                 return True
             return await waker.woken(_left(deadline))
         finally:
-            if not core.spaces.leave(waker):
-                core.spaces.wake()  # this one was woken for nothing, perhaps
+            if not line.leave(waker):
+                line.wake()  # this one was woken for nothing, perhaps
 
     async def take(self, timeout: float | None = None) -> LocalItem | None:
         """Return the next message, which nobody else has now; None: none came in time."""
@@ -290,12 +322,14 @@ class LocalQueue:
     async def drain(self, timeout: float | None = None) -> bool:
         """Wait until every message is completed; False: some are not, in time."""
         core = self._core
+        core.check()
         deadline = None if timeout is None else _monotonic() + timeout
         while core.size:
             core.check()
-            if not await self._wait_for_change(deadline, lambda: core.size > 0):
-                return not core.size
-        return True
+            if not await self._wait_for_change(deadline, lambda: core.size > 0, core.spaces):
+                break
+        core.check()
+        return not core.size
 
     def metrics(self) -> LocalQueueMetrics:
         """Return the numbers of the queue."""
@@ -320,6 +354,12 @@ class LocalQueue:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _end_opened(opening: "asyncio.Future[QueueCore]") -> None:
+    """End a queue that nobody waits for any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        threading.Thread(target=opening.result().end, daemon=True).start()
 
 
 def _left(deadline: float | None) -> float | None:

@@ -131,6 +131,10 @@ class Led(NamedTuple):
     offset: int
 
 
+class KeyOnItsWay(Busy):
+    """Another put with the same idempotency key has not ended."""
+
+
 class QueueCore:
     """One queue of one process. ``LocalQueue`` and ``vq.aio.LocalQueue`` are its API.
 
@@ -174,12 +178,17 @@ class QueueCore:
         self.lease_s = _no_lease if config.lease_s is None else config.lease_s
         self.takers = LineOfWakers()
         self.spaces = LineOfWakers()  # who waits until messages are completed
+        # Idempotency keys of puts that have not ended.
+        self.coming: dict[str, weakref.ref[LocalItem]] = {}
+        self._key_of: weakref.WeakKeyDictionary[LocalItem, str] = weakref.WeakKeyDictionary()
+        self.arrivals = LineOfWakers()  # who waits for one of these
         self.intake = Intake()
         self.sleeper = Sleeper(self.intake)
         self.counts = LocalCounts()
         self.refusal: VqError | None = None
         self.stopped: dict[int, StorageFailed] = {}  # lanes that take no more messages, and why
-        self.lost_error: VqError | None = None  # of a put that nobody waited for
+        self.lost_error: VqError | None = None  # of the last put that nobody waited for,
+        self.losses = 0  # and so often there was one
         self.is_served = False  # to other processes
         self.wants_save = False  # the next commit ends with a snapshot
         self._next_look = self._note_at = clock.monotonic()
@@ -202,11 +211,11 @@ class QueueCore:
                 line = state.lines[lane]
                 line.end_number = storage.end_number(lane)
                 self._numbers_at_open += line.end_number
-                line.skipped = was.skipped
+                line.skip(was.skipped)
                 items = storage.open_items(lane, was, self.name)
                 state.loaded(lane, items, was.next_number, was.next_offset)
             state.plain = False
-            state.asides[:] = sorted(found.asides)
+            state.restore_asides(found.asides)
             state.keys.update(found.keys)
             for failed in self._flush(storage, checkpoints=True).values():
                 raise failed
@@ -235,6 +244,7 @@ class QueueCore:
         Raises:
             InvalidArgument, MessageTooLarge: An argument is unusable.
             BufferFull: Too many messages wait for their times.
+            KeyOnItsWay: What another put with this key comes to, decides what this one does.
         """
         message = content if isinstance(content, Message) else Message("", content)
         tag, key, headers = message.tag, message.key, message.headers
@@ -273,9 +283,10 @@ class QueueCore:
         item = LocalItem(data, self.name, lane, priority, head, 1 if due_ms is None else 0)
         if due_ms is not None:
             item.deadline = due_ms
-            if len(self.state.asides) >= self.config.later_max:
+            delayed = len(self.state.asides) - self.state.failed
+            if delayed >= self.config.later_max:
                 raise BufferFull(
-                    f"{len(self.state.asides)} messages wait for their times; later_max = "
+                    f"{delayed} delayed messages wait for their times; later_max = "
                     f"{self.config.later_max}",
                     hint="try again when some were given, or raise later_max",
                 )
@@ -283,10 +294,24 @@ class QueueCore:
             _check_key(idempotency_key)
             self.check_not_leading()
             with self.lock:
+                if idempotency_key in self.coming:
+                    raise KeyOnItsWay(f"a put with the key {idempotency_key!r} has not ended")
                 if self.state.knows(idempotency_key, self._clock.wall_ms()):
                     self.counts.repeated += 1
                     return None
+                self._key_of[item] = idempotency_key
+                self.coming[idempotency_key] = weakref.ref(item, self._gone(idempotency_key))
         return item
+
+    def _gone(self, key: str) -> "Callable[[weakref.ref[LocalItem]], None]":
+        """Return what notes that the message of a put is nowhere: the put was interrupted."""
+
+        def forget(gone: "weakref.ref[LocalItem]") -> None:  # anywhere, so without the lock
+            if self.coming.get(key) is gone:
+                self.coming.pop(key, None)
+                self.arrivals.wake_all()
+
+        return forget
 
     def _due_ms(self, delay_s: float) -> int | None:
         if isinstance(delay_s, bool) or not isinstance(delay_s, int | float):
@@ -303,12 +328,16 @@ class QueueCore:
                 self.room_below -= 1  # those that wait for a time take room, too
                 due_ms, item.deadline, item.attempts = int(item.deadline), 0.0, 1
                 self.state.set_aside(item, due_ms, 0)
+                self._remember_keys((item,))
             self.sleeper.kick()
             return
         self.opened.add(item)
         self.state.lines[item.priority].ready.append(item)
         if item.priority:
             self.state.plain = False
+        if self._key_of:
+            with self.lock:
+                self._remember_keys((item,))
         if self.takers.line:
             self.takers.wake(1)
 
@@ -339,14 +368,30 @@ class QueueCore:
         if self.capacity is not None and count > self.capacity:
             raise InvalidArgument(f"{count} messages at once; the capacity is {self.capacity}")
 
-    def forget_key(self, key: str | None) -> None:
-        """Have a put with this idempotency key add a message."""
-        if key is not None:
+    def give_up(self, item: LocalItem) -> None:
+        """Note that a put has ended and its message is not there: another one may use its key."""
+        if item in self._key_of:
             with self.lock:
-                self.state.keys.pop(key, None)
+                self._forget_key_of(item)
 
-    def drop_oldest(self) -> None:
-        """Drop the message in line that waits longest, of the lowest priority."""
+    def _forget_key_of(self, item: LocalItem) -> None:
+        key = self._key_of.pop(item, None)
+        if key is not None:
+            self.coming.pop(key, None)
+            self.arrivals.wake_all()
+
+    def _remember_keys(self, items: Iterable[LocalItem]) -> None:
+        """Note that messages are there: puts with their keys add nothing. Under the lock."""
+        now_ms = self._clock.wall_ms()
+        for item in items if self._key_of else ():
+            key = self._key_of.pop(item, None)
+            if key is not None:
+                self.coming.pop(key, None)
+                self.state.remember(key, now_ms)
+        self.arrivals.wake_all()
+
+    def drop_oldest(self) -> bool:
+        """Drop the message in line that waits longest, of the lowest priority; False: none does."""
         for line in self.state.lines:
             try:
                 item = line.ready.popleft()
@@ -354,7 +399,8 @@ class QueueCore:
                 continue
             self.opened.discard(item)
             self.counts.dropped += 1
-            return
+            return True
+        return False
 
     def accept(self, items: Sequence[LocalItem], waiter: CommitWaiter | None) -> None:
         """Have messages stored with the next commit; ``waiter`` hears of its end."""
@@ -457,15 +503,22 @@ class QueueCore:
             CorruptData, PartitionFailed, PartitionQuarantined: The next message cannot be read.
         """
         self.check()
+        unreadable: dict[int, VqError] = {}
         while True:
             with self.lock:
-                found = self.state.next_ready()
+                found = self.state.next_ready(unreadable)
                 if isinstance(found, LocalItem):
                     found.deadline = self._clock.monotonic() + self.lease_s
                     return found
                 if found is None:
+                    for error in unreadable.values():
+                        raise error
                     return None
-                count = self.load(found)
+                try:
+                    count = self.load(found)
+                except VqError as error:  # the other lanes go on
+                    unreadable[found] = error
+                    continue
             if count > 1 and self.takers.line:
                 self.takers.wake(count - 1)
 
@@ -485,7 +538,10 @@ class QueueCore:
             for number, record in found
             if not line.skipped or state.wanted(lane, number)
         ]
+        before = line.unread
         state.loaded(lane, items, number, offset)
+        if line.unread + len(items) < before:  # some are damaged, and set aside
+            self.spaces.wake_all()
         return len(items)
 
     def unread(self, lane: int, count: int) -> list[LocalItem]:
@@ -660,9 +716,13 @@ class QueueCore:
         Raises:
             LeaseLost: The item does not stand for it any more.
         """
-        if not isinstance(item, LocalItem) or item not in self.opened:
+        if not isinstance(item, LocalItem):
             raise self.lost(item)
-        item.deadline = self._clock.monotonic() + self.lease_s
+        self.check_not_leading()
+        with self.lock:
+            if item not in self.opened:
+                raise self.lost(item)
+            item.deadline = self._clock.monotonic() + self.lease_s
 
     # The thread -----------------------------------------------------------------------------------
     def _work(self) -> None:
@@ -714,12 +774,6 @@ class QueueCore:
                 self._forget_key_of(item)
         self.takers.wake(count)
 
-    def _forget_key_of(self, item: LocalItem) -> None:
-        """Have a put with the same idempotency key add the message."""
-        key = item.properties.headers.get(IDEMPOTENCY_HEADER)
-        if key is not None:
-            self.state.keys.pop(key, None)
-
     @property
     def _has_messages(self) -> bool:
         return bool(self.intake.items or self.intake.barriers or self.intake.done)
@@ -765,6 +819,7 @@ class QueueCore:
                     self._forget_key_of(item)
                     if item not in waited:
                         self.lost_error = errors[item.lane]
+                        self.losses += 1
                 elif LATER in self.stopped:  # it waits for no time: its next failure tells
                     del self.intake.moves[item]
                     moved.deadline = 0.0
@@ -840,6 +895,8 @@ class QueueCore:
             self.save()
 
     def _publish(self, lane: int, items: Sequence[LocalItem]) -> int:
+        if self._key_of:
+            self._remember_keys(items)
         if lane != LATER:
             ready = self.state.publish(lane, items)
             return ready or len(items)  # or a taker reads them from the disk

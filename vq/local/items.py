@@ -32,6 +32,7 @@ class LocalItem:
     """
 
     __slots__ = (
+        "__weakref__",
         "attempts",
         "content",
         "deadline",

@@ -214,10 +214,10 @@ def purge(core: QueueCore) -> int:
                 state.opened.discard(item)
                 codes.append(code_of(item.lane, item.number))
             line.next_number = line.end_number
-            line.skipped.clear()
+            line.skip([])
         codes += [code_of(LATER, aside.number) for aside in state.asides]
         core.room_below += len(state.kept)
-        state.asides.clear()
+        state.restore_asides(())
         state.kept.clear()
         count = before - state.size
         if not core.in_memory:

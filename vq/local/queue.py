@@ -11,12 +11,12 @@ from vq import limits
 from vq.clock import Clock, SystemClock
 from vq.errors import InvalidArgument, TimedOut
 from vq.local import looks
-from vq.local.core import QueueCore
+from vq.local.core import KeyOnItsWay, QueueCore
 from vq.local.items import LocalItem
 from vq.local.many import complete_each, taken
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.storage import DamagedMessages
-from vq.local.waits import CommitWaiter
+from vq.local.waits import CommitWaiter, LineOfWakers
 from vq.model import Message
 from vq.shown import shown
 from vq.store.disk.disk import Disk
@@ -70,6 +70,7 @@ class LocalQueue:
             SystemClock() if clock is None else clock,
         )
         # Looked up for each message.
+        self._seen = threading.local()  # how many losses a thread that does not wait was told of
         self._name = core.name
         self._state = core.state
         self._in_memory = core.in_memory
@@ -121,8 +122,9 @@ class LocalQueue:
             StorageFailed, OutcomeUnknown: It is unknown whether it is stored.
             InvalidState: The queue is closed.
         """
-        if self._core.refusal is not None:
-            self._core.check()
+        core = self._core
+        if core.refusal is not None:
+            core.check()
         item: LocalItem | None
         if (
             type(content) is bytes
@@ -132,33 +134,61 @@ class LocalQueue:
             and len(content) <= _BYTES_MAX
         ):
             item = LocalItem(content, self._name)
-            if self._in_memory and len(self._opened) < self._core.room_below:
-                item.number = self._core.following()
+            if self._in_memory and len(self._opened) < core.room_below:
+                item.number = core.following()
                 self._opened.add(item)
                 self._line.append(item)
                 if self._takers:
-                    self._core.takers.wake()
+                    core.takers.wake()
                 return True
         else:
-            item = self._core.prepare(content, delay_s, priority, idempotency_key)
+            item = self._prepared(content, delay_s, priority, idempotency_key, timeout)
         if item is None:
-            if wait and not self._in_memory:
-                self._commit_with(())  # the first put with that key may not be durable yet
             return False
-        if self._core.capacity is not None and self._core.is_full():
-            self._wait_for_room(1, timeout, idempotency_key)
+        if core.capacity is not None and core.is_full():
+            try:
+                self._wait_for_room(1, timeout)
+            except BaseException:
+                core.give_up(item)
+                raise
         if self._in_memory:
-            self._core.add_in_memory(item)
+            core.add_in_memory(item)
         elif wait:
             self._commit_with((item,))
         else:
-            self._core.intake.items.append(item)
-            self._core.intake.size_bytes += len(item.content)
-            if self._core.sleeper.idle:
-                self._core.sleeper.kick()
-            if self._core.intake_full:
+            self._unwaited()
+            core.accept((item,), None)
+            if core.intake_full:
                 self._commit_with(())
         return True
+
+    def _prepared(
+        self,
+        content: object,
+        delay_s: float | None,
+        priority: int,
+        key: str | None,
+        timeout: float | None,
+    ) -> LocalItem | None:
+        """Return what to store; None: its key was seen. Waits for another put with that key."""
+        deadline = None if timeout is None else _monotonic() + timeout
+        core = self._core
+        while True:
+            try:
+                return core.prepare(content, delay_s, priority, key)
+            except KeyOnItsWay as error:
+                waker = threading.Lock()
+                waker.acquire()
+                if not self._wait_for_change(
+                    waker, deadline, lambda: key in core.coming, core.arrivals
+                ):
+                    raise TimedOut(f"{error.message} within {timeout:g} s") from None
+                core.check()
+
+    def _unwaited(self) -> None:
+        """Note that this thread has put a message and did not wait for its commit."""
+        if not hasattr(self._seen, "losses"):
+            self._seen.losses = self._core.losses
 
     def put_many(
         self,
@@ -181,13 +211,14 @@ class LocalQueue:
             return 0
         if self._core.capacity is not None and self._core.is_full(len(items)):
             self._core.check_fits(len(items))
-            self._wait_for_room(len(items), timeout, None)
+            self._wait_for_room(len(items), timeout)
         if self._in_memory:
             for item in items:
                 self._core.add_in_memory(item)
         elif wait:
             self._commit_with(items)
         else:
+            self._unwaited()
             self._core.accept(items, None)
             if self._core.intake_full:
                 self._commit_with(())
@@ -197,23 +228,25 @@ class LocalQueue:
         """Put a message with headers of vq's own, once for this idempotency key."""
         self._core.check()
         item = self._core.prepare(message, None, 0, key, told)
-        self._commit_with(() if item is None else (item,))
+        if item is not None:
+            self._commit_with((item,))
 
     def flush(self) -> None:
         """Return once all that was put and completed before is durable.
 
         Raises:
-            DiskFull: Messages of puts that did not wait are not stored.
+            DiskFull: Messages of puts that did not wait, of this thread or another one since this
+                one has put, are not stored.
             StorageFailed: It is unknown what is stored.
         """
         if self._in_memory:
             return
-        try:
-            self._commit_with(())
-        finally:
-            error, self._core.lost_error = self._core.lost_error, None
-        if error is not None:
-            raise error
+        self._commit_with(())
+        seen, losses = getattr(self._seen, "losses", None), self._core.losses
+        if seen is not None and seen != losses:
+            self._seen.losses = losses
+            assert self._core.lost_error is not None
+            raise self._core.lost_error
 
     def _commit_with(self, items: Sequence[LocalItem], timeout: float | None = None) -> None:
         core = self._core
@@ -231,28 +264,29 @@ class LocalQueue:
         if waiter.error is not None:
             raise waiter.error
 
-    def _wait_for_room(self, count: int, timeout: float | None, key: str | None) -> None:
-        try:
-            deadline = None if timeout is None else _monotonic() + timeout
-            waker = threading.Lock()
-            waker.acquire()
-            while self._core.is_full(count):
-                self._core.check()
-                if self._core.config.when_full is WhenCrowded.DROP_OLDEST:
-                    self._core.drop_oldest()
-                elif self._core.config.when_full is WhenCrowded.RAISE or not self._wait_for_change(
-                    waker, deadline, lambda: self._core.is_full(count)
-                ):
-                    raise self._core.full()
-        except BaseException:
-            self._core.forget_key(key)
-            raise
+    def _wait_for_room(self, count: int, timeout: float | None) -> None:
+        deadline = None if timeout is None else _monotonic() + timeout
+        core = self._core
+        waker = threading.Lock()
+        waker.acquire()
+        while core.is_full(count):
+            core.check()
+            if core.config.when_full is WhenCrowded.DROP_OLDEST and core.drop_oldest():
+                continue
+            if core.config.when_full is WhenCrowded.RAISE or not self._wait_for_change(
+                waker, deadline, lambda: core.is_full(count), core.spaces
+            ):
+                raise core.full()
 
     def _wait_for_change(
-        self, waker: Any, deadline: float | None, is_needed: Callable[[], bool]
+        self,
+        waker: Any,
+        deadline: float | None,
+        is_needed: Callable[[], bool],
+        line: LineOfWakers,
     ) -> bool:
-        """Wait until a message is completed; False: none was up to the deadline."""
-        self._core.spaces.line.append(waker)
+        """Wait until a line of wakers is woken; False: it was not up to the deadline."""
+        line.line.append(waker)
         try:
             if not is_needed():
                 return True
@@ -260,8 +294,8 @@ class LocalQueue:
             woken: bool = waker.acquire(timeout=left)
             return woken
         finally:
-            if not self._core.spaces.leave(waker):
-                self._core.spaces.wake()  # this one was woken for nothing, perhaps
+            if not line.leave(waker):
+                line.wake()  # this one was woken for nothing, perhaps
                 waker.acquire(blocking=False)
 
     def take(self, timeout: float | None = None) -> LocalItem | None:
@@ -429,17 +463,24 @@ class LocalQueue:
 
         Others may go on putting, and delayed and failed messages count, too.
         """
+        self._core.check()
         deadline = None if timeout is None else _monotonic() + timeout
         waker = threading.Lock()
         waker.acquire()
         while len(self):
             self._core.check()
-            if not self._wait_for_change(waker, deadline, lambda: len(self) > 0):
-                return not len(self)
-        return True
+            if not self._wait_for_change(waker, deadline, lambda: len(self) > 0, self._core.spaces):
+                break
+        self._core.check()
+        return not len(self)
 
     def metrics(self) -> "looks.LocalQueueMetrics":
-        """Return the numbers of the queue."""
+        """Return the numbers of the queue.
+
+        Raises:
+            InvalidState: It is closed.
+        """
+        self._core.check()
         return looks.metrics_of(self._core)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ A message is in one place:
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from vq.local.items import LATER, PRIORITIES, LocalItem
@@ -47,7 +47,7 @@ class LaneLine:
         ready: Those in memory, in order.
         next_number, next_offset: Of the first one that is on disk only.
         end_number: Of the message that is put next.
-        skipped: Behind ``next_number``, merged: completed before a restart.
+        skipped: Behind ``next_number``, merged: completed before a restart. Set with ``skip``.
     """
 
     __slots__ = (
@@ -57,6 +57,7 @@ class LaneLine:
         "next_offset",
         "ready",
         "skipped",
+        "skipped_count",
     )
 
     def __init__(self) -> None:
@@ -64,11 +65,26 @@ class LaneLine:
         self.bytes_read = 0  # of contents that came into ``ready`` since it was last counted
         self.next_number = self.next_offset = self.end_number = 0
         self.skipped: list[Range] = []
+        self.skipped_count = 0  # of messages behind ``next_number``
 
     @property
     def unread(self) -> int:
-        """How many messages are on disk only; some may be completed."""
-        return self.end_number - self.next_number
+        """How many messages are on disk only, and not completed."""
+        return self.end_number - self.next_number - self.skipped_count
+
+    def skip(self, ranges: list[Range]) -> None:
+        """Have these count as completed; they lie behind ``next_number``."""
+        self.skipped = ranges
+        self.skipped_count = sum(end - start for start, end in ranges)
+
+    def go_on(self, number: int, offset: int) -> None:
+        """Have ``number`` be the next one to read; what precedes it was."""
+        self.next_number, self.next_offset = number, offset
+        while self.skipped and self.skipped[0][0] < number:
+            start, end = self.skipped.pop(0)
+            self.skipped_count -= min(end, number) - start
+            if end > number:
+                self.skipped.insert(0, (number, end))
 
     def room(self, config: LocalQueueConfig) -> int:
         """Return how many more messages may wait in memory."""
@@ -87,6 +103,7 @@ class QueueState:
         lines: By priority.
         opened: Messages in memory that are not completed.
         asides: A heap of what waits for its time.
+        failed: So many of these were given before.
         kept: The items of asides, by number, of a queue in memory.
         keys: Idempotency keys with the time of their put in ms, the oldest first.
         plain: Only the line of priority 0 may have messages.
@@ -98,10 +115,12 @@ class QueueState:
         self.lines = [LaneLine() for _ in range(PRIORITIES)]
         self.opened: set[LocalItem] = set()
         self.asides: list[Aside] = []
+        self.failed = 0
         self.kept: dict[int, LocalItem] = {}
         self.keys: OrderedDict[str, int] = OrderedDict()
         self.plain = True
         self._kept_number = 0
+        self._loose: set[LocalItem] = set()  # with nobody, and not in line, at the last look
 
     # In line --------------------------------------------------------------------------------------
     def publish(self, lane: int, items: Sequence[LocalItem]) -> int:
@@ -135,17 +154,17 @@ class QueueState:
         self.opened.update(items)
         line.ready.extend(items)
         line.bytes_read += sum([len(each.content) for each in items])
-        line.next_number = number
-        line.next_offset = offset
-        while line.skipped and line.skipped[0][1] <= number:
-            line.skipped.pop(0)
+        line.go_on(number, offset)
 
     def wanted(self, lane: int, number: int) -> bool:
         """Whether a message that was read is not completed."""
         return not any(start <= number < end for start, end in self.lines[lane].skipped)
 
-    def next_ready(self) -> LocalItem | int | None:
-        """Return the next message, or the lane that must be read first; None: there is nothing."""
+    def next_ready(self, passed: Container[int] = ()) -> LocalItem | int | None:
+        """Return the next message, or the lane that must be read first; None: there is nothing.
+
+        Lanes in ``passed`` are not read.
+        """
         crowded = self.crowded
         for lane in range(PRIORITIES - 1, -1, -1):
             line = self.lines[lane]
@@ -153,27 +172,27 @@ class QueueState:
                 if not crowded:
                     return line.ready.popleft()
             except IndexError:
-                if line.unread:
+                if line.unread and lane not in passed:
                     return lane
                 continue
             for item in tuple(line.ready):
                 if item.lane == LATER:
                     line.ready.remove(item)
                     return item
-        self.plain = not any(line.ready or line.unread for line in self.lines[1:])
+        self.plain = not crowded and not any(line.ready or line.unread for line in self.lines[1:])
         return None
 
     @property
     def crowded(self) -> bool:
-        """Whether so many messages wait for their times that those in line must wait, too."""
-        return len(self.asides) >= self._config.later_max
+        """Whether so many failed messages wait for their times that those in line wait, too."""
+        return self.failed >= self._config.later_max
 
     @property
     def has_next(self) -> bool:
         """Whether ``next_ready`` would find something."""
         if self.crowded:
             return any(item.lane == LATER for line in self.lines for item in tuple(line.ready))
-        return any(line.ready or line.next_number < line.end_number for line in self.lines)
+        return any(line.ready or line.unread for line in self.lines)
 
     @property
     def waiting(self) -> int:
@@ -215,12 +234,22 @@ class QueueState:
         if not self._durable:
             number = self._kept_number = self._kept_number + 1
             self.kept[number] = item
-        aside = Aside(due_ms, number, item.offset, item.priority, given)
-        heapq.heappush(self.asides, aside)
+        self._wait(Aside(due_ms, number, item.offset, item.priority, given))
 
     def put_back(self, aside: Aside, due_ms: int) -> None:
         """Have an aside that was taken wait again."""
-        heapq.heappush(self.asides, aside._replace(due_ms=due_ms))
+        self._wait(aside._replace(due_ms=due_ms))
+
+    def _wait(self, aside: Aside) -> None:
+        heapq.heappush(self.asides, aside)
+        self.failed += aside.attempts > 0
+        if self.crowded:
+            self.plain = False  # whoever takes looks at that
+
+    def restore_asides(self, asides: Iterable[Aside]) -> None:
+        """Begin with what waited before a restart."""
+        self.asides[:] = sorted(asides)
+        self.failed = sum(each.attempts > 0 for each in self.asides)
 
     @property
     def next_due_ms(self) -> int | None:
@@ -236,6 +265,7 @@ class QueueState:
                 break
             room[self.asides[0].priority] -= 1
             found.append(heapq.heappop(self.asides))
+            self.failed -= found[-1].attempts > 0
         return found
 
     def few_in(self, ends: Sequence[int]) -> list[list[Aside]]:
@@ -279,16 +309,20 @@ class QueueState:
     def overdue(self, now: float) -> list[LocalItem]:
         """Return messages whose lease has ended, by a monotonic clock.
 
-        A taker that was interrupted may have a message without a deadline; it gets one.
+        A taker that was interrupted may have a message without a deadline; it gets one, if it is
+        seen so twice: the first time it may be on its way into its line.
         """
-        found = []
+        found, loose = [], set()
         ready = {item for line in self.lines for item in tuple(line.ready)}
         for item in tuple(self.opened):
             if item.deadline:
                 if item.deadline <= now:
                     found.append(item)
             elif item not in ready and self._config.lease_s is not None:
-                item.deadline = now + self._config.lease_s
+                loose.add(item)
+                if item in self._loose:
+                    item.deadline = now + self._config.lease_s
+        self._loose = loose
         return found
 
     def remove(self, item: LocalItem) -> bool:
@@ -301,11 +335,13 @@ class QueueState:
 
     # Keys -----------------------------------------------------------------------------------------
     def knows(self, key: str, now_ms: int) -> bool:
-        """Whether a message with this key was put within the window; remember it if not."""
+        """Whether a message with this key was put within the window, by clocks set back, too."""
+        put_ms = self.keys.get(key)
+        return put_ms is not None and abs(now_ms - put_ms) < self._config.idempotency_s * 1000
+
+    def remember(self, key: str, now_ms: int) -> None:
+        """Note the key of a message that is there."""
         keys, window_ms = self.keys, int(self._config.idempotency_s * 1000)
-        put_ms = keys.get(key)
-        if put_ms is not None and 0 <= now_ms - put_ms < window_ms:
-            return True
         keys.pop(key, None)
         keys[key] = now_ms
         while keys:
@@ -313,7 +349,6 @@ class QueueState:
             if len(keys) <= self._config.idempotency_keys and now_ms - oldest < window_ms:
                 break
             keys.popitem(last=False)
-        return False
 
     # Snapshots ------------------------------------------------------------------------------------
     def snapshot(self, ends: Sequence[int], later: tuple[int, int], notes: int) -> Snapshot:
@@ -330,7 +365,7 @@ class QueueState:
         lanes = [
             LaneSnapshot(
                 line.next_number,
-                line.next_offset if line.unread else end,
+                line.next_offset if line.next_number < line.end_number else end,
                 list(open_ranges(opened[lane])),
                 list(line.skipped),
                 end,

@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
+from vq import limits
 from vq.client.consumer.deliver.tries import RETRY, Retry, retry_of, tried_again
 from vq.client.kinds import check_function
-from vq.errors import InvalidArgument, VqError
+from vq.errors import InvalidArgument, InvalidState, StorageFailed, VqError
 from vq.local.items import LocalItem
 from vq.local.queue import LocalQueue
 from vq.log_lines import get_logger
@@ -36,6 +37,7 @@ logger = get_logger(__name__)
 #: What a handler returns: nothing, what goes to the next queue, or that its message is tried again.
 Handled = bytes | Message | Iterable[bytes | Message] | Retry | None
 _WINDOW_MAX: Final = 1_000_000
+_WINDOW_BYTES_MAX: Final = 1 << 40
 _RENEWALS: Final = 3  # per lease
 _INSTEAD: Final = "give a plain function of a message; coroutines take from a vq.aio.LocalQueue"
 _monotonic: Final = time.monotonic
@@ -82,6 +84,7 @@ class LocalWorkers:
             durable there; after a crash in between, its puts are recognised by idempotency keys
             within that queue's window.
         window: So many messages are taken at once, those in paused boxes included.
+        window_bytes: ... and no more once their contents have so many bytes.
 
     Raises:
         InvalidArgument: A number is out of its bounds, or ``handler`` is a coroutine function.
@@ -96,14 +99,15 @@ class LocalWorkers:
         by_key: bool = False,
         to: LocalQueue | None = None,
         window: int = 1_000,
+        window_bytes: int = 64 * limits.MIB,
     ) -> None:
-        for name, value in (("workers", workers), ("window", window)):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                or not 1 <= value <= _WINDOW_MAX
-            ):
-                raise InvalidArgument(f"{name} = {shown(value)} is no number in [1, {_WINDOW_MAX}]")
+        for name, value, most in (
+            ("workers", workers, _WINDOW_MAX),
+            ("window", window, _WINDOW_MAX),
+            ("window_bytes", window_bytes, _WINDOW_BYTES_MAX),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise InvalidArgument(f"{name} = {shown(value)} is no number in [1, {most}]")
         for name, given in (("queue", queue), ("to", to)):
             if not isinstance(given, LocalQueue) and (name == "queue" or given is not None):
                 raise InvalidArgument(f"{name} = {shown(given)} is no vq.local.LocalQueue")
@@ -114,13 +118,14 @@ class LocalWorkers:
         self._by_key = by_key
         self._to = to
         self._window = window
+        self._window_bytes = window_bytes
         self._changed = threading.Condition()
         self._boxes: dict[object, _Box] = {}
         self._queued: deque[_Box] = deque()
         self._retries: list[tuple[float, int, _Box]] = []  # a heap
         self._paused_keys: set[object] = set()
         self._all_paused = False
-        self._held = 0
+        self._held = self._held_bytes = 0
         self._closing = False
         self._wake = threading.Lock()
         self._wake.acquire()
@@ -206,10 +211,19 @@ class LocalWorkers:
                     self._renew()
                     renew_at = _monotonic() + pause_s
                 left_s = -1.0 if lease_s is None else max(renew_at - _monotonic(), 0.0)
-                if self._held >= self._window:
+                if self._is_full:
                     self._wake.acquire(timeout=left_s)
                     continue
-                item = core.take_now()
+                try:
+                    item = core.take_now()
+                except (InvalidState, StorageFailed):
+                    raise
+                except VqError as error:
+                    logger.error(
+                        "messages cannot be read, trying again", queue=self._queue.name, error=error
+                    )
+                    self._wake.acquire(timeout=self._queue.config.retry_s)
+                    continue
                 if item is not None:
                     self._add(item)
                 elif core.wait_for_message(self._wake):
@@ -218,6 +232,10 @@ class LocalWorkers:
         except VqError as error:
             if not self._closing:
                 logger.error("taking messages ends", queue=self._queue.name, error=error)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._held >= self._window or self._held_bytes >= self._window_bytes
 
     def _renew(self) -> None:
         with self._changed:
@@ -240,6 +258,7 @@ class LocalWorkers:
             key = item
         with self._changed:
             self._held += 1
+            self._held_bytes += len(item.content)
             box = self._boxes.get(key)
             if box is not None:
                 box.items.append(item)
@@ -338,10 +357,11 @@ class LocalWorkers:
 
     def _settle(self, box: _Box, pause_s: float | None) -> None:
         if pause_s is None:
-            box.items.popleft()
-            box.tries = 0
+            was_full = self._is_full
             self._held -= 1
-            if self._held == self._window - 1:
+            self._held_bytes -= len(box.items.popleft().content)
+            box.tries = 0
+            if was_full and not self._is_full:
                 self._wake_taker()
         else:
             box.tries += 1

@@ -13,6 +13,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.broker.transactions import journal as journals
+from vq.broker.transactions import journals as all_journals
 from vq.broker.transactions import requests
 from vq.broker.transactions.journal import Journal
 from vq.broker.transactions.notes import Carried, PartPiece
@@ -187,6 +188,38 @@ async def test_journal_and_partitions_move_between_groups_meanwhile(
     assert await transaction.outcome() is TransactionState.PREPARED
     await transaction.commit()
     assert await stored(cluster) == [b"0", b"1"]
+
+
+async def test_what_is_prepared_outlives_the_range_of_a_journal_that_moved(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former group of brokers keeps its range for a while; a decision may take longer."""
+    monkeypatch.setattr(all_journals, "KEPT_MS", 60_000)
+    await cluster.start()
+    await cluster.start(group="b2")
+    await cluster.create_topic("t", partitions=2)
+    async with factory_of(cluster) as factory:
+        producer, transaction = await prepared(factory, transactional_id="billing")
+        (found,) = await factory.admin.list_transactions()
+        async with cluster.admin() as coordinator:
+            view = await describe_topic(coordinator, TRANSACTIONS_TOPIC)
+        old = view.partitions[found.journal].writer_group
+        assert old is not None
+        new = "b2" if old == "b1" else "b1"
+        planned = await factory.admin.plan_moves(TRANSACTIONS_TOPIC, [found.journal], new)
+        await factory.admin.move(planned)
+        channel = cluster.nodes[old].parts.partitions.channels[TRANSACTIONS_TOPIC, found.journal]
+        await until(lambda: channel.needed is None, timeout_s=600.0)
+        begin = channel.start_offset
+        await later(cluster.nodes[old], 2).look()
+        assert channel.start_offset > begin, "retention has taken it"
+        await cluster.nodes[new].stop()
+        await cluster.start(new)
+        assert await transaction.outcome() is TransactionState.PREPARED
+        await transaction.commit()
+        async with producer.transaction():  # its id is known, too
+            await producer.send(Message("t", b"2", key=0))
+        assert await stored(cluster) == [b"0", b"1", b"2"]
 
 
 async def test_a_part_that_was_stored_before_a_move_is_not_stored_again(

@@ -1,7 +1,10 @@
 """Threads pull messages, seek and pause; listeners do so, too."""
 
+import asyncio
 import threading
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from support.blocking import NAMES
@@ -113,6 +116,39 @@ def test_an_interrupted_call_loses_nothing(
     get_interrupted()
     assert pulled(consumer, 2) == [b"0", b"1"]
     consumer.close()
+
+
+def test_an_interrupted_call_of_a_shared_group_gives_back_what_it_took(
+    factory: vq.MessageFactory, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not as delivered; a call that is interrupted while it waits takes nothing."""
+    settings = {"model": "shared", "lease_s": 600.0, "start_position": "earliest"}
+    config = vq.ConsumerConfig(group=f"g{next(NAMES)}", **settings)  # type: ignore[arg-type]
+    with factory.create_consumer(config).subscribe(topic) as consumer:
+        assert consumer.get_many(2, timeout=0) == []
+        run = consumer._runtime.run
+
+        def interrupted(*args: object) -> None:
+            run(*args)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+        def interrupted_early(work: Coroutine[Any, Any, object]) -> None:
+            asyncio.run_coroutine_threadsafe(work, consumer._runtime.loop)
+            raise KeyboardInterrupt
+
+        for raises in (interrupted_early, interrupted):
+            with monkeypatch.context() as patch:
+                patch.setattr(consumer._runtime, "run", raises)
+                with pytest.raises(KeyboardInterrupt):
+                    consumer.get_many(2, timeout=WAIT_S)
+            if raises is interrupted_early:
+                sent(factory, topic, 2)
+        found: list[vq.Message] = []
+        while len(found) < 2:
+            found += consumer.get_many(2, timeout=WAIT_S)
+        assert sorted((each.content, each.attempts) for each in found) == [(b"0", 1), (b"1", 1)]
+        for each in found:
+            each.ack()  # type: ignore[attr-defined]
 
 
 def test_listeners_and_calls_do_not_mix(factory: vq.MessageFactory, topic: str) -> None:

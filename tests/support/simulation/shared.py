@@ -211,7 +211,8 @@ def judge_members(
         log: By partition: offsets and values of all messages in the end.
         letters: See ``SharedEvidence``.
     """
-    owed = frozenset(event[3] for event in events if event[1] == "ok")
+    kept = {value for messages in log.values() for _, value in messages}
+    owed = frozenset(event[3] for event in events if event[1] == "ok" and event[3] in kept)
     lows: list[tuple[float, Sequence[str]]] = []
     reached: dict[str, int] = {}
     for time, kind, _, *rest in events:

@@ -1,16 +1,18 @@
 """Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.interrupts import Interrupted, Interrupter
-from support.waiting import WAIT_S
+from support.waiting import WAIT_S, block_until
 
-from vq.errors import InvalidState, StorageFailed
-from vq.local import LocalItem, LocalQueue, LocalQueueConfig
+from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
+from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
+from vq.local.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
 
 
@@ -28,6 +30,12 @@ class FailingFile:
             self._disk.on_flush()
         self._file.datasync()
 
+    def view(self, position: int, length: int) -> memoryview:
+        """See ``File.view``."""
+        if self._log == self._disk.unreadable:
+            fail()
+        return self._file.view(position, length)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
@@ -37,7 +45,7 @@ class FailingDisk(RealDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = ""
+        self.log = self.unreadable = ""
         self.on_flush: Callable[[], object] = fail
 
     def open(self, path: Path, *, create: bool = False) -> Any:
@@ -105,6 +113,25 @@ def test_completions_outlive_a_lane_that_stopped(
     queue.close()
     with LocalQueue(tmp_path / "jobs") as again:
         assert taken(again).content == b"two"
+
+
+def test_a_lane_that_cannot_be_read_holds_up_no_other(tmp_path: Path, disk: FailingDisk) -> None:
+    config = LocalQueueConfig(memory_items=1, retry_s=0.01)
+    with LocalQueue(tmp_path / "jobs", config, disk=disk) as queue:
+        queue.put_many([b"in memory", b"on disk"], priority=2)
+        queue.put(b"low")
+        disk.unreadable = "lane-2"
+        for content in (b"in memory", b"low"):
+            item = taken(queue)
+            assert item.content == content
+            queue.complete(item)
+        with pytest.raises(PartitionFailed, match="cannot be read"):
+            queue.take(0)
+        with LocalWorkers(queue, lambda _: None):
+            queue.put(b"low")
+            block_until(lambda: len(queue) == 1)
+            disk.unreadable = ""
+            assert queue.drain(WAIT_S)
 
 
 def test_a_message_that_cannot_be_moved_to_the_retry_lane_stays_with_its_taker(
@@ -210,3 +237,23 @@ def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
     assert [each for each in found[1:] if each not in interrupted] == put
     with LocalQueue(tmp_path / "jobs") as queue:
         assert [each.message.content for each in queue.list(10_000)] == found
+
+
+def test_a_flush_tells_the_thread_that_has_put_and_no_other(
+    queue: LocalQueue, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that did not fit on the disk: whoever flushes first must not take its error."""
+
+    def refuse(*_: object) -> None:
+        raise DiskFull("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "append", refuse)
+        queue.put(b"x", wait=False)
+        block_until(lambda: queue._core.losses == 1)
+    stranger = threading.Thread(target=queue.flush)
+    stranger.start()
+    stranger.join(WAIT_S)
+    with pytest.raises(DiskFull):
+        queue.flush()
+    queue.flush()

@@ -1,6 +1,7 @@
 """One suite over a queue in a directory and one in memory, and what only a directory has."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.waiting import WAIT_S, block_until
 
+from vq.clock import SystemClock
 from vq.errors import (
     BufferFull,
     DirectoryRefused,
@@ -488,3 +490,102 @@ def test_what_fails_for_ever_keeps_no_blocks(directory: Path) -> None:
         assert queue.requeue() == 2
         assert sorted([taken(queue).content, taken(queue).content]) == [b"far", b"poison"]
         assert len(queue) == 2
+
+
+# Bounds, keys and errors that others must not take ------------------------------------------------
+def test_a_ring_whose_messages_are_all_taken_refuses_in_time() -> None:
+    config = LocalQueueConfig(capacity=1, when_full="drop-oldest")
+    with LocalQueue(None, config) as queue:
+        queue.put(b"1")
+        item = taken(queue)
+        with pytest.raises(BufferFull):
+            queue.put(b"2", timeout=0.01)
+        queue.complete(item)
+        assert queue.put(b"2", timeout=0.01)
+
+
+def test_completed_messages_take_no_room_after_a_kill(directory: Path, tmp_path: Path) -> None:
+    """Those that no snapshot tells of: their files as they were while the queue was open."""
+    config = LocalQueueConfig(capacity=10)
+    with LocalQueue(directory, config) as queue:
+        queue.put_many([b"x"] * 10)
+        queue.complete_many(queue.take_many(10), wait=True)
+        shutil.copytree(directory, tmp_path / "as-it-was")
+    with LocalQueue(tmp_path / "as-it-was", config) as queue:
+        assert (len(queue), queue.metrics().ready) == (0, 0)
+        assert queue.drain(0)
+        assert queue.put(b"y", timeout=0)
+        assert taken(queue).content == b"y"
+
+
+def test_a_put_with_a_key_waits_for_what_another_one_comes_to(opened: Open) -> None:
+    """The first one waits for room, and gets none: then its key was not seen."""
+    queue = opened(capacity=1)
+    queue.put(b"full")
+    outcomes: list[object] = []
+
+    def first() -> None:
+        try:
+            outcomes.append(queue.put(b"charge", idempotency_key="k", timeout=0.2))
+        except BufferFull as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    block_until(lambda: "k" in queue._core.coming)
+    second = threading.Thread(
+        target=lambda: outcomes.append(queue.put(b"charge", idempotency_key="k"))
+    )
+    second.start()
+    thread.join(WAIT_S)
+    assert isinstance(outcomes[0], BufferFull)
+    queue.complete(taken(queue))
+    second.join(WAIT_S)
+    assert outcomes[1] is True
+    assert queue.put(b"charge", idempotency_key="k", timeout=0) is False
+
+
+def test_delayed_messages_do_not_stop_those_in_line(opened: Open) -> None:
+    """Only failed ones do, at their bound, whatever way a taker comes."""
+    queue = opened(later_max=2, retries=0, retry_s=3_600.0)
+    for _ in range(2):
+        queue.put(b"later", delay_s=3_600)
+    with pytest.raises(BufferFull):
+        queue.put(b"later", delay_s=3_600)
+    queue.put_many([b"%d" % n for n in range(4)])
+    for _ in range(2):
+        queue.fail(taken(queue))
+    block_until(lambda: queue.metrics().later == 4)
+    assert queue.take(0) is None
+    queue.requeue()
+    assert taken(queue)
+
+
+class SettableClock(SystemClock):
+    """A wall clock that can be set."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        """See ``Clock``."""
+        return super().wall_ms() + self.ahead_ms
+
+
+def test_a_clock_that_is_set_back_forgets_no_key(tmp_path: Path) -> None:
+    clock = SettableClock()
+    for directory in (tmp_path / "q", None):
+        with LocalQueue(directory, clock=clock) as queue:
+            assert queue.put(b"x", idempotency_key="k")
+            clock.ahead_ms -= 10_000
+            assert not queue.put(b"x", idempotency_key="k")
+            clock.ahead_ms += 3_600_000
+            assert queue.put(b"x", idempotency_key="k")
+
+
+def test_a_closed_queue_says_nothing_of_its_messages(directory: Path) -> None:
+    queue = LocalQueue(directory)
+    queue.put(b"x")
+    queue.close()
+    for act in (queue.drain, queue.metrics):
+        with pytest.raises(InvalidState):
+            act()

@@ -229,7 +229,22 @@ def test_a_stage_that_fails_for_long_hands_on_once(tmp_path: Path) -> None:
     assert len(set(ids)) == 1
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"window": True}])
+def test_what_is_taken_is_bounded_in_bytes_and_one_larger_message_passes(queue: LocalQueue) -> None:
+    queue.put_many([bytes(100)] * 5)
+    queue.put(bytes(1_000))
+    handled = []
+    with LocalWorkers(queue, lambda m: handled.append(len(m.content)), window_bytes=250) as workers:
+        assert queue.drain(WAIT_S)
+        workers.pause()
+        queue.put_many([bytes(100)] * 5)
+        block_until(lambda: workers.held == 3)
+        assert queue.metrics().ready == 2
+        workers.resume()
+        assert queue.drain(WAIT_S)
+    assert sorted(handled) == [100] * 10 + [1_000]
+
+
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"window": True}, {"window_bytes": 0}])
 def test_unusable_numbers_are_refused(settings: dict[str, int]) -> None:
     with (
         LocalQueue(None) as queue,

@@ -110,6 +110,15 @@ class JournalReader(Woken, ABC):
             self.ended()
             await self.close()
 
+    def old_before(self, behind: int) -> int:
+        """Return before which offset what still counts is to be noted again.
+
+        So many bytes of the log lie behind it; or it is in a range of another group of brokers,
+        which keeps that for a while only.
+        """
+        log = self.channel.log
+        return max(self.position - behind, 0 if log is None else log.start_offset)
+
     def wake(self) -> None:
         """See ``parked.Woken``: more may be committed, or to be noted."""
         self._woken.set()

@@ -546,7 +546,7 @@ class SharedGroup:
                 else:
                     _add(done, run._replace(first=first, messages=count, time_ms=time_ms))
         return SettledMessages(
-            self.name, member, sequence, tuple(sources), tuple(done), tuple(lost)
+            self.name, member, sequence, tuple(sources), tuple(done), tuple(lost), now.wall_ms
         )
 
     def judge_keys(
@@ -585,6 +585,9 @@ class SharedGroup:
     # Notes ----------------------------------------------------------------------------------------
     def take(self, note: Acquired | SettledMessages | SourceState | Members, now: Now) -> None:
         """Take a note about the group."""
+        if isinstance(note, SettledMessages | SourceState):
+            # Nothing waits longer than it was to, also if the clock of who noted it was ahead.
+            now = now._replace(wall_ms=max(now.wall_ms, note.wall_ms))
         if isinstance(note, Acquired):
             self.grants = max(self.grants, note.grant)
             for granted in note.runs:
@@ -645,7 +648,8 @@ class SharedGroup:
     def snapshot(self, key: SourceKey, now: Now) -> SourceState:
         """Return the note that says all of one partition."""
         source = self.sources[key]
-        return SourceState(self.name, key, self.grants, source.cursor, source.open_runs(now))
+        runs = source.open_runs(now)
+        return SourceState(self.name, key, self.grants, source.cursor, runs, now.wall_ms)
 
     def _know(self, member: MemberState) -> None:
         self.members[member.member] = member

@@ -147,6 +147,7 @@ class SettledMessages(NamedTuple):
         sources: The partitions.
         runs: What became of what.
         lost: What the request has named beside that.
+        wall_ms: When it was noted, by the clock by which runs are due; 0: not known.
     """
 
     group: str
@@ -155,6 +156,7 @@ class SettledMessages(NamedTuple):
     sources: Sequence[SourceKey]
     runs: Sequence[Settlement]
     lost: Sequence[Lost]
+    wall_ms: int = 0
 
 
 class OpenRun(NamedTuple):
@@ -183,6 +185,7 @@ class SourceState(NamedTuple):
         grants: The number of the last grant of the group.
         cursor: What is before it was delivered; of that, ``runs`` are not done.
         runs: In the order of their messages.
+        wall_ms: See ``SettledMessages``.
     """
 
     group: str
@@ -190,6 +193,7 @@ class SourceState(NamedTuple):
     grants: int
     cursor: int
     runs: Sequence[OpenRun]
+    wall_ms: int = 0
 
 
 class MemberState(NamedTuple):
@@ -271,6 +275,7 @@ def encode_note(note: Note | JournalFloor) -> bytes:
             "sequence": note.sequence,
             "of": list(map(list, note.sources)),
             "runs": len(note.runs),
+            "at": note.wall_ms,
         }
         return notes.encode(head, _packed(_SETTLEMENT, note.runs) + _packed(_LOST, note.lost))
     if isinstance(note, SourceState):
@@ -279,6 +284,7 @@ def encode_note(note: Note | JournalFloor) -> bytes:
             "group": note.group,
             "grants": note.grants,
             "cursor": note.cursor,
+            "at": note.wall_ms,
         }
         return notes.encode(head, _packed(_OPEN, note.runs))
     if isinstance(note, Members):
@@ -337,6 +343,7 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
                 )
             ),
             tuple(Lost(*each) for each in _LOST.iter_unpack(behind[size:])),
+            head.get("at", 0),
         )
     if "part" in head:
         return SourceState(
@@ -345,6 +352,7 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head["grants"],
             head["cursor"],
             tuple(OpenRun(*each) for each in _OPEN.iter_unpack(behind)),
+            head.get("at", 0),
         )
     if "members" in head:
         return Members(head["members"], _members_in(_sources(head), behind))

@@ -48,9 +48,11 @@ class OpenKeys:
             if run.first >= end:
                 break
             for number in range(max(first, run.first), min(end, run.end)):
-                if number in self._of:
+                key = keys[number - first]
+                if self._of.get(number) == key:
                     continue
-                key = self._of[number] = keys[number - first]
+                self.done([number])  # it was cut, and another message has its number now
+                self._of[number] = key
                 if key:
                     insort(self._messages.setdefault(key, []), number)
 

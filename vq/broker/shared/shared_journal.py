@@ -433,9 +433,7 @@ class SharedJournal(JournalReader):
     def write(self) -> None:
         """See ``JournalReader``: note again what has much of the log behind it."""
         room, now = CARRIED_BYTES, self._now()
-        before = self.position - CARRY_BYTES - 2 * self._whole_bytes
-        if self.channel.log is not None:  # what another group has of the partition goes some day
-            before = max(before, self.channel.log.start_offset)
+        before = self.old_before(CARRY_BYTES + 2 * self._whole_bytes)
         notes: list[Note] = []
         taken: list[_Whole] = []
         for whole, (offset, _) in self._wholes.items():

@@ -666,11 +666,12 @@ class Journal(DeliveringReader):
         due: list[Note] = [
             TransactionStep(each.number, each.requests, state, TIME_OUT, now_ms) for each in overdue
         ]
-        old = self.ledger.ids.before(self.position - CARRY_BYTES)
+        before = self.old_before(CARRY_BYTES)
+        old = self.ledger.ids.before(before)
         due += [each for each in itertools.islice(old, DUE_MAX) if each.id not in self._noted]
         due = due[:DUE_MAX]
         room = CARRIED_BYTES
-        for kept in self.ledger.kept_before(self.position - CARRY_BYTES):
+        for kept in self.ledger.kept_before(before):
             room -= NOTE_BYTES * (1 + len(kept.parts))
             if room < 0 or len(due) >= DUE_MAX:
                 break
@@ -690,7 +691,7 @@ class Journal(DeliveringReader):
         ledger, noted = self.ledger, self._noted
         number, done = self._carrying
         begun = ledger.active.get(number)
-        before = self.position - CARRY_BYTES - 2 * ledger.size
+        before = self.old_before(CARRY_BYTES + 2 * ledger.size)
         waiting = {each.number: each for each in ledger.prepared_before(before)}
         if begun is not None:
             waiting = {number: begun, **waiting}

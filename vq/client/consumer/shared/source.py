@@ -7,9 +7,18 @@ from vq.client.cluster import ClusterClient
 from vq.client.reading.damage import bad_record_in
 from vq.client.reading.decode import Decoder
 from vq.client.reading.forward import READ_BYTES
+from vq.client.reading.last_read import LastRead
 from vq.client.reading.nodes import Nodes
 from vq.client.reading.partition_reader import PartitionReader
-from vq.errors import Busy, CorruptData, OffsetOutOfRange, PartitionQuarantined, VqError
+from vq.errors import (
+    Busy,
+    CorruptData,
+    LogTruncated,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    PartitionQuarantined,
+    VqError,
+)
 from vq.limits import KIB
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import GetRequest
@@ -70,7 +79,10 @@ class SourceReader:
         self.partition: Final = partition
         self.topic_id = ""
         self.begin = self.end = 0
-        self.by_position: Final = PartitionReader(cluster, partition, nodes=nodes)
+        self._last_read = LastRead()
+        self.by_position: Final = PartitionReader(
+            cluster, partition, nodes=nodes, last_read=self._last_read
+        )
         self._ends_at = 0
         self._places: dict[int, int] = {}  # offsets by the numbers of messages
         self._each_bytes = float(KIB)  # of a message, about
@@ -108,7 +120,10 @@ class SourceReader:
         offset, number = await self.by_position.end()
         if number is None:
             raise self._unknown()
-        is_more, self.end, self._ends_at = number > self.end, number, offset
+        is_more = number > self.end
+        if number < self.end or offset < self._ends_at:
+            self._forget()
+        self.end, self._ends_at = number, offset
         self._note(number, offset)
         return is_more
 
@@ -116,9 +131,19 @@ class SourceReader:
         """Return once there may be more than when it was looked up, or after so long.
 
         Raises:
+            LogTruncated: The log has lost its end since; that is told once.
             VqError: A broker does not answer.
         """
-        await self.by_position.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
+        try:
+            await self.by_position.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
+        except LogTruncated:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        """Know of no places and no epochs: they may be of a log that was cut since."""
+        self._places.clear()
+        self._last_read.note(self.partition, "", 0, 0)
 
     def _note(self, number: int, offset: int) -> None:
         self._places.pop(number, None)
@@ -136,6 +161,16 @@ class SourceReader:
             CorruptData: Some cannot be read now; the same.
             VqError: A broker does not answer.
         """
+        try:
+            async for step in self._read(first, messages):
+                yield step
+        except (LogTruncated, OffsetOutOfRange, OffsetNotBoundary):
+            self._forget()
+            raise
+
+    async def _read(
+        self, first: int, messages: int
+    ) -> AsyncIterator[tuple[int, Sequence[Message]]]:
         offset = self._places.get(first)
         if offset is None:
             offset = await self.by_position.offset_at_number(first)

@@ -463,7 +463,8 @@ class PartitionQueue:
     def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
         """Decide what follows: the broker certainly did not store this attempt of ``batch``."""
         batch.sent = False
-        gap = isinstance(error, errors.SequenceGap | errors.UnknownProducer)
+        taken = self._is_taken(batch, error)
+        gap = taken or isinstance(error, errors.SequenceGap | errors.UnknownProducer)
         if not gap:
             batch.last_refusal = error
         if gap and self.in_flight and self.in_flight[0] is not batch:
@@ -471,6 +472,8 @@ class PartitionQueue:
         elif gap and not batch.unknown and not self._stamps.fixed:
             if batch.attempts > 1:
                 self._pause(now)  # a new epoch did not help: do not try all of them at once
+            if taken:
+                self._stamps.renew()
             self._renumber(in_doubt=False)  # the broker forgot this producer; nothing is stored
         elif not gap and (error.retriable or error.refresh_routes):
             self._refusal = error
@@ -478,6 +481,16 @@ class PartitionQueue:
         else:
             batch.error = error
         self._remove_finished()
+
+    def _is_taken(self, batch: Batch, error: errors.VqError) -> bool:
+        """Whether the broker knows the producer id as another user's, and another one will do.
+
+        After a start it gives an id to whoever it sees first with it. An own copy of an earlier
+        batch that it may still store needs the id: then there is no other one.
+        """
+        number = error.details.get("number")
+        is_other = isinstance(error, errors.NotAuthorized) and number == batch.stamp.producer_id
+        return is_other and not self._stamps.may_be_copied
 
     def on_outcome_lost(self, batch: Batch, error: errors.SequenceStale) -> None:
         """Give up ``batch`` as unknown: no resend can show whether the broker stored it."""

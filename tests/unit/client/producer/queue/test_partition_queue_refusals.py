@@ -68,6 +68,43 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
     assert numbers(batches) == [(1, 0), (1, 1)]
 
 
+def test_an_id_that_another_user_has_taken_is_replaced() -> None:
+    """Who may write to the same partition may have used it first after a failover."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2")
+    batches = line.send()
+    taken = batches[0].stamp.producer_id
+    line.refuse(batches[1], errors.NotAuthorized("its", details={"number": taken}))
+    line.refuse(batches[0], errors.NotAuthorized("its", details={"number": taken}))
+    line.now += BACKOFF_S
+    assert line.send() == batches
+    assert {each.stamp.producer_id for each in batches} - {taken}
+    assert len({each.stamp.producer_id for each in batches}) == 1
+    assert [sequence for _, sequence in numbers(batches)] == [0, 1]
+    assert outcomes(sent) == ["pending", "pending"]
+
+
+def test_what_may_be_stored_under_an_id_that_is_taken_by_now_is_unknown() -> None:
+    """It is not sent under another one: it would be stored twice."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1")
+    (batch,) = line.send()
+    line.cut(batch)
+    line.now = line.queue.retry_at
+    line.send()
+    taken = batch.stamp.producer_id
+    line.refuse(batch, errors.NotAuthorized("its", details={"number": taken}))
+    assert isinstance(sent[0].exception(0), errors.OutcomeUnknown)
+
+
+def test_a_right_that_is_missing_is_told() -> None:
+    line = Line()
+    sent = line.submit(b"1")
+    (batch,) = line.send()
+    line.refuse(batch, errors.NotAuthorized("no rule", details={"right": "write"}))
+    assert outcomes(sent) == ["NotAuthorized"]
+
+
 def test_a_broker_that_forgets_the_producer_each_time_is_not_asked_without_pause() -> None:
     line = Line()
     line.submit(b"1")
