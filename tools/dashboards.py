@@ -363,6 +363,43 @@ BROKERS = Dashboard(
             ),
         ),
         (
+            "Shared groups",
+            (
+                lines(
+                    "Open messages",
+                    "Messages that were delivered to members of shared groups and are not done, by "
+                    "the node that leads their journal.",
+                    "short",
+                    (node("vq_shared_open"), _NODE),
+                ),
+                lines(
+                    "Deliveries",
+                    "Messages given to members of shared groups a second; of these, messages that "
+                    "were delivered before.",
+                    "cps",
+                    (node(rate("vq_shared_delivered_total")), f"{_NODE} all"),
+                    (node(rate("vq_shared_redelivered_total")), f"{_NODE} again"),
+                ),
+                lines(
+                    "Settled messages",
+                    "What members have said of messages. Lost: their lease had ended before. Many "
+                    "lost ones say that leases are too short.",
+                    "cps",
+                    (node(rate("vq_shared_acked_total")), f"{_NODE} acknowledged"),
+                    (node(rate("vq_shared_released_total")), f"{_NODE} given back"),
+                    (node(rate("vq_shared_rejected_total")), f"{_NODE} given up"),
+                    (node(rate("vq_shared_extended_total")), f"{_NODE} extended"),
+                    (node(rate("vq_shared_lost_total")), f"{_NODE} lost"),
+                ),
+                lines(
+                    "Members that wait",
+                    "Members of shared groups that wait for messages.",
+                    "short",
+                    (node("vq_shared_receiving"), _NODE),
+                ),
+            ),
+        ),
+        (
             "State and process",
             (
                 lines(

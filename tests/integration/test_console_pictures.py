@@ -74,6 +74,7 @@ ADDRESSES: Mapping[str, Mapping[str, str]] = {
     },
     "/c/{cluster}/groups/{group}/reset": {"group-reset": f"{C}/groups/shipping/reset"},
     "/c/{cluster}/groups/{group}/delete": {"group-delete": f"{C}/groups/shipping/delete"},
+    "/c/{cluster}/groups/{group}/shared": {"group-shared": f"{C}/groups/printers/shared"},
     "/c/{cluster}/groups/{group}/plan": {"group-plan": f"{C}/groups/billing/plan?members=3"},
     "/c/{cluster}/dead-letters": {"dead-letters": f"{C}/dead-letters"},
     "/c/{cluster}/dead-letters/{group}": {"letters": f"{C}/dead-letters/desk?settled=1"},

@@ -13,9 +13,9 @@ from support.broker import MemoryCluster
 from support.client import factory_of
 from support.console import PASSWORD, RunningConsole, running
 from support.protobuf import SHOP, order_class
-from support.waiting import WAIT_S, until
+from support.waiting import WAIT_S, until, until_true
 
-from vq import aio
+from vq import Retry, aio
 from vq.client.config import ConsumerConfig
 from vq.console.accounts.accounts import AccountRole, add_account
 from vq.console.clusters.history import store_minute
@@ -158,6 +158,7 @@ async def filled_console(
                 content = json.dumps({"charge": number, "account": "unknown"}).encode()
                 await producer.send(Message("payments", content, key=f"charge-{number}"))
         await give_up(factory, "desk", "payments", 2)
+        await stack.enter_async_context(working(factory, "printers", "orders"))
         async with await factory.create_producer() as producer:
             await producer.send(Message("payments", _payment(), key=8))
         console = await stack.enter_async_context(running(cluster, database))
@@ -227,6 +228,36 @@ async def shared_out(factory: aio.MessageFactory, group: str, members: int) -> N
     async with asyncio.timeout(WAIT_S):
         while None in (found := await owners()) or len(found) < members:
             await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def working(factory: aio.MessageFactory, group: str, topic: str) -> AsyncIterator[None]:
+    """Have a shared group be at messages of a topic, the first of which has failed."""
+    failed = busy = False
+    over = asyncio.Event()
+
+    async def handle(message: Message) -> Retry | None:
+        nonlocal failed, busy
+        if not failed:
+            failed = True
+            return Retry(after_s=3600.0)
+        busy = True
+        await over.wait()
+        return None
+
+    config = ConsumerConfig(group=group, model="shared", workers=4, lease_s=600.0)
+    async with await factory.create_consumer(config) as consumer:
+        await consumer.subscribe(topic, listener=handle).start()
+
+        async def is_at_them() -> bool:
+            found = (await factory.admin.describe_shared_group(group)).partitions
+            return busy and any(each.waiting for each in found)
+
+        await until_true(is_at_them)
+        try:
+            yield
+        finally:
+            over.set()
 
 
 async def give_up(factory: aio.MessageFactory, group: str, topic: str, count: int) -> None:

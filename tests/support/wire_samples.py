@@ -433,6 +433,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     waiting=1,
                     runs=2,
                     deliveries_max=2,
+                    redelivered=5,
                 )
             ],
             more=True,

@@ -298,13 +298,16 @@ def _fastapi(rows: list[RouteRow]) -> FastAPI:
 
 
 def _checked(row: RouteRow) -> Any:
-    """Return the function of a row, behind the check of the topic in its path."""
+    """Return the function of a row, behind the check of the topic, or group, in its path."""
     function = row.function
 
     @functools.wraps(function)
     async def call(request: Request, **rest: Any) -> Response:
-        topic = rest.get("topic")
+        topic, group = rest.get("topic"), rest.get("group")
         caller = caller_of(request)
+        if group is not None:
+            check_name("group", group)
+            caller.check(row.right, row.resource, group)
         if topic is not None:
             check_name("topic", topic)
             if row.right is not Right.DESCRIBE or not caller.sees(topic):

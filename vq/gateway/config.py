@@ -27,6 +27,10 @@ LEASE_S_MIN: Final = 5.0
 LEASE_S_MAX: Final = 600.0
 WINDOW_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 32
+#: A text by which a client names a request that it may repeat.
+ATTEMPT_CHARS_MAX: Final = 128
+#: A handle of a message: two names, an id and numbers, in Base64.
+HANDLE_CHARS_MAX: Final = 1_024
 #: Contents of the messages of one answer, before they are written as JSON.
 ANSWER_BYTES_MAX: Final = 2 * limits.MIB
 

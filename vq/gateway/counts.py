@@ -3,8 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+#: What becomes of a message of a shared group.
+SETTLED: Final = ("ack", "nack", "reject", "extend", "lost")
 
 
 @dataclass
@@ -20,6 +24,7 @@ class GatewayCounts:
         received: Messages that consumers were given, again included.
         read: Messages that were read without a group.
         committed: Commits of positions.
+        settled: Messages of shared groups, by what became of them; ``lost``: nothing.
         lapsed: Consumers whose lease ended.
     """
 
@@ -31,6 +36,7 @@ class GatewayCounts:
     received: int = 0
     read: int = 0
     committed: int = 0
+    settled: Counter[str] = field(default_factory=Counter)
     lapsed: int = 0
 
     def took(self, route: str, seconds: float) -> None:
@@ -63,6 +69,14 @@ class GatewayCounts:
         ):
             outcomes.add_metric([outcome], count)
         yield outcomes
+        settled = CounterMetricFamily(
+            "vq_gateway_settled_messages",
+            "Messages of shared groups that were settled, by outcome.",
+            labels=["outcome"],
+        )
+        for outcome in SETTLED:
+            settled.add_metric([outcome], self.settled[outcome])
+        yield settled
         for name, text, count in (
             ("received_messages", "Messages given to consumers.", self.received),
             ("read_messages", "Messages read without a group.", self.read),

@@ -18,6 +18,8 @@ from vq import limits
 from vq.client.config import StartPosition
 from vq.errors import InvalidArgument
 from vq.gateway.config import (
+    ATTEMPT_CHARS_MAX,
+    HANDLE_CHARS_MAX,
     LEASE_S_MAX,
     LEASE_S_MIN,
     MESSAGES_MAX,
@@ -44,6 +46,16 @@ _DEPTH_MAX: Final = 100
 Name = Annotated[str, Field(pattern=NAME, max_length=limits.NAME_CHARS_MAX)]
 Offset = Annotated[int, Field(ge=0, le=_SAFE_INTEGER)]
 PartitionNumber = Annotated[int, Field(ge=0, lt=limits.PARTITIONS_PER_TOPIC_MAX)]
+
+
+LeaseOfMessage = Annotated[
+    float,
+    Field(
+        ge=limits.SHARED_LEASE_MS_MIN / 1_000,
+        le=limits.SHARED_LEASE_MS_MAX / 1_000,
+        allow_inf_nan=False,
+    ),
+]
 
 
 class Form(BaseModel):
@@ -234,6 +246,53 @@ class CommitForm(Form):
         return found
 
 
+class SharedReceiveForm(Form):
+    """Messages of a shared group that are asked for."""
+
+    subscriptions: Annotated[
+        list[SubscriptionForm], Field(min_length=1, max_length=SUBSCRIPTIONS_MAX)
+    ]
+    start: Literal["earliest", "latest"] = Field(
+        default="earliest", description="Where the group begins in a partition that is new to it."
+    )
+    mode: Literal["concurrent", "keyed"] = Field(
+        default="concurrent",
+        description="keyed: of each key one message is with somebody, in their order. All who "
+        "receive for a group say the same.",
+    )
+    lease_s: LeaseOfMessage = Field(
+        default=30.0, description="Messages that are not settled in time are delivered again."
+    )
+    attempt: Annotated[str, Field(min_length=1, max_length=ATTEMPT_CHARS_MAX)] | None = Field(
+        default=None,
+        description="A new text for each request. The same text again, after a lost answer, gets "
+        "the same messages, as far as their leases last.",
+    )
+
+
+class HandlesForm(Form):
+    """Messages of a shared group, by the handles with which they were received."""
+
+    handles: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=HANDLE_CHARS_MAX)]],
+        Field(min_length=1, max_length=MESSAGES_MAX),
+    ]
+
+
+class NackForm(HandlesForm):
+    """Messages that are to be delivered again."""
+
+    delay_s: Annotated[float, Field(ge=0, le=limits.DELAY_S_MAX, allow_inf_nan=False)] = Field(
+        default=0.0, description="After so many seconds."
+    )
+
+
+class ExtendForm(HandlesForm):
+    """Messages that their holder keeps."""
+
+    lease_s: LeaseOfMessage = Field(description="For so many seconds from now on.")
+
+
 # What an answer says -----------------------------------------------------------------------------
 class ContentForm(StrEnum):
     """How contents are shown."""
@@ -269,6 +328,13 @@ class ReceivedForm(Form):
     content_json: Any = Field(default=None, alias="json")
     text: str = ""
     base64: str = ""
+
+
+class DeliveredForm(ReceivedForm):
+    """A message of a shared group."""
+
+    handle: str = Field(description="Settle the message with it, at any gateway.")
+    attempts: int = Field(description="How often it was delivered, with this time.")
 
 
 class SentForm(StoredForm):
@@ -390,6 +456,27 @@ class GivenForm(Form):
     commit: list[PositionForm]
 
 
+class DeliveriesForm(Form):
+    """Messages of a shared group. None: none came in time."""
+
+    messages: list[DeliveredForm]
+
+
+class SettledForm(Form):
+    """How many messages were settled: all of the request."""
+
+    settled: int
+
+
+class SettleProblemForm(ProblemForm):
+    """A problem; some messages may be settled nevertheless."""
+
+    settled: int = 0
+    lost: list[str] = Field(
+        default_factory=list, description="Handles whose messages are not with their holder now."
+    )
+
+
 class CommittedForm(Form):
     """Positions that are stored."""
 
@@ -437,6 +524,13 @@ def received_form(message: Message, how: ContentForm) -> dict[str, Any]:
     }
 
 
+def delivered_form(
+    message: Message, how: ContentForm, handle: str, attempts: int
+) -> dict[str, Any]:
+    """Return a ``DeliveredForm``."""
+    return {**received_form(message, how), "handle": handle, "attempts": attempts}
+
+
 def positions_behind(messages: list[Message]) -> list[dict[str, Any]]:
     """Return the positions to commit once all of these messages are handled."""
     last = {(each.topic, each.partition): each.next_offset for each in messages}
@@ -451,6 +545,10 @@ _BATCH: Final = TypeAdapter(BatchForm)
 _MESSAGE: Final = TypeAdapter(MessageForm)
 _CONSUMER: Final = TypeAdapter(ConsumerForm)
 _COMMIT: Final = TypeAdapter(CommitForm)
+_SHARED_RECEIVE: Final = TypeAdapter(SharedReceiveForm)
+_HANDLES: Final = TypeAdapter(HandlesForm)
+_NACK: Final = TypeAdapter(NackForm)
+_EXTEND: Final = TypeAdapter(ExtendForm)
 
 
 def read_batch(body: bytes) -> BatchForm:
@@ -471,6 +569,26 @@ def read_consumer(body: bytes) -> ConsumerForm:
 def read_commit(body: bytes) -> CommitForm:
     """Return what a body says; see ``_read``."""
     return _read(_COMMIT, body)
+
+
+def read_shared_receive(body: bytes) -> SharedReceiveForm:
+    """Return what a body says; see ``_read``."""
+    return _read(_SHARED_RECEIVE, body)
+
+
+def read_handles(body: bytes) -> HandlesForm:
+    """Return what a body says; see ``_read``."""
+    return _read(_HANDLES, body)
+
+
+def read_nack(body: bytes) -> NackForm:
+    """Return what a body says; see ``_read``."""
+    return _read(_NACK, body)
+
+
+def read_extend(body: bytes) -> ExtendForm:
+    """Return what a body says; see ``_read``."""
+    return _read(_EXTEND, body)
 
 
 def _read(adapter: TypeAdapter[T], body: bytes) -> T:

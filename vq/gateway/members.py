@@ -4,27 +4,29 @@ A client that has no client of vq cannot hold a session with ZooKeeper. Here it 
 use of its consumer renews it, and a consumer whose lease ends leaves its group, as a process does
 whose session ends. What it has not committed, another member gets.
 
-    JOINING ──▶ LIVE ──▶ LEAVING ──▶ GONE
-       └──────────────────┘ it could not join
+Of a shared group the gateway hosts one member for all requests of a token that ask for the same
+subscriptions. It leaves when nobody has asked for so long.
 """
 
 import asyncio
 import contextlib
-import enum
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from vq import limits
 from vq.aio.factory import MessageFactory
-from vq.aio.hosted import HostedConsumer
+from vq.aio.hosted import HostedConsumer, HostedShared
 from vq.client.config import ConsumerConfig, StartPosition
-from vq.errors import CoordinationError, InvalidState, VqError
+from vq.coordination.tree.values.group_terms import GroupModel
+from vq.errors import CoordinationError, VqError
 from vq.gateway.config import ANSWER_BYTES_MAX, GatewayConfig
 from vq.gateway.counts import GatewayCounts
+from vq.gateway.leases import LeasedMember, Member, MemberStage
 from vq.gateway.problems import AtLimit, ConsumerGone, GatewayStopping, ReceiveTakenOver
+from vq.gateway.shared_members import SharedAsk, SharedMembership
 from vq.log_lines import get_logger
 from vq.message_filter import Wanting
 from vq.model import Message
@@ -41,33 +43,10 @@ _PREFETCH_BYTES: Final = 256 * limits.KIB
 WINDOW_BYTES: Final = 4 * limits.MIB
 
 
-class MemberStage(enum.Enum):
-    """How far a hosted member is."""
-
-    JOINING = "joining"
-    LIVE = "live"
-    LEAVING = "leaving"
-    GONE = "gone"
-
-
-_NEXT: Final = {
-    MemberStage.JOINING: (MemberStage.LIVE, MemberStage.LEAVING),
-    MemberStage.LIVE: (MemberStage.LEAVING,),
-    MemberStage.LEAVING: (MemberStage.GONE,),
-    MemberStage.GONE: (),
-}
-
-
-class HostedMember:
-    """One consumer of a client of the gateway.
+class HostedMember(LeasedMember[HostedConsumer]):
+    """One consumer of a client of the gateway; nobody can guess its id.
 
     Attributes:
-        id: What the client names it by; nobody can guess it.
-        owner: The name of the token that made it.
-        group: Its group.
-        topics: The names and patterns that it subscribed.
-        consumer: The member.
-        lease_s: It leaves when it was not used for so long.
         window: So many messages it is given without a commit.
         committed: Set by each commit: there may be room for more messages.
     """
@@ -77,95 +56,33 @@ class HostedMember:
         owner: str,
         consumer: HostedConsumer,
         *,
-        group: str,
-        topics: tuple[str, ...],
-        lease_s: float,
         window: int,
         budget: Callable[[], int],
-        on_lapse: Callable[["HostedMember"], None],
-        on_end: Callable[["HostedMember", VqError], None],
+        **rest: Any,
     ) -> None:
-        self.id = secrets.token_urlsafe(18)
-        self.owner = owner
-        self.group = group
-        self.topics = topics
-        self.consumer = consumer
-        self.lease_s = lease_s
+        super().__init__(secrets.token_urlsafe(18), owner, consumer, **rest)
         self.window = window
         self.committed = asyncio.Event()
-        self._end: VqError = InvalidState("it has not joined its group yet")
-        self._stage = MemberStage.JOINING
         self._budget = budget
-        self._on_lapse = on_lapse
-        self._on_end = on_end
-        self._now = asyncio.get_running_loop().time
-        self._used_at = self._now()
-        self._under_way = 0  # requests that use it
         self._streams = 0
-        self._timer: asyncio.TimerHandle | None = None
         self._receiving: asyncio.Task[list[Message]] | None = None
         self._receiver = 0  # number of the last request that receives
 
     @property
-    def stage(self) -> MemberStage:
-        """How far it is."""
-        return self._stage
-
-    def _on(self, stage: MemberStage) -> None:
-        assert stage in _NEXT[self._stage], f"{self._stage} to {stage}"
-        self._stage = stage
-
-    # The lease ------------------------------------------------------------------------------------
-    def joined(self) -> None:
-        """It is a member now; its lease begins."""
-        self._on(MemberStage.LIVE)
-        self.touch()
-        self._wait_for_lapse()
+    def size(self) -> int:
+        """See ``LeasedMember``: those that are not committed."""
+        return self.consumer.size
 
     @property
-    def left_s(self) -> float:
-        """How long its lease lasts if it is not used."""
-        return max(0.0, self._used_at + self.lease_s - self._now())
+    def _is_kept(self) -> bool:
+        return self._streams > 0 and not self.consumer.count
 
-    def touch(self) -> None:
-        """Renew the lease."""
-        self._used_at = self._now()
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Keep the lease inside the block.
-
-        Raises:
-            ConsumerGone: It is no member any more.
-        """
-        self.check_live()
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            self.touch()
-
-    def check_live(self) -> None:
-        """Return if it is a member.
-
-        Raises:
-            ConsumerGone, GatewayStopping: It is not.
-        """
-        if self._stage is not MemberStage.LIVE:
-            raise self._end.with_traceback(None)
-
-    def _wait_for_lapse(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(self.left_s, 0.05), self._look)
-
-    def _look(self) -> None:
-        if self._under_way or (self._streams and not self.consumer.count):
-            self.touch()
-        if self._stage is MemberStage.LIVE and not self.left_s:
-            self._on_lapse(self)
-        elif self._stage is MemberStage.LIVE:
-            self._wait_for_lapse()
+    def end(self, why: VqError) -> bool:
+        """See ``LeasedMember``."""
+        is_first = super().end(why)
+        if is_first and self._receiving is not None:
+            self._receiving.cancel()
+        return is_first
 
     # Receiving ------------------------------------------------------------------------------------
     def enter(self) -> int:
@@ -240,9 +157,7 @@ class HostedMember:
         return (min(most, self.window - consumer.count) if most_bytes > 0 else 0), most_bytes
 
     def _check_receiver(self, receiver: int) -> None:
-        if self.consumer.error is not None:
-            self._on_end(self, self.consumer.error)
-        self.check_live()
+        self._check()
         if receiver != self._receiver:
             raise ReceiveTakenOver("a later request receives for this consumer")
 
@@ -254,33 +169,6 @@ class HostedMember:
             yield
         finally:
             self._streams -= 1
-
-    # The end --------------------------------------------------------------------------------------
-    def end(self, why: VqError) -> bool:
-        """Give nothing more, and tell every request why; return whether ``leave`` follows."""
-        if self._stage in {MemberStage.LEAVING, MemberStage.GONE}:
-            return False
-        self._end = why
-        self._on(MemberStage.LEAVING)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._receiving is not None:
-            self._receiving.cancel()
-        return True
-
-    async def leave(self) -> None:
-        """Leave the group; what is not committed is delivered again."""
-        try:
-            await self.consumer.close()
-        except VqError as error:
-            logger.warning(
-                "consumer did not leave its group cleanly",
-                group=self.group,
-                member=self.consumer.member,
-                error=error,
-            )
-        finally:
-            self._on(MemberStage.GONE)
 
 
 #: How often a request looks whether there is room for messages again: other members may make it.
@@ -302,7 +190,8 @@ class HostedMembers:
         self._config = config
         self._counts = counts
         self._factory = factory
-        self._members: dict[str, HostedMember] = {}
+        self._members: dict[str, Member] = {}
+        self._shared: dict[SharedAsk, asyncio.Task[SharedMembership]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._waiting: Counter[str] = Counter()  # requests that wait, by token
         self._is_stopping = False
@@ -317,8 +206,8 @@ class HostedMembers:
 
     @property
     def given_bytes(self) -> int:
-        """Bytes of messages that were given and not committed."""
-        return sum(each.consumer.size for each in self._members.values())
+        """Bytes of messages that were given and not committed, or are being given."""
+        return sum(each.size for each in self._members.values())
 
     @contextmanager
     def wait(self, owner: str) -> Iterator[None]:
@@ -380,10 +269,24 @@ class HostedMembers:
             topics=tuple(topic for topic, _ in subscribed),
             lease_s=lease_s or self._config.lease_s,
             window=window,
-            budget=lambda: self._config.given_bytes_max - self.given_bytes,
+            budget=self._budget,
             on_lapse=self._lapse,
             on_end=self._ended,
         )
+        await self._join(member)
+        return member
+
+    def _budget(self) -> int:
+        return self._config.given_bytes_max - self.given_bytes
+
+    async def _join(self, member: Member) -> None:
+        """Have a member join its group.
+
+        Raises:
+            GatewayStopping: The gateway is being stopped.
+            VqError: It cannot join.
+        """
+        group, consumer = member.group, member.consumer
         self._members[member.id] = member
         try:
             async with asyncio.timeout(JOIN_S):
@@ -398,8 +301,54 @@ class HostedMembers:
                 ) from error
             raise
         member.joined()
-        logger.info("consumer joined", group=group, member=consumer.member, token=owner or None)
+        token = member.owner or None
+        logger.info("consumer joined", group=group, member=consumer.member, token=token)
+
+    async def shared(self, ask: SharedAsk) -> SharedMembership:
+        """Return the member for those who ask so; it joins if there is none.
+
+        Raises:
+            AtLimit: There are too many.
+            GatewayStopping: The gateway is being stopped.
+            VqError: It cannot join.
+        """
+        joining = self._shared.get(ask)
+        if joining is None or (joining.done() and not _is_live(joining)):
+            self._check_room(ask.owner)
+            joining = self._shared[ask] = begin_task(self._join_shared(ask))
+            joining.add_done_callback(lambda _: self._forget(ask))
+        return await asyncio.shield(joining)
+
+    def has_shared(self, group: str) -> bool:
+        """Whether it hosts a member of a shared group."""
+        return any(each.group == group for each in self._shared)
+
+    async def _join_shared(self, ask: SharedAsk) -> SharedMembership:
+        settings = ConsumerConfig(
+            group=ask.group, model=GroupModel.SHARED, mode=ask.mode, start_position=ask.start
+        )
+        consumer = HostedShared(self._factory, settings)
+        for topic, wanted in ask.subscriptions:
+            consumer.subscribe(topic, wanted)
+        member = SharedMembership(
+            secrets.token_urlsafe(18),
+            ask.owner,
+            consumer,
+            group=ask.group,
+            topics=ask.topics,
+            lease_s=self._config.lease_s,
+            budget=self._budget,
+            on_lapse=self._idle,
+            on_end=self._ended,
+        )
+        await self._join(member)
         return member
+
+    def _forget(self, ask: SharedAsk) -> None:
+        """Keep nothing of a member that could not join, or has left."""
+        joining = self._shared.get(ask)
+        if joining is not None and joining.done() and not _is_live(joining):
+            del self._shared[ask]
 
     def _check_room(self, owner: str) -> None:
         config = self._config
@@ -421,7 +370,7 @@ class HostedMembers:
             ConsumerGone: The token has none of this id.
         """
         member = self._members.get(number)
-        if member is None or member.owner != owner:
+        if not isinstance(member, HostedMember) or member.owner != owner:
             raise ConsumerGone(
                 "there is no consumer of this id: its lease has ended, or it was deleted, or the "
                 "gateway was restarted"
@@ -429,13 +378,13 @@ class HostedMembers:
         member.check_live()
         return member
 
-    async def delete(self, member: HostedMember) -> None:
+    async def delete(self, member: Member) -> None:
         """Have a member leave, and wait until it has."""
         task = self._begin_leave(member, ConsumerGone("the consumer was deleted"))
         if task is not None:
             await asyncio.shield(task)
 
-    def _lapse(self, member: HostedMember) -> None:
+    def _lapse(self, member: Member) -> None:
         self._counts.lapsed += 1
         logger.warning(
             "lease ended, consumer leaves its group",
@@ -449,14 +398,24 @@ class HostedMembers:
         )
         self._begin_leave(member, end)
 
-    def _ended(self, member: HostedMember, error: VqError) -> None:
+    def _idle(self, member: Member) -> None:
+        logger.info(
+            "nobody receives, consumer leaves shared group",
+            group=member.group,
+            member=member.consumer.member,
+        )
+        self._begin_leave(member, ConsumerGone("nobody has received for a time"))
+
+    def _ended(self, member: Member, error: VqError) -> None:
         """A member gets no more messages, as when its group was given other terms."""
         self._begin_leave(member, ConsumerGone(f"the consumer was ended: {error}"))
 
-    def _begin_leave(self, member: HostedMember, end: VqError) -> "asyncio.Task[None] | None":
+    def _begin_leave(self, member: Member, end: VqError) -> "asyncio.Task[None] | None":
         self._members.pop(member.id, None)
         if not member.end(end):
             return None
+        for ask in list(self._shared):
+            self._forget(ask)
         task = begin_task(member.leave())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -475,3 +434,12 @@ class HostedMembers:
 
 def _stopping() -> GatewayStopping:
     return GatewayStopping("the gateway is being stopped")
+
+
+def _is_live(joining: "asyncio.Task[SharedMembership]") -> bool:
+    """Whether a member has joined, and is still one."""
+    return (
+        not joining.cancelled()
+        and joining.exception() is None
+        and joining.result().stage is MemberStage.LIVE
+    )

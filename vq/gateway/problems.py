@@ -142,6 +142,7 @@ STATUSES: Final[Mapping[type[VqError], int]] = {
     errors.TopicClosed: 409,
     errors.GenerationStale: 409,
     errors.GroupStopped: 409,
+    errors.LeaseLost: 409,
     MemberDiffers: 409,
     errors.TransactionRefused: 409,
     errors.LogTruncated: 409,

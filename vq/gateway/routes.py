@@ -20,13 +20,16 @@ from starlette.responses import Response
 from vq import limits
 from vq.aio.consumer import MessageConsumer
 from vq.aio.factory import MessageFactory
-from vq.aio.hosted import cluster_of
+from vq.aio.hosted import SharedDelivery, cluster_of, settle_shared
 from vq.aio.producer import MessageProducer
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
+from vq.client.consumer.shared.handles import SettleKind
+from vq.client.consumer.shared.settler import lease_lost
 from vq.coordination.topics.topics import list_topics
 from vq.coordination.tree.reading import gather_all, read_summary
+from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.coordination.tree.values.topics import READY
-from vq.errors import BatchFailed, OutcomeUnknown, VqError
+from vq.errors import BatchFailed, InvalidState, OutcomeUnknown, VqError
 from vq.gateway import forms
 from vq.gateway.bodies import JSON, Bodies, check_json
 from vq.gateway.config import (
@@ -39,7 +42,21 @@ from vq.gateway.config import (
 from vq.gateway.counts import GatewayCounts
 from vq.gateway.forms import ContentForm
 from vq.gateway.members import HostedMember, HostedMembers
-from vq.gateway.problems import BodyRefused, as_json, problem_headers, problem_of
+from vq.gateway.problems import (
+    BodyRefused,
+    ConsumerGone,
+    as_json,
+    problem_headers,
+    problem_of,
+)
+from vq.gateway.shared_members import (
+    SharedAsk,
+    SharedMembership,
+    SharedSeats,
+    handle_text,
+    handles_of,
+    named_seat,
+)
 from vq.gateway.streams import EventStream, until_gone
 from vq.gateway.tokens import Caller
 from vq.gateway.unread import Unread
@@ -59,6 +76,13 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
+#: The routes that settle messages of shared groups.
+_VERBS: Final = {
+    SettleKind.ACK: "ack",
+    SettleKind.RELEASE: "nack",
+    SettleKind.REJECT: "reject",
+    SettleKind.EXTEND: "extend",
+}
 #: Request headers of a raw message.
 _KEY, _TAG, _DELAY, _HEADER = "vq-key", "vq-tag", "vq-delay", "vq-header-"
 _DETAIL_CHARS_MAX: Final = 2_000
@@ -68,6 +92,7 @@ _TOPICS_MAX: Final = 1_000
 _BUFFER_BYTES: Final = 256 * limits.MIB
 
 TopicPath = Annotated[str, Path(pattern=forms.NAME, max_length=limits.NAME_CHARS_MAX)]
+GroupPath = Annotated[str, Path(pattern=forms.NAME, max_length=limits.NAME_CHARS_MAX)]
 PartitionPath = Annotated[int, Path(ge=0, lt=limits.PARTITIONS_PER_TOPIC_MAX)]
 ConsumerPath = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 SendTimeout = Annotated[
@@ -137,6 +162,7 @@ class GatewayRoutes:
         self._unread = unread
         self._members = members
         self._counts = counts
+        self._seats = SharedSeats(factory)
         self._opening = asyncio.Lock()
         self._producer: MessageProducer | None = None
         self._reader: MessageConsumer | None = None
@@ -147,7 +173,8 @@ class GatewayRoutes:
         read, write, describe = Right.READ, Right.WRITE, Right.DESCRIBE
         sends = (404, 408, 409, 413, 415, 502, 504)
         uses = (404, 409, 410)
-        consumer = "/v1/consumers/{consumer}"
+        settles = (408, 409, 413, 415, 502, 504)
+        consumer, of_group = "/v1/consumers/{consumer}", "/v1/groups/{group}"
         return [
             RouteRow(
                 "POST", "/v1/topics/{topic}/messages", self.send, write, topic, 201,
@@ -189,6 +216,22 @@ class GatewayRoutes:
                 "POST", f"{consumer}/commits", self.commit, read, group, 200,
                 forms.CommittedForm, (*uses, 408, 413, 415, 502, 504), forms.CommitForm,
                 forms.CommitProblemForm,
+            ),
+            RouteRow(
+                "POST", f"{of_group}/receive", self.receive_shared, read, group, 200,
+                forms.DeliveriesForm, (404, *settles), forms.SharedReceiveForm,
+            ),
+            *(
+                RouteRow(
+                    "POST", f"{of_group}/{verb}", function, read, group, 200,
+                    forms.SettledForm, settles, form, forms.SettleProblemForm,
+                )
+                for verb, function, form in (
+                    ("ack", self.ack, forms.HandlesForm),
+                    ("nack", self.nack, forms.NackForm),
+                    ("reject", self.reject, forms.HandlesForm),
+                    ("extend", self.extend, forms.ExtendForm),
+                )
             ),
         ]  # fmt: skip
 
@@ -537,6 +580,133 @@ class GatewayRoutes:
             for each, why in failed.items()
         ]
         document = problem_of(error, committed=done, not_committed=not_done)
+        return Response(as_json(document), document["status"], problem_headers(error))
+
+    # Shared groups --------------------------------------------------------------------------------
+    async def receive_shared(
+        self,
+        request: Request,
+        group: GroupPath,
+        max: Most = 10,
+        wait: Wait = 0,
+        content: Show = ContentForm.AUTO,
+    ) -> Response:
+        """Receive messages of a shared group, each with a handle.
+
+        They are with the client for `lease_s`; until then it says what becomes of each, with `ack`,
+        `nack`, `reject` or `extend`. A message of which it says nothing is delivered again, to
+        whoever asks. With `attempt`, the same request again gets the same messages.
+        """
+        check_json(request)
+        async with self._bodies.of(request, limits.MIB) as body:
+            wanted = forms.read_shared_receive(body)
+        caller = caller_of(request)
+        for each in wanted.subscriptions:
+            caller.check(Right.READ, Resource.TOPIC, each.topic)
+        self._unread.check()
+        ask = SharedAsk(
+            caller.name,
+            group,
+            tuple((each.topic, each.wanted()) for each in wanted.subscriptions),
+            StartPosition(wanted.start),
+            WorkingMode(wanted.mode),
+        )
+        gone = begin_task(until_gone(request.receive))
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(self._waits(request, wait))
+                member = await self._members.shared(ask)
+                stack.enter_context(member.used())
+                found = await self._received(member, caller, max, wait, wanted, gone)
+        except ConsumerGone as error:
+            raise InvalidState(f"group {group!r}: {error.message}") from error
+        finally:
+            gone.cancel()
+            await asyncio.wait({gone})
+        self._counts.received += len(found)
+        return _answer(
+            {
+                "messages": [
+                    forms.delivered_form(
+                        each.message, content, handle_text(group, each.handle), each.deliveries
+                    )
+                    for each in found
+                ]
+            }
+        )
+
+    async def _received(
+        self,
+        member: SharedMembership,
+        caller: Caller,
+        most: int,
+        wait_s: float,
+        wanted: forms.SharedReceiveForm,
+        gone: "asyncio.Future[None]",
+    ) -> list[SharedDelivery]:
+        asks = functools.partial(member.receive, lease_s=wanted.lease_s, wait_s=wait_s, gone=gone)
+        if wanted.attempt is not None:
+            return await asks(named_seat(caller.name, wanted.attempt), most, repeats=True)
+        with self._seats.taken() as seat:
+            return await asks(seat, most, repeats=False)
+
+    async def ack(self, request: Request, group: GroupPath) -> Response:
+        """Be done with messages. One that is lost was delivered again, or will be."""
+        check_json(request)
+        async with self._bodies.of(request, 2 * limits.MIB) as body:
+            handles = forms.read_handles(body).handles
+        return await self._settled(request, group, handles, SettleKind.ACK)
+
+    async def nack(self, request: Request, group: GroupPath) -> Response:
+        """Have messages delivered again, to whoever asks, after a delay."""
+        check_json(request)
+        async with self._bodies.of(request, 2 * limits.MIB) as body:
+            form = forms.read_nack(body)
+        return await self._settled(request, group, form.handles, SettleKind.RELEASE, form.delay_s)
+
+    async def reject(self, request: Request, group: GroupPath) -> Response:
+        """Give messages up: nobody gets them any more, and they are no dead letters."""
+        check_json(request)
+        async with self._bodies.of(request, 2 * limits.MIB) as body:
+            handles = forms.read_handles(body).handles
+        return await self._settled(request, group, handles, SettleKind.REJECT)
+
+    async def extend(self, request: Request, group: GroupPath) -> Response:
+        """Keep messages for so long from now on; their handles stay the same."""
+        check_json(request)
+        async with self._bodies.of(request, 2 * limits.MIB) as body:
+            form = forms.read_extend(body)
+        return await self._settled(request, group, form.handles, SettleKind.EXTEND, form.lease_s)
+
+    async def _settled(
+        self,
+        request: Request,
+        group: str,
+        texts: Sequence[str],
+        kind: SettleKind,
+        time_s: float = 0.0,
+    ) -> Response:
+        """Settle messages, and tell which were lost."""
+        handles = handles_of(group, texts)
+        caller = caller_of(request)
+        for topic in dict.fromkeys(each.partition.topic for each in handles):
+            caller.check(Right.READ, Resource.TOPIC, topic)
+        with self._seats.taken() as seat:
+            is_member = self._members.has_shared(group)
+            done = await settle_shared(
+                self._factory, group, seat, handles, kind, time_s, is_member=is_member
+            )
+        settled, lost = (
+            sum(done),
+            [text for text, is_so in zip(texts, done, strict=True) if not is_so],
+        )
+        self._counts.settled[_VERBS[kind]] += settled
+        self._counts.settled["lost"] += len(lost)
+        if not lost:
+            return _answer({"settled": settled})
+        first = next(each for each, is_so in zip(handles, done, strict=True) if not is_so)
+        error = lease_lost(first.partition, first.number, group)
+        document = problem_of(error, settled=settled, lost=lost)
         return Response(as_json(document), document["status"], problem_headers(error))
 
     def _member(self, request: Request, consumer: str) -> HostedMember:

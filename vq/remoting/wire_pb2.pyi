@@ -825,7 +825,7 @@ class SharedRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ...) -> None: ...
 
 class SharedSourceStatus(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "low", "cursor", "open", "held", "waiting", "runs", "deliveries_max")
+    __slots__ = ("topic", "partition", "topic_id", "low", "cursor", "open", "held", "waiting", "runs", "deliveries_max", "redelivered")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -836,6 +836,7 @@ class SharedSourceStatus(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -846,7 +847,8 @@ class SharedSourceStatus(_message.Message):
     waiting: int
     runs: int
     deliveries_max: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., low: _Optional[int] = ..., cursor: _Optional[int] = ..., open: _Optional[int] = ..., held: _Optional[int] = ..., waiting: _Optional[int] = ..., runs: _Optional[int] = ..., deliveries_max: _Optional[int] = ...) -> None: ...
+    redelivered: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., low: _Optional[int] = ..., cursor: _Optional[int] = ..., open: _Optional[int] = ..., held: _Optional[int] = ..., waiting: _Optional[int] = ..., runs: _Optional[int] = ..., deliveries_max: _Optional[int] = ..., redelivered: _Optional[int] = ...) -> None: ...
 
 class SharedResponse(_message.Message):
     __slots__ = ("found", "grants", "members", "receiving", "sources", "more")

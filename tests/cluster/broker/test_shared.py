@@ -96,6 +96,16 @@ async def test_what_a_member_lost_is_not_done(cluster: MemoryCluster) -> None:
     assert (await one.status()).sources[0].low == 3
 
 
+async def test_a_settlement_for_a_group_that_is_not_there_makes_none(
+    cluster: MemoryCluster,
+) -> None:
+    """Its messages are lost, and nothing is kept: who guesses names fills no journal with them."""
+    await begun(cluster)
+    one = SharedMember(cluster, 1, [3])
+    assert await one.settle(Got(0, 0, 2, 1, 1), ACK) == [(0, 0, 2)]
+    assert not (await one.status()).found
+
+
 async def test_a_member_waits_until_there_is_something(cluster: MemoryCluster) -> None:
     """It gets what is released, what another member tells of, and what a lease leaves."""
     await begun(cluster)

@@ -160,6 +160,7 @@ async def test_a_form_with_nonsense_says_so(console: RunningConsole, path, form)
         "topics/nowhere/messages",
         "topics/%25/messages",
         "groups/nobody",
+        "groups/nobody/shared",
         "brokers/nobody",
         "transactions/" + "9" * 40,
         "jobs/" + "9" * 5_000,

@@ -58,6 +58,9 @@ async def test_hostile_names_get_a_problem(client: httpx.AsyncClient) -> None:
             for path in (f"/v1/topics/{quoted}", f"/v1/topics/{quoted}/partitions/0/messages"):
                 check_problem(await client.get(path, params={"offset": 0}))
             check_problem(await client.get(f"/v1/consumers/{quoted}"))
+            form = {"handles": [text]}
+            check_problem(await client.post(f"/v1/groups/{quoted}/ack", json=form))
+            check_problem(await client.post("/v1/groups/g/ack", json=form))
             batch = {"messages": [{"topic": text, "text": "x"}]}
             check_problem(await client.post("/v1/messages", json=batch))
             if text.startswith("_vq."):

@@ -11,8 +11,10 @@ from support.gateway import StreamPeer, consumer_of, gateway_of, http_client, to
 from support.waiting import until
 
 from vq import aio
+from vq.client.consumer.shared.handles import PlacedHandle
 from vq.gateway.app import Gateway
-from vq.model import Message
+from vq.gateway.shared_members import handle_text
+from vq.model import Message, TopicPartition
 
 FORM = {"group": "g", "subscriptions": [{"topic": "t"}]}
 
@@ -20,6 +22,8 @@ FORM = {"group": "g", "subscriptions": [{"topic": "t"}]}
 def requests(consumer: str = "/v1/consumers/none") -> list[tuple[str, str, dict[str, object]]]:
     """A request of every route, each of which is well formed."""
     position = {"topic": "t", "partition": 0, "next_offset": 0}
+    shared = {"subscriptions": FORM["subscriptions"]}
+    handles = {"handles": [handle_text("g", PlacedHandle(TopicPartition("t", 0), "i", 0, 1))]}
     return [
         ("POST", "/v1/topics/t/messages", {"json": {"text": "x"}}),
         ("POST", "/v1/topics/t/messages/raw", {"content": b"x"}),
@@ -34,6 +38,11 @@ def requests(consumer: str = "/v1/consumers/none") -> list[tuple[str, str, dict[
         ("GET", f"{consumer}/stream", {}),
         ("POST", f"{consumer}/commits", {"json": {"positions": [position]}}),
         ("DELETE", consumer, {}),
+        ("POST", "/v1/groups/g/receive", {"json": shared}),
+        ("POST", "/v1/groups/g/ack", {"json": handles}),
+        ("POST", "/v1/groups/g/nack", {"json": handles}),
+        ("POST", "/v1/groups/g/reject", {"json": handles}),
+        ("POST", "/v1/groups/g/extend", {"json": {**handles, "lease_s": 9}}),
     ]
 
 
@@ -65,7 +74,10 @@ async def test_every_route_needs_a_token_and_a_right(
                     assert poor.json()["details"]["name"] in {"t", "g"}
                 if not url.endswith("/stream"):
                     answer = await rich.request(method, url, **body)
-                    assert answer.status_code < 300, answer.text
+                    problem = {} if answer.is_success else answer.json()
+                    # Group g is no shared one: these get behind the check of rights, too.
+                    refused = {"MemberDiffers", "LeaseLost"} if "/groups/" in url else set()
+                    assert answer.is_success or problem["code"] in refused, answer.text
 
 
 def gateway_path(gateway: Gateway, url: str) -> str:
@@ -74,6 +86,8 @@ def gateway_path(gateway: Gateway, url: str) -> str:
     if path.startswith("/v1/consumers/"):
         rest = path.split("/")[4:]
         return "/".join(["/v1/consumers/{consumer}", *rest])
+    if path.startswith("/v1/groups/"):
+        return path.replace("/g/", "/{group}/")
     return (
         path.replace("/t", "/{topic}", 1)
         .replace("/{topic}opics", "/topics")

@@ -196,4 +196,5 @@ def status_of(key: SourceKey, source: SharedSource, now: Now) -> wire.SharedSour
         ),
         runs=len(runs),
         deliveries_max=max((each.deliveries for each in runs), default=0),
+        redelivered=sum(each.end - each.first for each in runs if each.deliveries > 1),
     )

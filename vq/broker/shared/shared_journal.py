@@ -259,7 +259,9 @@ class SharedJournal(JournalReader):
             VqError: It is refused; or it is not known whether it was carried out.
         """
         sources, runs = sources_of(request), settlements_of(request)
-        group, now = self.ledger.group(request.group), self._now()
+        group, now = self.ledger.groups.get(request.group), self._now()
+        if group is None:  # nobody has messages of it, and a name alone is nothing to keep
+            group = SharedGroup(request.group)
         before = group.settled_before(request.member, request.sequence)
         if before is not None:
             at = {key: index for index, key in enumerate(sources)}

@@ -28,6 +28,7 @@ from vq.operations.groups.shared import SharedGroupDescription, describe_shared_
                 held=WHOLE,
                 waiting=WHOLE,
                 deliveries_max=WHOLE,
+                redelivered=WHOLE,
             )
         ),
     )
@@ -38,7 +39,8 @@ def shared(invocation: Invocation, name: str) -> None:
 
     Messages are told by their numbers: all before low are done, from cursor on none was delivered.
     Of those between, open are not done: members have held of them, and waiting are due later, since
-    they have failed. deliveries_max is how often one of these was delivered at most.
+    they have failed; redelivered were delivered more than once. deliveries_max is how often one of
+    these was delivered at most.
     """
 
     async def work(cluster: ClusterClient) -> SharedGroupDescription:
@@ -59,6 +61,7 @@ def shared(invocation: Invocation, name: str) -> None:
             "open",
             "held",
             "waiting",
+            "redelivered",
             "deliveries_max",
         ),
     )

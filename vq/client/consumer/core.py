@@ -91,7 +91,13 @@ class Transacting(Protocol):
 class ConsumerCore:
     """One consumer. Create it on the loop it will live on.
 
+    Args:
+        cluster, config: See below.
+        permit: While it lasts, messages may be delivered.
+        by_request: A member of a shared group for whose messages others ask; see ``SharedMember``.
+
     Attributes:
+        shared: What it has of a shared group; None: its group is none.
         cluster: Where its group is.
         config: How it fetches and commits.
         member: The name of this member inside its group.
@@ -104,7 +110,14 @@ class ConsumerCore:
         steering: Seeks, pauses and resumes.
     """
 
-    def __init__(self, cluster: ClusterClient, config: ConsumerConfig, *, permit: Permit) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        *,
+        permit: Permit,
+        by_request: bool = False,
+    ) -> None:
         self.config = config
         self.member = config.member_id or _member_name(cluster)
         self.closed = False
@@ -134,9 +147,9 @@ class ConsumerCore:
             keeps = bool(config.member_id)
             self._own_offsets = OwnOffsets(cluster, config.group, self.member, keeps=keeps)
         self._bad_records = BadRecords(cluster, config.group, self.failed.copier)
-        self._shared: SharedMember | None = None
+        self.shared: SharedMember | None = None
         if config.model is GroupModel.SHARED and config.group:
-            self._shared = SharedMember(
+            self.shared = SharedMember(
                 cluster,
                 config,
                 self.member,
@@ -144,6 +157,7 @@ class ConsumerCore:
                 self.failed.copier,
                 self._bad_records,
                 self._troubles,
+                by_request=by_request,
             )
         self.reader = Reader(cluster, self._troubles)
         self.stops = Stops(
@@ -171,7 +185,7 @@ class ConsumerCore:
         )
 
         self._offsets: MemberOffsets = self._own_offsets or self._outside or cluster.offsets
-        if self._shared is not None:  # nothing is claimed, and where the group is, others know
+        if self.shared is not None:  # nothing is claimed, and where the group is, others know
             self._offsets = OwnOffsets(cluster, config.group, self.member, keeps=False)
         self._beginnings = Beginnings(
             cluster,
@@ -201,10 +215,10 @@ class ConsumerCore:
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         self.failed.check_topic(topic_or_pattern)
-        if self._shared is not None and called.listener is None:
-            self._shared.receiver.be_pulled()
+        if self.shared is not None and called.listener is None:
+            self.shared.be_pulled()
         self._subscriptions.add(topic_or_pattern, length, message_filter, executor, called)
-        shares = self._own_offsets is None and self._shared is None
+        shares = self._own_offsets is None and self.shared is None
         if self.failed.retry_topic and redelivered is not None and shares:
             self._subscriptions.add_retries(self.failed.retry_topic, length, executor, redelivered)
 
@@ -257,8 +271,8 @@ class ConsumerCore:
                 retry_topic=self._subscriptions.retry_topic,
             )
             await membership.start()
-            if self._shared is not None:
-                self._shared.start(self._listener_of, settle or self.settle)
+            if self.shared is not None:
+                self.shared.start(self._listener_of, settle or self.settle)
             if self._closing is not None:
                 await membership.close(CLOSE_S)
                 raise InvalidState("this consumer was closed while it started")
@@ -293,23 +307,23 @@ class ConsumerCore:
 
         In a shared group leases then last as long as listeners are at messages.
         """
-        if self._shared is not None:
-            self._shared.be_watched()
+        if self.shared is not None:
+            self.shared.be_watched()
 
     @property
     def is_shared(self) -> bool:
         """Whether it is a member of a shared group."""
-        return self._shared is not None
+        return self.shared is not None
 
     async def take_many(self, most: int) -> list[SharedMessage]:
         """See ``SharedMember.take_many``."""
-        assert self._shared is not None
-        return await self._shared.take_many(most)
+        assert self.shared is not None
+        return await self.shared.take_many(most)
 
     def give_back(self, messages: Iterable[SharedMessage]) -> None:
         """Give back messages of a shared group that have reached nobody."""
-        assert self._shared is not None
-        self._shared.receiver.give_back(each._handle for each in messages)
+        assert self.shared is not None
+        self.shared.give_back(each._handle for each in messages)
 
     def _listener_of(self, topic: str) -> Callable[[Message], Awaitable[Any]]:
         """Return what is awaited for a message of a shared group."""
@@ -318,13 +332,13 @@ class ConsumerCore:
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """See ``SharedMember.settle``."""
-        assert self._shared is not None
-        await self._shared.settle(handle, kind, time_ms)
+        assert self.shared is not None
+        await self.shared.settle(handle, kind, time_ms)
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
-        if self._shared is not None:
-            return self._shared.receiver.partitions()
+        if self.shared is not None:
+            return self.shared.partitions()
         return [reading.hold.partition for reading in self.holds.readings()]
 
     # Events of the membership -------------------------------------------------------------------
@@ -346,7 +360,7 @@ class ConsumerCore:
         """Begin to consume a partition that was claimed."""
         self._expect_target()
         assert self._membership is not None
-        if self._shared is None:
+        if self.shared is None:
             await self._beginnings.claimed(hold, self._membership)
             return
         topic = hold.partition.topic
@@ -356,7 +370,7 @@ class ConsumerCore:
             hold.partition,
             by_pattern=not self._subscriptions.names(topic),
         )
-        await self._shared.add(hold.partition, self._subscriptions.of(topic).wanted, latest=latest)
+        await self.shared.add(hold.partition, self._subscriptions.of(topic).wanted, latest=latest)
         if hold.may(Event.DELIVER):
             hold.on(Event.DELIVER)
 
@@ -438,8 +452,8 @@ class ConsumerCore:
     async def drain(self, hold: Hold) -> None:
         """See ``GroupConsumer``."""
         self._expect_target()
-        if self._shared is not None:
-            await self._shared.remove(hold.partition)
+        if self.shared is not None:
+            await self.shared.remove(hold.partition)
         if hold.reading is not None:
             await self._wait_drained(hold.reading)
         if hold.state is State.LOST:
@@ -551,8 +565,8 @@ class ConsumerCore:
         readings = self.holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
-        if self._shared is not None:
-            self._shared.fail(error)
+        if self.shared is not None:
+            self.shared.fail(error)
         for each in self._subscriptions:
             each.executor.fail(error)
 
@@ -611,8 +625,8 @@ class ConsumerCore:
         Raises:
             CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
         """
-        if self._shared is not None:
-            await self._shared.commit()
+        if self.shared is not None:
+            await self.shared.commit()
         await self._commit(self.holds)
 
     async def commit_and_forsake(self) -> None:
@@ -624,8 +638,8 @@ class ConsumerCore:
             CoordinationError: ZooKeeper did not take it.
         """
         self.closed = True
-        if self._shared is not None:
-            await self._shared.forsake()
+        if self.shared is not None:
+            await self.shared.forsake()
         await self._commit(self.holds, is_last=True)
 
     async def _commit(self, holds: Iterable[Hold], *, is_last: bool = False) -> None:
@@ -774,7 +788,7 @@ class ConsumerCore:
             await self._own_offsets.open()
         elif self._outside is not None and not self._outside.identity:
             await self._outside.open()
-        offsets = self._offsets if self._shared is None else self.cluster.offsets
+        offsets = self._offsets if self.shared is None else self.cluster.offsets
         found = await offsets.read(self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
@@ -798,8 +812,8 @@ class ConsumerCore:
             await asyncio.wait(tasks)
         readings = self.holds.readings()
         try:
-            if self._shared is not None:
-                await self._shared.close(CLOSE_S)
+            if self.shared is not None:
+                await self.shared.close(CLOSE_S)
             if self._membership is not None:
                 await self._membership.close(CLOSE_S)
         finally:

@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from vq import limits
 from vq.console.clusters.kept import KeptReset
 from vq.console.clusters.lags import THRESHOLDS, SeenGroup
 from vq.console.clusters.measured import LAG_BYTES, LAG_S
@@ -19,13 +20,14 @@ from vq.console.web.forms import checked_of, confirm, whole_of
 from vq.console.web.languages import N_
 from vq.console.web.owner_line import LANES_MAX, OwnerLine, owner_line
 from vq.console.web.tables import Asked, Column, Kind, StateWord, TablePage, table
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, InvalidState, PermissionRefused, VqError
 from vq.model import TopicPartition
 from vq.operations.cluster.bulk import GroupContract
 from vq.operations.groups.balance import OwnerChange
 from vq.operations.groups.groups import GroupDescription, GroupMember, GroupProgress
 from vq.operations.groups.lag_rules import LagVerdict
 from vq.operations.groups.resets import Goal, Target
+from vq.operations.groups.shared import SharedProgress
 from vq.shown import shown
 
 _TONES: Final = {
@@ -277,6 +279,14 @@ async def GROUP(context: PageContext) -> Response:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SharedRow:
+    """A partition of a shared group; ``lag_s`` is the age of its lowest open message."""
+
+    told: SharedProgress
+    lag_s: float | None
+
+
 _GOALS: Final = (
     (Goal.EARLIEST.value, N_("the oldest message that is kept")),
     (Goal.LATEST.value, N_("the end: skip all that is there")),
@@ -412,6 +422,65 @@ async def DELETE(context: PageContext) -> Response:
         topic=topic,
         what=what,
         command=f"vq group forget {name} --topic {topic}" if topic else f"vq group delete {name}",
+    )
+
+
+_SHARED: Final[list[Column[SharedRow]]] = [
+    Column("topic", N_("Topic"), lambda each: each.told.topic),
+    Column("partition", N_("Partition"), lambda each: each.told.partition, Kind.COUNT),
+    Column("open", N_("Open"), lambda each: each.told.open, Kind.COUNT),
+    Column("held", N_("Leased"), lambda each: each.told.held, Kind.COUNT),
+    Column("waiting", N_("Due later"), lambda each: each.told.waiting, Kind.COUNT),
+    Column("due", N_("Due now"), lambda each: each.told.due, Kind.COUNT),
+    Column("redelivered", N_("Delivered again"), lambda each: each.told.redelivered, Kind.COUNT),
+    Column(
+        "deliveries_max", N_("Most deliveries"), lambda each: each.told.deliveries_max, Kind.COUNT
+    ),
+    Column("low", N_("Lowest open"), lambda each: each.told.low, Kind.COUNT),
+    Column("cursor", N_("Next new"), lambda each: each.told.cursor, Kind.COUNT),
+    Column("done", N_("Done"), lambda each: each.told.cursor - each.told.open, Kind.COUNT),
+    Column("oldest", N_("Oldest unread"), lambda each: each.lag_s, Kind.DURATION),
+]
+
+
+@page("/c/{cluster}/groups/{group}/shared")
+async def SHARED(context: PageContext) -> Response:
+    """Show what is open of a shared group."""
+    name = context.param("group")
+    group: GroupDescription = await context.run("describe_group", name)
+    told, silent = None, ""
+    try:
+        told = await context.run("describe_shared_group", name)
+    except (InvalidState, PermissionRefused):
+        raise
+    except VqError as error:  # the group is there, and who leads its journal does not answer
+        silent = str(error)
+    lags = {(each.topic, each.partition): each.lag_s for each in group.partitions}
+    rows = [
+        SharedRow(each, lags.get((each.topic, each.partition)))
+        for each in (() if told is None else told.partitions)
+    ]
+    found = table(
+        _SHARED,
+        rows,
+        Asked.of(context.query),
+        empty=N_("Nothing was delivered yet."),
+        searched=lambda each: f"{each.told.topic}/{each.told.partition}",
+    )
+    return context.exported(found, f"{name}-shared") or context.page(
+        "group_shared.html",
+        group=group,
+        told=told,
+        silent=silent,
+        found=found,
+        sums={
+            each: sum(getattr(row.told, each) for row in rows)
+            for each in ("open", "held", "waiting", "redelivered")
+        },
+        open_max=limits.SHARED_OPEN_MAX,
+        group_open_max=limits.SHARED_GROUP_OPEN_MAX,
+        live=True,
+        command=f"vq group shared {name}",
     )
 
 

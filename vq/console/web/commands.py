@@ -22,6 +22,7 @@ PAGES_OF_COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "group list": ("groups",),
     "group plan": ("groups", "{}", "plan"),
     "group reset": ("groups", "{}", "reset"),
+    "group shared": ("groups", "{}", "shared"),
     "message find": ("topics", "{}", "messages"),
     "topic alter": ("topics", "{}", "settings"),
     "topic create": ("topics", "create"),

@@ -13,6 +13,8 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import SharedRequest, SharedResponse
 from vq.reserved import SHARED_TOPIC
 
+#: How long the journal is asked what is open.
+ASK_S = 5.0
 #: Partitions in one answer.
 _PAGE = 1_000
 
@@ -29,6 +31,7 @@ class SharedProgress:
         held: Of these, members have so many.
         waiting: Of these, so many are due later: they have failed.
         deliveries_max: How often that open message was delivered that was delivered most.
+        redelivered: Of the open messages, so many were delivered more than once.
     """
 
     topic: str
@@ -39,6 +42,12 @@ class SharedProgress:
     held: int
     waiting: int
     deliveries_max: int
+    redelivered: int
+
+    @property
+    def due(self) -> int:
+        """Of the open messages, so many go to whoever asks now."""
+        return self.open - self.held - self.waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ async def describe_shared_group(cluster: ClusterClient, group: str) -> SharedGro
     receiving = 0
     request = SharedRequest(group=group, max_count=_PAGE)
     while True:
-        answer = await _ask(cluster, journal, request)
+        answer = await _ask(cluster, journal, request, ASK_S)
         receiving = answer.receiving
         found += [
             SharedProgress(
@@ -89,6 +98,7 @@ async def describe_shared_group(cluster: ClusterClient, group: str) -> SharedGro
                 each.held,
                 each.waiting,
                 each.deliveries_max,
+                each.redelivered,
             )
             for each in answer.sources
         ]
@@ -108,11 +118,11 @@ async def forget_shared_group(cluster: ClusterClient, group: str) -> None:
     except UnknownTopic:
         return  # there never was a shared group
     journal = await shared_journal_of(cluster, group)
-    await _ask(cluster, journal, SharedRequest(group=group, forget=True))
+    await _ask(cluster, journal, SharedRequest(group=group, forget=True), ANSWER_S)
 
 
 async def _ask(
-    cluster: ClusterClient, journal: TopicPartition, request: SharedRequest
+    cluster: ClusterClient, journal: TopicPartition, request: SharedRequest, answer_s: float
 ) -> SharedResponse:
     request.topic, request.partition = journal
     answer: SharedResponse = await ask_master(
@@ -120,7 +130,7 @@ async def _ask(
         journal,
         Command.SHARED,
         request,
-        deadline=cluster.clock.monotonic() + ANSWER_S,
+        deadline=cluster.clock.monotonic() + answer_s,
         what="whether the group is forgotten",
     )
     return answer

@@ -4,7 +4,9 @@ A request whose answer is lost is asked again as it was, by the same number: REC
 messages then, and SETTLE the same answer.
 """
 
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -26,7 +28,7 @@ from vq.remoting.wire_pb2 import (
 )
 from vq.reserved import SHARED_TOPIC
 
-__all__ = ["SharedDesk", "SharedTerms", "ToldSource", "shared_journal_of"]
+__all__ = ["SharedDesk", "SharedSeat", "SharedTerms", "ToldSource", "shared_journal_of"]
 
 #: How long an answer is waited for until it counts as lost for good.
 ANSWER_S: Final = 30.0
@@ -63,6 +65,25 @@ class SharedTerms(NamedTuple):
     is_keyed: bool = False
 
 
+@dataclass(slots=True)
+class SharedSeat:
+    """Who asks: to the journal, one member. It has one RECEIVE and one SETTLE at a time.
+
+    Attributes:
+        member: Its number; not 0.
+        attempt, sequence: Of its last RECEIVE, and of its last SETTLE.
+    """
+
+    member: int
+    attempt: int = 0
+    sequence: int = 0
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "SharedSeat":
+        """Return one that nobody else has."""
+        return cls(rng.getrandbits(63) | 1)
+
+
 async def shared_journal_of(cluster: ClusterClient, group: str) -> TopicPartition:
     """Return the partition in which it stands what a shared group has; it is made if missing.
 
@@ -80,18 +101,17 @@ class SharedDesk:
     Args:
         cluster: Where the group is.
         group: Its name.
-        terms: With what the member asks.
-
-    Attributes:
-        member: The number of the member.
+        terms: With what the member asks; None: it only settles.
+        seat: The member.
     """
 
-    def __init__(self, cluster: ClusterClient, group: str, terms: SharedTerms) -> None:
-        self.member: Final = cluster.rng.getrandbits(63) | 1
+    def __init__(
+        self, cluster: ClusterClient, group: str, terms: SharedTerms | None, seat: SharedSeat
+    ) -> None:
         self._cluster = cluster
         self._group = group
         self._terms = terms
-        self._attempt = self._sequence = 0
+        self._seat = seat
 
     async def receive(
         self, sources: Sequence[ToldSource], most: int, wait_s: float
@@ -101,16 +121,29 @@ class SharedDesk:
         Raises:
             VqError: There is no answer, or the broker refuses.
         """
-        self._attempt += 1
-        return await self._receive(sources, self._attempt, most, wait_s)
+        self._seat.attempt += 1
+        return await self.repeat(sources, most, wait_s)
 
-    async def tell(self, sources: Sequence[ToldSource]) -> None:
-        """Tell what partitions have; any number of calls at a time, also while one receives.
+    async def repeat(
+        self, sources: Sequence[ToldSource], most: int, wait_s: float
+    ) -> ReceiveResponse:
+        """Ask again as last time: what was got then, and is still had, comes again.
 
         Raises:
             VqError: There is no answer, or the broker refuses.
         """
-        await self._receive(sources, 0, 0, 0.0)
+        return await self._receive(sources, self._seat.attempt, most, wait_s)
+
+    async def tell(self, sources: Sequence[ToldSource]) -> Sequence[int]:
+        """Tell what partitions have; any number of calls at a time, also while one receives.
+
+        Returns:
+            The lowest message of each partition that is not done.
+
+        Raises:
+            VqError: There is no answer, or the broker refuses.
+        """
+        return (await self._receive(sources, 0, 0, 0.0)).lows
 
     async def end(self, sources: Sequence[ToldSource]) -> None:
         """Have the call of ``receive`` answered that waits; the member asks no more.
@@ -120,7 +153,7 @@ class SharedDesk:
         Raises:
             VqError: There is no answer, or the broker refuses.
         """
-        await self._receive(sources, self._attempt, 0, 0.0)
+        await self._receive(sources, self._seat.attempt, 0, 0.0)
 
     async def tell_keys(
         self, source: ToldSource, first: int, grant: int, keys: Sequence[int]
@@ -147,12 +180,13 @@ class SharedDesk:
         wait_s: float,
         keys: Sequence[SharedKeys] = (),
     ) -> ReceiveResponse:
+        assert self._terms is not None
         journal = await shared_journal_of(self._cluster, self._group)
         request = ReceiveRequest(
             topic=journal.topic,
             partition=journal.partition,
             group=self._group,
-            member=self.member,
+            member=self._seat.member,
             attempt=attempt,
             max_messages=most,
             lease_ms=self._terms.lease_ms,
@@ -197,14 +231,14 @@ class SharedDesk:
             OutcomeUnknown: There is no answer.
             VqError: The broker refuses.
         """
-        self._sequence += 1
+        self._seat.sequence += 1
         journal = await shared_journal_of(self._cluster, self._group)
         request = SettleRequest(
             topic=journal.topic,
             partition=journal.partition,
             group=self._group,
-            member=self.member,
-            sequence=self._sequence,
+            member=self._seat.member,
+            sequence=self._seat.sequence,
             sources=[
                 SharedSource(topic=each.topic, partition=each.partition, topic_id=topic_id)
                 for each, topic_id in sources

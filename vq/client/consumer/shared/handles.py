@@ -5,9 +5,17 @@ from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
 
-from vq.model import Message
+from vq.model import Message, TopicPartition
 
-__all__ = ["MessageHandle", "SaidOfMessage", "SettleKind", "SettledRun", "key_number", "merged"]
+__all__ = [
+    "MessageHandle",
+    "PlacedHandle",
+    "SaidOfMessage",
+    "SettleKind",
+    "SettledRun",
+    "key_number",
+    "merged",
+]
 
 
 class SettleKind(IntEnum):
@@ -30,6 +38,20 @@ class MessageHandle(NamedTuple):
     """
 
     source: int
+    number: int
+    grant: int
+
+
+class PlacedHandle(NamedTuple):
+    """A message that somebody has, as anybody can name it.
+
+    Attributes:
+        partition, topic_id: Where it is.
+        number, grant: See ``MessageHandle``.
+    """
+
+    partition: TopicPartition
+    topic_id: str
     number: int
     grant: int
 

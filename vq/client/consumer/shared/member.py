@@ -5,23 +5,24 @@ group's offset: retention, lag and operators go by it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ReadFrom
 from vq.client.consumer.deliver.bad_records import BadRecords
 from vq.client.consumer.deliver.policy import PolicyInForce
+from vq.client.consumer.shared.by_request import SharedByRequest
 from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
+from vq.client.consumer.shared.place import record_lows
 from vq.client.consumer.shared.receiver import SharedReceiver
+from vq.client.consumer.shared.sources import SharedSources
 from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
 from vq.client.copies import MessageCopies
 from vq.client.reading.nodes import Nodes
-from vq.client.reading.partition_reader import PartitionReader
-from vq.coordination.tree.values.consumers import CommittedOffset
 from vq.coordination.tree.values.group_terms import WorkingMode
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -48,6 +49,11 @@ class SharedMember:
         copier: Makes dead letters.
         bad_records: Passes over records that nobody can read.
         troubles: Where it is told that a partition does not go on.
+        by_request: Others ask for its messages, and say elsewhere what became of them.
+
+    Attributes:
+        receiver: Has the messages for listeners and calls.
+        requested: Or has them for requests.
     """
 
     def __init__(
@@ -59,6 +65,8 @@ class SharedMember:
         copier: MessageCopies,
         bad_records: BadRecords,
         troubles: Troubles,
+        *,
+        by_request: bool,
     ) -> None:
         self._cluster = cluster
         self._config = config
@@ -74,20 +82,37 @@ class SharedMember:
             limits.SHARED_GROUP_OPEN_MAX,
             is_keyed,
         )
-        self.receiver: Final = SharedReceiver(
-            cluster,
-            config.group,
-            terms,
-            nodes=Nodes(cluster, ReadFrom(config.read_from), config.rack),
-            workers=config.workers,
-            policy=policy,
-            bad_records=bad_records,
-            trouble=self._trouble,
-        )
+        common: dict[str, Any] = {
+            "nodes": Nodes(cluster, ReadFrom(config.read_from), config.rack),
+            "policy": policy,
+            "bad_records": bad_records,
+            "trouble": self._trouble,
+        }
+        self.receiver: SharedReceiver | None = None
+        self.requested: SharedByRequest | None = None
+        self._sources: SharedSources
+        if by_request:
+            self._sources = self.requested = SharedByRequest(
+                cluster, config.group, terms, copier=copier, **common
+            )
+        else:
+            self._sources = self.receiver = SharedReceiver(
+                cluster, config.group, terms, workers=config.workers, **common
+            )
         self._work: SharedWork | None = None
         self._committing: asyncio.Task[None] | None = None
         self._committed: dict[TopicPartition, tuple[str, int]] = {}
         self._is_watched = False
+
+    def be_pulled(self) -> None:
+        """Have calls take messages, and no listeners; before ``start``."""
+        if self.receiver is not None:
+            self.receiver.be_pulled()
+
+    def give_back(self, handles: Iterable[MessageHandle]) -> None:
+        """Give back messages that calls have taken, and that have reached nobody."""
+        if self.receiver is not None:
+            self.receiver.give_back(handles)
 
     def be_watched(self) -> None:
         """See ``ConsumerCore.be_watched``."""
@@ -100,22 +125,23 @@ class SharedMember:
             listener_of: Returns what is awaited for a message of a topic.
             settle: What the methods of messages call.
         """
-        self._work = SharedWork(
-            self.receiver,
-            self._config.group,
-            self._policy,
-            self._copier,
-            listener_of,
-            settle,
-            workers=self._config.workers,
-            rng=self._cluster.rng,
-            clock=self._cluster.clock,
-            context=self._cluster.context,
-        )
-        self.receiver.start()
-        self._work.start()
-        if self._is_watched:
-            self._work.be_watched(self._config.lease_s)
+        self._sources.start()
+        if self.receiver is not None:
+            self._work = SharedWork(
+                self.receiver,
+                self._config.group,
+                self._policy,
+                self._copier,
+                listener_of,
+                settle,
+                workers=self._config.workers,
+                rng=self._cluster.rng,
+                clock=self._cluster.clock,
+                context=self._cluster.context,
+            )
+            self._work.start()
+            if self._is_watched:
+                self._work.be_watched(self._config.lease_s)
         self._committing = begin_task(self._commit_regularly())
 
     async def take_many(self, most: int) -> list[SharedMessage]:
@@ -129,7 +155,8 @@ class SharedMember:
 
     def fail(self, error: VqError) -> None:
         """Have calls that take messages told that none follows."""
-        self.receiver.fail(error)
+        if self.receiver is not None:
+            self.receiver.fail(error)
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """Return once that has become of a message.
@@ -139,10 +166,10 @@ class SharedMember:
             OutcomeUnknown: There was no answer.
             InvalidState: The consumer is closed.
         """
-        await asyncio.shield(self.receiver.settle(handle, kind, time_ms))
+        await asyncio.shield(self._sources.settle(handle, kind, time_ms))
 
     async def add(self, partition: TopicPartition, wanted: Filter, *, latest: bool) -> None:
-        """Read a partition, too; see ``SharedReceiver.add``.
+        """Read a partition, too; see ``SharedSources.add``.
 
         Raises:
             VqError: It cannot be read now.
@@ -153,15 +180,19 @@ class SharedMember:
             committed = None
             if found is not None and found.topic_id in {"", topic.id}:
                 committed = found.offset
-            await self.receiver.add(partition, wanted, latest=latest, committed=committed)
+            await self._sources.add(partition, wanted, latest=latest, committed=committed)
         except VqError as error:
             self._trouble(partition, 0, error)
             raise
         self._trouble(partition, 0, None)
 
+    def partitions(self) -> list[TopicPartition]:
+        """Return what is read, sorted."""
+        return self._sources.partitions()
+
     async def remove(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
-        await self.receiver.remove(partition)
+        await self._sources.remove(partition)
         self._committed.pop(partition, None)
 
     async def close(self, timeout_s: float) -> None:
@@ -169,10 +200,10 @@ class SharedMember:
         if self._committing is not None:
             self._committing.cancel()
             await asyncio.wait([self._committing])
-        await self.receiver.stop()
+        await self._sources.stop()
         if self._work is not None:
             await self._work.close(timeout_s)
-        await self.receiver.close()
+        await self._sources.close()
         await self._try_commit()
 
     async def forsake(self) -> None:
@@ -213,24 +244,11 @@ class SharedMember:
         Raises:
             VqError: A broker or ZooKeeper does not answer; to be called again.
         """
-        offsets: dict[TopicPartition, CommittedOffset] = {}
-        moved: dict[TopicPartition, tuple[str, int]] = {}
-        for partition, low in self.receiver.lows().items():
-            if self._committed.get(partition) == low:
-                continue
-            topic_id, number = low
-            offset = await PartitionReader(self._cluster, partition, topic_id).offset_at_number(
-                number
-            )
-            if offset is None:
-                continue
-            moved[partition] = low
-            offsets[partition] = CommittedOffset(
-                offset=offset,
-                time_ms=self._cluster.clock.wall_ms(),
-                member=self._member,
-                topic_id=topic_id,
-            )
-        if offsets:
-            await self._cluster.offsets.record(self._config.group, offsets)
-            self._committed |= moved
+        await self._sources.refresh()
+        moved = {
+            partition: low
+            for partition, low in self._sources.lows().items()
+            if self._committed.get(partition) != low
+        }
+        written = await record_lows(self._cluster, self._config.group, self._member, moved)
+        self._committed |= {each: moved[each] for each in written}

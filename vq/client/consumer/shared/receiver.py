@@ -12,33 +12,27 @@ back: it was not delivered, others may be free for it, and its lease would be ov
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final
 
 from vq import limits
-from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
-from vq.client.consumer.deliver.bad_records import BadRecords
-from vq.client.consumer.deliver.policy import PolicyInForce
-from vq.client.consumer.shared.desk import SharedDesk, SharedTerms, ToldSource
+from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.given import GivenMessages
-from vq.client.consumer.shared.handles import MessageHandle, SettleKind, key_number
+from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.room import ROOM_S, SharedRoom
-from vq.client.consumer.shared.settler import Settler
-from vq.client.consumer.shared.source import (
-    NumberGone,
-    NumbersUnknown,
-    RecordUnreadable,
-    SourceReader,
+from vq.client.consumer.shared.sources import (
+    AGAIN,
+    END_S,
+    LOOK_S,
+    TURN_S,
+    HeldMessage,
+    RunReading,
+    SharedSources,
 )
 from vq.client.consumer.shared.turns import SourceTurns
-from vq.client.reading.nodes import Nodes
-from vq.coordination.tree.values.group_terms import OnBadRecord
-from vq.errors import CorruptData, VqError
+from vq.errors import VqError
 from vq.log_lines import get_logger
-from vq.message_filter import Filter
-from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import SharedRun
 from vq.tasks import begin_task
 
@@ -46,127 +40,28 @@ __all__ = ["HeldMessage", "SharedReceiver"]
 
 logger = get_logger(__name__)
 
-#: How long the journal waits for messages, and a partition for more of them: at most so long, and
-#: half of what a client waits for an answer.
-WAIT_S: Final = 5.0
-#: For so long if the request cannot name all partitions: what others have waits for its end.
-TURN_S: Final = 0.5
-#: Partitions that are waited for at a time: each is a request that waits at its broker. If there
-#: are more, each waits less, so that all of them have their turn within ``WAIT_S``;
-WATCHED_MAX: Final = 200
-#: but not less than this.
-WATCH_S_MIN: Final = 0.25
-#: While there is something to do, a partition is looked at no more often.
-LOOK_S: Final = 0.02
-#: Whoever closes waits so long for the end of a request that waits.
-END_S: Final = 2.0
-#: What cannot be read now is given back for so long.
-UNREADABLE_S: Final = 5.0
 #: The lease of a message that has waited for so much of it begins anew with its listener.
 WAITED_SHARE: Final = 0.1
 #: How long an answer of the journal is waited for before a message that was delivered before.
 TOLD_S: Final = 1.0
-_AGAIN: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
-class HeldMessage(NamedTuple):
-    """A message that was taken.
-
-    Attributes:
-        message: It.
-        handle: With which it is settled.
-        deliveries: How often it was delivered, with this time.
-    """
-
-    message: Message
-    handle: MessageHandle
-    deliveries: int
-
-
-@dataclass(slots=True, eq=False)
-class _Source:
-    """A partition that is read.
-
-    Attributes:
-        reader: Of it.
-        wanted: Which messages.
-        task: Looks whether it has more.
-        low: The lowest message that is not done, as last told; None: not yet.
-        bad: The last message that nobody can read, and that the group does not pass over.
-    """
-
-    reader: SourceReader
-    wanted: Filter
-    task: "asyncio.Task[None] | None" = field(default=None)
-    low: int | None = None
-    bad: int | None = None
-
-    @property
-    def is_held_up(self) -> bool:
-        """Whether a message that nobody can read is still not done."""
-        return self.bad is not None and (self.low is None or self.low <= self.bad)
-
-
-@dataclass(slots=True, eq=False)
-class _RunReading:
-    """A run that is read.
-
-    Attributes:
-        at: Of which partition.
-        run: It.
-        until: When its lease is over.
-        number: From this message on it is still to be read.
-    """
-
-    at: int
-    run: SharedRun
-    until: float
-    number: int
-
-
-class SharedReceiver:
+class SharedReceiver(SharedSources):
     """See the module.
 
     Args:
-        cluster: Where the group is.
-        group: Its name.
-        terms: With what it asks.
-        nodes: From which nodes messages are read.
+        cluster, group, terms, rest: See ``SharedSources``.
         workers: So many are at messages at a time.
-        policy: What becomes of a record that nobody can read.
-        bad_records: Passes over these.
-        trouble: Told of a partition that does not go on, the number of the message, and why; None:
-            it goes on.
 
     Attributes:
-        gone: Messages that were not kept any more when they were to be read.
         expired: Messages whose lease was over before anybody took them.
     """
 
     def __init__(
-        self,
-        cluster: ClusterClient,
-        group: str,
-        terms: SharedTerms,
-        *,
-        nodes: Nodes,
-        workers: int,
-        policy: PolicyInForce,
-        bad_records: BadRecords,
-        trouble: Callable[[TopicPartition, int, VqError | None], None],
+        self, cluster: ClusterClient, group: str, terms: SharedTerms, *, workers: int, **rest: Any
     ) -> None:
-        self.gone = self.expired = 0
-        self._cluster = cluster
-        self._group = group
-        self._terms = terms
-        self._nodes = nodes
-        self._policy = policy
-        self._bad_records = bad_records
-        self._trouble = trouble
-        self._desk = SharedDesk(cluster, group, terms)
-        self._wait_s = min(WAIT_S, cluster.config.request_timeout_s / 2)
-        self._sources: dict[int, _Source] = {}
-        self._next_source = 0
+        super().__init__(cluster, group, terms, **rest)
+        self.expired = 0
         self._queue: deque[tuple[HeldMessage, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
@@ -175,9 +70,7 @@ class SharedReceiver:
         self._has_room = asyncio.Event()
         self._turns = SourceTurns()
         self._asked: set[int] = set()  # the journal is asked for these, and has nothing of them
-        self._settler = Settler(self._desk, group, self._source_of, self._is_low)
-        self._watched = asyncio.Semaphore(WATCHED_MAX)
-        self._reads: dict[asyncio.Task[None], _RunReading] = {}
+        self._reads: dict[asyncio.Task[None], RunReading] = {}
         self._waits_too_long: asyncio.TimerHandle | None = None  # looks at the queue
         self._given: GivenMessages | None = None  # to calls; None: workers take messages
         self._error: VqError | None = None  # why no message follows
@@ -204,7 +97,7 @@ class SharedReceiver:
     def start(self) -> None:
         """Begin to ask for messages."""
         self._receiving = begin_task(self._receive_all())
-        self._settler.start()
+        super().start()
 
     async def stop(self) -> None:
         """Ask for no more, and give back what nobody has taken; what was taken can be settled.
@@ -223,12 +116,11 @@ class SharedReceiver:
         if self._receiving is not None:
             await self._end_receiving(self._receiving)
         reads = dict(self._reads)
-        watches = [each.task for each in self._sources.values() if each.task is not None]
-        ended = [*watches, *reads]
-        for task in ended:
+        for task in reads:
             task.cancel()
-        if ended:
-            await asyncio.wait(ended)
+        if reads:
+            await asyncio.wait(reads)
+        await super().stop()
         self._give_back_queue()
         for reading in reads.values():
             self._give_back_run(reading.at, reading.run, reading.number)
@@ -243,12 +135,6 @@ class SharedReceiver:
                 self._settle_here(item.handle, SettleKind.UNUSED)
         self._queue.clear()
 
-    def _give_back_run(self, at: int, run: SharedRun, number: int, pause_s: float = 0.0) -> None:
-        """Give back what was not read of a run, from a message on."""
-        for left in range(number, run.first + run.messages):
-            handle = MessageHandle(at, left, run.grant)
-            self._settle_here(handle, SettleKind.UNUSED, int(pause_s * 1_000))
-
     async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
         """End the request that waits for messages; the journal would give it what others want."""
         asked = [self._sources[each] for each in sorted(self._asked)[:1]]
@@ -260,68 +146,19 @@ class SharedReceiver:
         receiving.cancel()
         await asyncio.wait([receiving])
 
-    async def close(self) -> None:
-        """Have settled what is to be; after ``stop``."""
-        await self._settler.close()
-
-    async def add(
-        self,
-        partition: TopicPartition,
-        wanted: Filter,
-        *,
-        latest: bool,
-        committed: int | None = None,
-    ) -> None:
-        """Read a partition, too.
-
-        Args:
-            partition: Which.
-            wanted: Which of its messages; others count as done.
-            latest, committed: See ``SourceReader.open``.
-
-        Raises:
-            NumbersUnknown: Nobody knows the numbers of its messages.
-            VqError: A broker does not answer.
-        """
-        reader = SourceReader(self._cluster, partition, self._nodes)
-        await reader.open(latest=latest, committed=committed)
-        source = _Source(reader, wanted)
-        at, self._next_source = self._next_source, self._next_source + 1
-        self._sources[at] = source
-        source.task = begin_task(self._watch(at, source))
+    def _added(self) -> None:
         self._has_room.set()
 
-    async def remove(self, partition: TopicPartition) -> None:
-        """Read a partition no more; what is in hand of it can be settled still."""
-        for source in self._sources.values():
-            if source.reader.partition == partition and source.task is not None:
-                source.task.cancel()
-                await asyncio.wait([source.task])
-                source.task = None
-
-    def partitions(self) -> list[TopicPartition]:
-        """Return what is read, sorted."""
-        return sorted(each.reader.partition for each in self._read_now().values())
-
-    def lows(self) -> dict[TopicPartition, tuple[str, int]]:
-        """Return, by partition, the id of its topic and the lowest message that is not done."""
-        return {
-            each.reader.partition: (each.reader.topic_id, each.low)
-            for each in self._sources.values()
-            if each.low is not None and each.task is not None
-        }
-
     # Asking -------------------------------------------------------------------------------------
-    def _read_now(self) -> dict[int, _Source]:
-        return {at: each for at, each in self._sources.items() if each.task is not None}
+    def _is_asked(self, at: int) -> bool:
+        return at in self._asked
 
-    def _told(self, sources: Sequence[_Source]) -> list[ToldSource]:
-        return [
-            ToldSource(
-                each.reader.partition, each.reader.topic_id, each.reader.begin, each.reader.end
-            )
-            for each in sources
-        ]
+    def _has_more(self, at: int) -> None:
+        self._turns.has_more(at)
+
+    async def _rest(self) -> None:
+        if self._room.in_hand:
+            await asyncio.sleep(LOOK_S)
 
     async def _receive_all(self) -> None:
         tries = 0
@@ -352,7 +189,7 @@ class SharedReceiver:
                     group=self._group,
                     error=error,
                 )
-                await asyncio.sleep(_AGAIN.pause_s(tries, self._cluster.rng))
+                await asyncio.sleep(AGAIN.pause_s(tries, self._cluster.rng))
                 continue
             finally:
                 self._asked = set()
@@ -365,8 +202,8 @@ class SharedReceiver:
                 if self._ends():
                     self._give_back_run(asked[run.source], run, run.first)
                     continue
-                reading = _RunReading(asked[run.source], run, until, run.first)
-                task = begin_task(self._read(reading))
+                reading = RunReading(asked[run.source], run, run.first)
+                task = begin_task(self._read_all(reading, until))
                 self._reads[task] = reading
                 task.add_done_callback(self._reads.pop)
 
@@ -375,181 +212,19 @@ class SharedReceiver:
         self._held.update(MessageHandle(at, number, run.grant) for number in numbers)
         self._room.in_hand = len(self._held)
 
-    def _watch_s(self) -> float:
-        """Return how long a partition is waited for, so that all have their turn."""
-        turns = max(1.0, len(self._sources) / WATCHED_MAX)
-        return max(self._wait_s / turns, min(WATCH_S_MIN, self._wait_s))
-
-    async def _watch(self, at: int, source: _Source) -> None:
-        """Look whether a partition has more, and tell the journal."""
-        tries = 0
-        reader = source.reader
-        while True:
-            try:
-                async with self._watched:
-                    await reader.until_more(self._watch_s())
-                if await reader.look():
-                    if at in self._asked:
-                        await self._desk.tell(self._told([source]))
-                    else:
-                        self._turns.has_more(at)
-                tries = 0
-                if self._room.in_hand:
-                    await asyncio.sleep(LOOK_S)
-            except VqError as error:
-                tries += 1
-                self._trouble(reader.partition, reader.end, error)
-                if isinstance(error, NumbersUnknown):
-                    logger.error(
-                        "partition is not read by a shared group",
-                        group=self._group,
-                        partition=reader.partition,
-                        error=error,
-                    )
-                await asyncio.sleep(_AGAIN.pause_s(tries, self._cluster.rng))
-            else:
-                if not source.is_held_up:
-                    self._trouble(reader.partition, reader.end, None)
-
-    # Reading ------------------------------------------------------------------------------------
-    async def _read(self, reading: _RunReading) -> None:
+    # Waiting and taken ----------------------------------------------------------------------------
+    async def _read_all(self, reading: RunReading, until: float) -> None:
         """Read a run that this member got, into the queue."""
-        end = reading.run.first + reading.run.messages
-        while reading.number < end:
-            reading.number = await self._read_on(reading)
+        async for messages in self._read(reading):
+            self._queue.extend((each, until) for each in messages)
+            self._is_ready.set()
+            self._look_at_queue()
 
-    async def _read_on(self, reading: _RunReading) -> int:
-        """Read what is left of a run; return where to go on, or its end."""
-        at, run = reading.at, reading.run
-        source, end = self._sources[at], run.first + run.messages
-        try:
-            async for first, messages in source.reader.read(reading.number, end - reading.number):
-                waits = await self._waiting(source, first, messages, run)
-                self._queue_all(at, source.wanted, first, messages, reading, waits)
-                reading.number = first + len(messages)
-        except NumberGone as error:
-            behind = min(end, max(reading.number + 1, int(error.details["number"])))
-            self._give_up(at, reading.number, behind, run.grant, error)
-            return behind
-        except RecordUnreadable as error:
-            try:
-                return await self._pass_over(at, reading.number, run, error)
-            except VqError as failed:
-                self._unread(at, reading.number, run, failed)
-        except VqError as error:
-            self._unread(at, reading.number, run, error)
-        return end
-
-    def _unread(self, at: int, number: int, run: SharedRun, error: VqError) -> None:
-        """Give back for a time what cannot be read now, from a message on."""
-        partition = self._sources[at].reader.partition
-        self._trouble(partition, number, error)
-        if isinstance(error, CorruptData):
-            logger.error(
-                "message of shared group cannot be read, it is delivered again",
-                group=self._group,
-                partition=partition,
-                number=number,
-                error=error,
-            )
-        self._give_back_run(at, run, number, UNREADABLE_S)
-
-    async def _pass_over(
-        self, at: int, number: int, run: SharedRun, error: RecordUnreadable
-    ) -> int:
-        """Do about a record that nobody can read what the policy says.
-
-        Returns:
-            The number of the first message behind it.
-
-        Raises:
-            VqError: A broker does not answer, or the dead letter is not stored.
-        """
-        source, policy = self._sources[at], self._policy.now
-        reader, damage = source.reader, error.damage
-        is_held = policy.on_bad_record == OnBadRecord.STOP
-        if is_held:
-            source.bad = number
-            self._trouble(reader.partition, number, damage)
-            following = await reader.by_position.behind(error.offset, damage)
-        else:
-            following = await self._bad_records.settle(
-                reader.by_position,
-                error.offset,
-                damage,
-                keep=policy.on_bad_record == OnBadRecord.DEAD_LETTER,
-            )
-        behind = max(number + 1, await reader.number_of(following))
-        kind, pause_ms = SettleKind.REJECT, 0
-        if is_held:
-            kind, pause_ms = SettleKind.UNUSED, round(policy.retry_backoff_s[-1] * 1_000)
-            logger.error(
-                "record cannot be read from any node, the group does not pass over it",
-                group=self._group,
-                partition=reader.partition,
-                number=number,
-                messages=behind - number,
-                again_s=policy.retry_backoff_s[-1],
-                error=damage,
-            )
-        for each in range(number, min(behind, run.first + run.messages)):
-            self._settle_here(MessageHandle(at, each, run.grant), kind, pause_ms)
-        return behind
-
-    def _give_up(self, at: int, first: int, end: int, grant: int, error: VqError) -> None:
-        """Settle messages that are not kept any more."""
-        self.gone += end - first
-        logger.error(
-            "messages of shared group are not kept any more, they count as given up",
-            group=self._group,
-            partition=self._sources[at].reader.partition,
-            first=first,
-            messages=end - first,
-            error=error,
-        )
-        for number in range(first, end):
-            self._settle_here(MessageHandle(at, number, grant), SettleKind.REJECT)
-
-    async def _waiting(
-        self, source: _Source, first: int, messages: Sequence[Message], run: SharedRun
-    ) -> Collection[int]:
-        """Return which messages wait for others of their keys; nobody has them then."""
-        if not self._terms.is_keyed:
-            return ()
-        keys = list(map(key_number, messages))
-        (told,) = self._told([source])
-        return await self._desk.tell_keys(told, first, run.grant, keys)
-
-    def _queue_all(
-        self,
-        at: int,
-        wanted: Filter,
-        first: int,
-        messages: Sequence[Message],
-        reading: _RunReading,
-        waits: Collection[int],
-    ) -> None:
-        check, tags = wanted.check, wanted.tags
-        run, until = reading.run, reading.until
-        for number, message in enumerate(messages, first):
-            handle = MessageHandle(at, number, run.grant)
-            if number in waits:
-                self._held.discard(handle)
-                self._room.not_mine()
-                self._has_room.set()
-                continue
-            try:
-                is_left_out = check is not None and not check(message)
-            except VqError as error:  # it stands alone: those before and behind it go on
-                self._trouble(self._sources[at].reader.partition, number, error)
-                self._settle_here(handle, SettleKind.UNUSED, int(UNREADABLE_S * 1_000))
-                continue
-            if is_left_out or (tags and message.tag not in tags):
-                self._settle_here(handle, SettleKind.ACK)
-            else:
-                self._queue.append((HeldMessage(message, handle, run.deliveries), until))
-        self._is_ready.set()
-        self._look_at_queue()
+    def _waits(self, handle: MessageHandle) -> None:
+        if handle in self._held:
+            self._held.remove(handle)
+            self._room.not_mine()
+            self._has_room.set()
 
     def _look_at_queue(self) -> None:
         """Look again when the first message has waited for half of its lease."""
@@ -694,10 +369,3 @@ class SharedReceiver:
         waiting = self._settler.waiting()
         if waiting:
             await asyncio.wait(waiting, timeout=TOLD_S)
-
-    def _source_of(self, at: int) -> tuple[TopicPartition, str]:
-        reader = self._sources[at].reader
-        return reader.partition, reader.topic_id
-
-    def _is_low(self, at: int, low: int) -> None:
-        self._sources[at].low = low

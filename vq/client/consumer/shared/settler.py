@@ -15,7 +15,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.tasks import begin_task
 
-__all__ = ["Settler"]
+__all__ = ["Settler", "lease_lost", "settle_all"]
 
 logger = get_logger(__name__)
 
@@ -107,13 +107,9 @@ class Settler:
                 await self._settle(batch)
 
     async def _settle(self, batch: dict[MessageHandle, _Said]) -> None:
-        used = sorted({handle.source for handle in batch})
-        at = {source: index for index, source in enumerate(used)}
-        said = merged(each for each, _ in batch.values())
-        runs = [each._replace(source=at[each.source]) for each in said]
-        sources: Sequence[tuple[TopicPartition, str]] = list(map(self._source_of, used))
+        said = [each for each, _ in batch.values()]
         try:
-            answer = await self._desk.settle(sources, runs)
+            lost, lows = await settle_all(self._desk, said, self._source_of)
         except InvalidRequest as error:
             if len(batch) == 1:
                 self._fail_all(batch, error)
@@ -123,22 +119,12 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - whatever it is, the next batch is sent
             self._fail_all(batch, error)
             return
-        lost = {
-            MessageHandle(used[run.source], number, run.grant)
-            for run in answer.lost
-            for number in range(run.first, run.first + run.messages)
-        }
-        for source, low in zip(used, answer.lows, strict=True):
+        for source, low in lows.items():
             self._told(source, low)
         for handle, (_, future) in batch.items():
             if handle in lost:
                 partition, _id = self._source_of(handle.source)
-                told = LeaseLost(
-                    f"message {handle.number} of {partition} is not with this member of group "
-                    f"{self._group!r} any more: its lease has ended, or it was settled before",
-                    details={"number": handle.number},
-                )
-                _fail(future, told)
+                _fail(future, lease_lost(partition, handle.number, self._group))
             elif not future.done():
                 future.set_result(None)
 
@@ -151,6 +137,41 @@ class Settler:
         )
         for _, future in batch.values():
             _fail(future, error)
+
+
+async def settle_all(
+    desk: SharedDesk,
+    said: Sequence[SaidOfMessage],
+    source_of: Callable[[int], tuple[TopicPartition, str]],
+) -> tuple[set[MessageHandle], dict[int, int]]:
+    """Settle messages, each named once, with one request.
+
+    Returns:
+        Those that are not had any more; and the lowest message of each source that is not done.
+
+    Raises:
+        OutcomeUnknown: There is no answer.
+        VqError: The broker refuses.
+    """
+    used = sorted({each.handle.source for each in said})
+    at = {source: index for index, source in enumerate(used)}
+    runs = [each._replace(source=at[each.source]) for each in merged(said)]
+    answer = await desk.settle(list(map(source_of, used)), runs)
+    lost = {
+        MessageHandle(used[run.source], number, run.grant)
+        for run in answer.lost
+        for number in range(run.first, run.first + run.messages)
+    }
+    return lost, dict(zip(used, answer.lows, strict=True))
+
+
+def lease_lost(partition: TopicPartition, number: int, group: str) -> LeaseLost:
+    """Return what is raised for a message that is not had any more."""
+    return LeaseLost(
+        f"message {number} of {partition} is not with this member of group {group!r} any more: its "
+        "lease has ended, or it was settled before",
+        details={"number": number},
+    )
 
 
 def _fail(future: "asyncio.Future[None]", error: Exception) -> None:

@@ -73,6 +73,7 @@ class SourceReader:
         begin: The number with which the group begins, if it has not begun.
         end: The number of the first message that is not there, as last looked up.
         by_position: Reads it by position.
+        each_bytes: A message has about so many, by those that were read last.
     """
 
     def __init__(self, cluster: ClusterClient, partition: TopicPartition, nodes: Nodes) -> None:
@@ -85,7 +86,7 @@ class SourceReader:
         )
         self._ends_at = 0
         self._places: dict[int, int] = {}  # offsets by the numbers of messages
-        self._each_bytes = float(KIB)  # of a message, about
+        self.each_bytes = float(KIB)
 
     async def open(self, *, latest: bool, committed: int | None) -> None:
         """Look up where the group begins, if it has not begun.
@@ -186,7 +187,7 @@ class SourceReader:
                     details={"number": found},
                 )
         number, left = first, messages
-        size = round(1.25 * self._each_bytes * messages)
+        size = round(1.25 * self.each_bytes * messages)
         size = min(max(size, _READ_BYTES_MIN), READ_BYTES)
         idle = 0
         read = self.by_position.read(offset, Decoder(self.partition), size=size, wait_s=1.0)
@@ -201,7 +202,7 @@ class SourceReader:
                 raise
             if step:
                 each = (step[-1].next_offset - step[0].offset) / len(step)
-                self._each_bytes += (each - self._each_bytes) / 4
+                self.each_bytes += (each - self.each_bytes) / 4
                 self._note(number + len(step), step[-1].next_offset)
                 idle = 0
                 yield number, step

@@ -14,40 +14,30 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vq import limits
 from vq.backoff import Draws
 from vq.client.consumer.deliver.policy import PolicyInForce
 from vq.client.consumer.deliver.tries import Retry, TriedMessage
+from vq.client.consumer.shared.failed import FailedDeliveries, is_spent
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.receiver import HeldMessage, SharedReceiver
 from vq.client.copies import MessageCopies, origin_of
 from vq.client.kinds import check_number
 from vq.clock import Clock
-from vq.coordination.tree.values.group_terms import FailurePolicy, OnBadRecord, OnFailure
-from vq.errors import ContentUnreadable, InvalidArgument, LeaseLost, VqError
+from vq.errors import InvalidArgument, LeaseLost
 from vq.log_lines import get_logger
 from vq.model import Message
-from vq.reserved import DeliveryFailure
-from vq.shown import shown_raised
 from vq.tasks import begin_task, cancellation_of
 
-__all__ = ["Outcome", "SharedMessage", "SharedWork", "outcome_of"]
+__all__ = ["SharedMessage", "SharedWork"]
 
 logger = get_logger(__name__)
 
-#: How long one try to copy a message waits for the broker.
-_COPY_S: Final = 10.0
-#: For so long the message is held meanwhile.
-_HELD_S: Final = 2 * _COPY_S
-_JITTER: Final = 0.2
 #: Where a parent counts which message ends processes, so many deliveries are taken for one try
 #: before a listener is called: what the processes had besides was delivered, too, and not tried.
 WATCHED_DELIVERIES_EACH: Final = 3
-#: What a listener is when its message was delivered too often before.
-_TOO_OFTEN: Final = "it was delivered so often, and nobody has said what became of it"
-
 #: Settles a message: its handle, what becomes of it, and a time in ms.
 Settle = Callable[[MessageHandle, SettleKind, int], Any]
 
@@ -115,54 +105,6 @@ def shared_message(item: HeldMessage, settle: Settle) -> SharedMessage:
     return made
 
 
-class Outcome(NamedTuple):
-    """What becomes of a message.
-
-    Attributes:
-        kind: What.
-        delay_s: Of a release: the pause.
-        is_copied: Before that it becomes a dead letter.
-        why: Why it failed.
-    """
-
-    kind: SettleKind
-    delay_s: float = 0.0
-    is_copied: bool = False
-    why: str = ""
-
-
-def outcome_of(
-    policy: FailurePolicy, deliveries: int, result: BaseException | Retry | None, draw: float
-) -> Outcome:
-    """Return what becomes of a message that was not handled. Pure.
-
-    Args:
-        policy: Of the group.
-        deliveries: How often it was delivered, with this time.
-        result: What its listener has raised or returned; None: it was not called.
-        draw: A random number in [0, 1), for the pause.
-    """
-    why = _TOO_OFTEN
-    if isinstance(result, Retry):
-        why = "vq.Retry"
-    elif result is not None:
-        why = shown_raised(result)
-    pauses = policy.retry_backoff_s
-    pause_s = pauses[min(deliveries, len(pauses)) - 1] * (1 - _JITTER + 2 * _JITTER * draw)
-    if isinstance(result, Retry) and result.after_s is not None:
-        pause_s = min(result.after_s, limits.DELAY_S_MAX)
-    if isinstance(result, ContentUnreadable) and policy.on_bad_record != OnBadRecord.STOP:
-        is_copied = policy.on_bad_record == OnBadRecord.DEAD_LETTER
-        return Outcome(SettleKind.REJECT, is_copied=is_copied, why=why)
-    if result is not None and deliveries < policy.max_attempts:
-        return Outcome(SettleKind.RELEASE, pause_s, why=why)
-    if policy.on_failure == OnFailure.DEAD_LETTER:
-        return Outcome(SettleKind.REJECT, is_copied=True, why=why)
-    if policy.on_failure == OnFailure.SKIP:
-        return Outcome(SettleKind.REJECT, why=why)
-    return Outcome(SettleKind.RELEASE, max(pause_s, pauses[-1]), why=why)  # it is held
-
-
 class SharedWork:
     """See the module.
 
@@ -195,12 +137,10 @@ class SharedWork:
         self._receiver = receiver
         self._group = group
         self._policy = policy
-        self._copier = copier
         self._listener_of = listener_of
         self._settle = settle
         self._workers = workers
-        self._rng = rng
-        self._clock = clock
+        self._failed = FailedDeliveries(receiver, group, policy, copier, rng=rng, clock=clock)
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
         self._at: dict[MessageHandle, SharedMessage] = {}  # listeners are at them
@@ -268,14 +208,11 @@ class SharedWork:
                 logger.exception("delivery failed, others continue", group=self._group)
 
     def _is_tried(self, item: HeldMessage) -> bool:
-        """Whether a message may be tried (again); with "hold" it is tried for ever."""
-        policy = self._policy.now
-        most = policy.max_attempts * self._deliveries_each
-        return item.deliveries <= most or policy.on_failure == OnFailure.HOLD
+        return not is_spent(self._policy.now, item.deliveries, self._deliveries_each)
 
     async def _not_tried(self, item: HeldMessage) -> None:
         try:
-            await self._failed(item, None)
+            await self._end(item, None)
         except Exception:  # of the application's logging, or of vq
             logger.exception("delivery failed, others continue", group=self._group)
 
@@ -302,37 +239,12 @@ class SharedWork:
         if cancelled is not None:  # at its end, or with the loop
             self._told(item, self._receiver.settle(item.handle, SettleKind.RELEASE))
             raise cancelled
-        await self._failed(item, result)
+        await self._end(item, result)
 
-    async def _failed(self, item: HeldMessage, result: BaseException | Retry | None) -> None:
-        """Do what the policy says about a message that failed; None: it was not tried."""
-        outcome = outcome_of(self._policy.now, item.deliveries, result, self._rng.random())
-        error = result if isinstance(result, BaseException) else None
-        if outcome.is_copied and not await self._is_held(item):
-            return
-        if outcome.is_copied and not await self._is_dead(item, outcome.why, error):
-            outcome = Outcome(SettleKind.RELEASE, self._policy.now.retry_backoff_s[-1])
-        elif outcome.kind is SettleKind.RELEASE:
-            logger.warning(
-                "listener failed, message is delivered again",
-                group=self._group,
-                message=origin_of(item.message),
-                deliveries=item.deliveries,
-                delay_s=round(outcome.delay_s, 1),
-                error=outcome.why,
-                exc_info=error,
-            )
-        elif not outcome.is_copied:
-            logger.error(
-                "listener failed, message skipped",
-                group=self._group,
-                message=origin_of(item.message),
-                tries=item.deliveries,
-                error=outcome.why,
-                exc_info=error,
-            )
-        delay_ms = round(outcome.delay_s * 1_000)
-        self._told(item, self._receiver.settle(item.handle, outcome.kind, delay_ms))
+    async def _end(self, item: HeldMessage, result: BaseException | Retry | None) -> None:
+        settled = await self._failed.end(item, result)
+        if settled is not None:
+            self._told(item, settled)
 
     def _told(self, item: HeldMessage, settled: "asyncio.Future[None]") -> None:
         """Log it if a message was not with this member any more when its listener had returned."""
@@ -347,45 +259,3 @@ class SharedWork:
                 )
 
         settled.add_done_callback(tell)
-
-    async def _is_held(self, item: HeldMessage) -> bool:
-        """Whether a message is with this member until its dead letter is stored.
-
-        Otherwise another one has it, or will: it makes the dead letter, or has the message done.
-        """
-        held = self._receiver.settle(item.handle, SettleKind.EXTEND, round(_HELD_S * 1_000))
-        try:
-            await held
-        except VqError as error:
-            logger.warning(
-                "lease ended before a dead letter was made, message is delivered again",
-                group=self._group,
-                message=origin_of(item.message),
-                deliveries=item.deliveries,
-                error=error,
-            )
-            self._receiver.drop(item.handle)
-            return False
-        return True
-
-    async def _is_dead(self, item: HeldMessage, why: str, error: BaseException | None) -> bool:
-        """Whether a message is a dead letter now."""
-        failure = DeliveryFailure(item.deliveries, self._clock.wall_ms(), why)
-        try:
-            await self._copier.give_up(item.message, failure, timeout=_COPY_S)
-        except VqError as not_copied:
-            logger.warning(
-                "dead letter is not stored, message is delivered again",
-                group=self._group,
-                message=origin_of(item.message),
-                error=not_copied,
-            )
-            return False
-        logger.error(
-            "message is a dead letter now",
-            group=self._group,
-            message=origin_of(item.message),
-            error=why,
-            exc_info=error,
-        )
-        return True
