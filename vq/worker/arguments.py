@@ -149,11 +149,11 @@ def _why_not(hint: Any, value: Any, where: str) -> str:
         return ""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        whys = {each: _why_not(each, value, where) for each in inner}
-        if not all(whys.values()):
+        if any(not _why_not(each, value, where) for each in inner):
             return ""
         nearest = [each for each in inner if (get_origin(each) or each) is type(value)]
-        return whys[nearest[0]] if len(nearest) == 1 else _is_not(where, value, hint)
+        is_one = len(nearest) == 1
+        return _why_not(nearest[0], value, where) if is_one else _is_not(where, value, hint)
     if origin is Literal:
         is_one = any(type(each) is type(value) and each == value for each in inner)
         return "" if is_one else _is_not(where, value, hint)
