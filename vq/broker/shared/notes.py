@@ -186,6 +186,7 @@ class SourceState(NamedTuple):
         cursor: What is before it was delivered; of that, ``runs`` are not done.
         runs: In the order of their messages.
         wall_ms: See ``SettledMessages``.
+        cuts: So often members have told that the partition had lost its end.
     """
 
     group: str
@@ -194,6 +195,7 @@ class SourceState(NamedTuple):
     cursor: int
     runs: Sequence[OpenRun]
     wall_ms: int = 0
+    cuts: int = 0
 
 
 class MemberState(NamedTuple):
@@ -285,6 +287,7 @@ def encode_note(note: Note | JournalFloor) -> bytes:
             "grants": note.grants,
             "cursor": note.cursor,
             "at": note.wall_ms,
+            "cuts": note.cuts,
         }
         return notes.encode(head, _packed(_OPEN, note.runs))
     if isinstance(note, Members):
@@ -353,6 +356,7 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head["cursor"],
             tuple(OpenRun(*each) for each in _OPEN.iter_unpack(behind)),
             head.get("at", 0),
+            head.get("cuts", 0),
         )
     if "members" in head:
         return Members(head["members"], _members_in(_sources(head), behind))

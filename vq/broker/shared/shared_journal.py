@@ -43,6 +43,7 @@ from vq.broker.shared.receivers import Receivers
 from vq.broker.shared.requests import (
     ask_of,
     check_group,
+    cuts_of,
     keys_of,
     lows_of,
     settlements_of,
@@ -146,6 +147,7 @@ class SharedJournal(JournalReader):
             self._note(begun)
         if ask.is_keyed:
             group.keep_order(ask.told)
+        self._note_cuts(group, ask)
         waits = self._judge_keys(group, request, told) if told else []
         if ask.attempt and not ask.most:
             self.receivers.end(group.name, ask.member)
@@ -170,11 +172,31 @@ class SharedJournal(JournalReader):
                 )
                 for key, run in again
             ]
-        lows = lows_of(group, (each.source for each in ask.told))
+        lows, cuts = lows_of(group, (each.source for each in ask.told)), cuts_of(group, ask.told)
         await self._until_committed()
         return wire.ReceiveResponse(
-            runs=runs, lows=lows, waits=waits, keyed=ask.is_keyed, waited_ms=waited_ms
+            runs=runs,
+            lows=lows,
+            waits=waits,
+            keyed=ask.is_keyed,
+            waited_ms=waited_ms,
+            cuts=cuts,
         )
+
+    def _note_cuts(self, group: SharedGroup, ask: ReceiveAsk) -> None:
+        """Note which partitions have lost their end, as a member tells."""
+        for note in group.cut(ask.told, self._now()):
+            before = group.sources[note.source]
+            logger.warning(
+                "partition of a shared group was cut, what comes next there is delivered",
+                partition=self.channel,
+                group=group.name,
+                source=f"{note.source.topic}-{note.source.partition}",
+                number=note.cursor,
+                before=before.cursor,
+                open=before.open,
+            )
+            self._note([note])
 
     def _judge_keys(
         self, group: SharedGroup, request: wire.ReceiveRequest, told: Sequence[ToldKeys]
