@@ -821,7 +821,7 @@ class SettleResponse(_message.Message):
     def __init__(self, lost: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SharedRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "after_topic", "after_partition", "max_count", "forget")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "after_topic", "after_partition", "max_count", "forget", "forget_topic")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -831,6 +831,7 @@ class SharedRequest(_message.Message):
     AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    FORGET_TOPIC_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -840,7 +841,8 @@ class SharedRequest(_message.Message):
     after_partition: int
     max_count: int
     forget: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ...) -> None: ...
+    forget_topic: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ..., forget_topic: _Optional[str] = ...) -> None: ...
 
 class SharedSourceStatus(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "low", "cursor", "open", "held", "waiting", "runs", "deliveries_max", "redelivered")

@@ -666,6 +666,11 @@ class SharedGroup:
             for member in note.members:
                 self._know(member)
 
+    def forget(self, note: Forgotten) -> None:
+        """Know nothing of some partitions any more; members of this topic begin anew."""
+        for key in [each for each in self.sources if note.is_about(each)]:
+            self.open -= self.sources.pop(key).open
+
     def snapshots(self, now: Now) -> Iterator[SourceState | Members]:
         """Go through notes that say all of the group; whoever makes them does not take them."""
         yield self.members_now()
@@ -725,10 +730,13 @@ class SharedLedger:
 
     def take(self, note: Note, now: Now) -> None:
         """Take a note."""
-        if isinstance(note, Forgotten):
-            self.groups.pop(note.group, None)
-            return
         group = self.groups.get(note.group)
+        if isinstance(note, Forgotten):
+            if not note.topic:
+                self.groups.pop(note.group, None)
+            elif group is not None:
+                group.forget(note)
+            return
         if group is None:
             group = self.groups[note.group] = SharedGroup(note.group)
         group.take(note, now)

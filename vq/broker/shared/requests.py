@@ -184,11 +184,11 @@ def lows_of(group: SharedGroup, sources: Iterable[SourceKey]) -> list[int]:
 
 def cuts_of(group: SharedGroup, told: Iterable[Told]) -> list[wire.SharedCut]:
     """Return what members must know of partitions that have lost their end, or may have."""
-    found = ((index, each.end, group.sources[each.source]) for index, each in enumerate(told))
+    found = ((index, each.end, group.sources.get(each.source)) for index, each in enumerate(told))
     return [
         wire.SharedCut(source=index, cursor=source.cursor, cuts=source.cuts)
         for index, end, source in found
-        if source.cuts or end < source.cursor
+        if source is not None and (source.cuts or end < source.cursor)
     ]
 
 
