@@ -13,7 +13,7 @@ from support.shared_judge import Call, Said, SharedEvidence, judge_shared
 from support.simulation import run
 
 LONG = os.environ.get("VQ_LONG") == "1"
-SEEDS = 1_000 if LONG else 4
+SEEDS = 1_000 if LONG else 3
 BLOCK = 8
 #: How long faults strike, in virtual time.
 STRUCK_S = 30.0 if LONG else 8.0

@@ -26,7 +26,9 @@ class Parent:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
         config = RunnerConfig(**{"stop_timeout_s": PROCESSES_WAIT_S, **settings})
-        command = [sys.executable, str(worker_child.__file__), str(directory)]
+        self.python = directory / "python"
+        self.python.symlink_to(sys.executable)
+        command = [str(self.python), str(worker_child.__file__), str(directory)]
         path = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": path}
         self.supervisor = Supervisor(config, command, environment, 4, [directory])
@@ -181,10 +183,68 @@ async def test_a_change_of_a_file_reloads(tmp_path: Path) -> None:
         assert len(run.noted("start")) == 2
 
 
-async def test_a_process_that_is_too_large_is_replaced(tmp_path: Path) -> None:
+async def test_a_process_that_is_too_large_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at once, if each begins with so much: that is told, and once."""
     async with parent(tmp_path, memory_mb_max=1) as run:
+        told = "the limit of memory is below what a process begins with"
+        await run.wait(lambda: told in caplog.text)
+        assert len(run.noted("start")) == 1
+        monkeypatch.setattr(supervisor, "LASTED_S", 0.0)
         await run.wait(lambda: run.noted("stop", "finish"))
         assert len(run.noted("start")) >= 2
+    assert caplog.text.count(told) == 1
+
+
+async def test_a_process_that_the_system_cannot_begin_ends_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One is killed while none can be begun: the other goes on, and the place is filled again."""
+    async with parent(tmp_path, processes=2, start_failures_max=2) as run:
+        await run.wait(run.ready.is_set)
+        run.python.unlink()
+        killed, kept = (int(each[1]) for each in sorted(run.noted("start")))
+        os.kill(killed, signal.SIGKILL)
+        await run.wait(lambda: caplog.text.count("process does not begin") > 3)
+        run.python.symlink_to(sys.executable)
+        await run.wait(lambda: len(run.noted("start")) == 3)
+        run.supervisor.stop()
+        assert await run.ended()
+    assert str(kept) in {each[1] for each in run.noted("stop", "finish")}
+
+
+async def test_a_worker_ends_if_the_system_can_begin_no_process(tmp_path: Path) -> None:
+    async with parent(tmp_path, processes=2, start_failures_max=2) as run:
+        run.python.unlink()
+        with pytest.raises(InvalidState, match="the system cannot begin it: FileNotFoundError"):
+            await run.ended()
+
+
+async def test_places_whose_processes_end_are_filled_though_none_joins(tmp_path: Path) -> None:
+    """Two are over their time limit; what begins then joins late, and both places have one."""
+    async with parent(tmp_path, "hold", processes=2, time_limit_s=0.3) as run:
+        await run.wait(run.ready.is_set)
+        (tmp_path / "hold").unlink()
+        (tmp_path / "late").touch()
+        await run.wait(lambda: sorted(each[0] for each in run.noted("start")) == list("0011"))
+
+
+async def test_what_one_tells_that_cannot_be_read_hides_nothing_behind_it(tmp_path: Path) -> None:
+    async with parent(tmp_path, "babble") as run:
+        await run.wait(run.ready.is_set)
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+async def test_a_process_that_has_not_joined_finishes_what_it_has_in_hand(
+    tmp_path: Path, finishes: bool
+) -> None:
+    has = ("finish",) if finishes else ("hang",)
+    async with parent(tmp_path, "late", "hold", *has, stop_timeout_s=0.5) as run:
+        await run.wait(lambda: run.noted("holds"))
+        run.supervisor.stop()
+        assert await run.ended() is finishes
+    assert run.noted("stop", "finish")
 
 
 async def test_a_process_that_has_not_joined_yet_holds_up_no_stop(tmp_path: Path) -> None:

@@ -85,6 +85,11 @@ class Peer(asyncio.Protocol):
         self._tally.requests += 1
         self._tally.mib += len(data) / MIB
 
+    def abort(self) -> None:
+        """End the connection at once; one that has ended has no loop any more."""
+        if not self._closed:
+            self.transport.abort()
+
     async def answer(self) -> bytes:
         """Return what comes next.
 
@@ -341,10 +346,10 @@ async def _run(name: str, place: tuple[str, int], count: int, tally: Tally) -> N
                     print(repr(error), file=sys.stderr)
                 await asyncio.sleep(0)
             finally:
-                if peer.transport is not None:
-                    peer.transport.abort()
-                else:
+                if peer.transport is None:
                     sock.close()
+                else:
+                    peer.abort()
 
     async with asyncio.TaskGroup() as group:
         for number in range(count):
@@ -401,6 +406,7 @@ def attacking(
         try:
             block_until(lambda: made.did.connections >= min(count, 8), f"{name} did not begin")
             yield made
+            assert process.poll() is None, f"{name} has ended by itself"
         finally:
             process.kill()
 

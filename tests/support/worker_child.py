@@ -5,6 +5,8 @@
     late           it does not join its group
     hang           it takes no order to stop
     die            it ends by itself when it is ready
+    babble         it tells lines that nobody can read, before all else
+    finish         it has nothing in hand any more when it is told to stop
 
 Each process appends lines to ``log``: ``start``, ``suspects`` and ``stop`` with what it was told.
 """
@@ -37,10 +39,13 @@ def main(directory: Path) -> int:
         if name in has:
             tell(event=event, error=f"it is to {name}")
             return 2 if name == "refuse" else 1
+    if "babble" in has:
+        os.write(events, b"x" * (3 << 20) + b"\n{}\n[1]\n\n")
     slots = Slots(memory, 4)
     if "hold" in has:
         slots.begin(Message("t", b"x", partition=1, offset=5, id=6))
         slots.begin(Message("t", b"x", partition=1, offset=5, id=6))
+        note("holds")
     if "late" not in has:
         tell(event="ready")
     if "die" in has:
@@ -55,6 +60,8 @@ def main(directory: Path) -> int:
                 note("suspects", *(each[-1] for each in told["suspects"]))
             if "stop" in told:
                 note("stop", told["stop"])
+                if "finish" in has:
+                    slots.end(failed=False)
                 if "hang" not in has:
                     return 0 if told["stop"] == "finish" else 1
     return 0

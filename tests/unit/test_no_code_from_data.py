@@ -134,6 +134,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "vq/broker/security/authentication.py: each.keys == known.secret": (
         "what the broker verified, and what ZooKeeper has now"
     ),
+    "vq/broker/security/authentication.py: known.secret == older[user]": "the same, for a metric",
     "vq/operations/security/users.py: each.keys == keys.secret": "of an operator, who reads both",
     "vq/console/accounts/tokens.py: tokens.c.digest == digest_of(token).hex()": (
         "an index of the database finds the hash of a random token"

@@ -34,7 +34,7 @@ class LocalQueue:
     In a directory it is durable: ``put`` returns once the message is flushed (``fdatasync``), and
     shares the flush with all puts that wait. What was not completed is given again after a restart.
     Without a directory it is in memory, with a bound. Safe from any thread; not in the child of a
-    fork::
+    fork, nor in a signal handler, which may interrupt a call::
 
         with LocalQueue("/var/lib/app/jobs") as queue:
             queue.put(b"job")

@@ -49,6 +49,8 @@ _LIMIT_LOOK_S: Final = 0.5
 _STANDARD_INPUT: Final = 0
 _READ_BYTES: Final = 65_536
 _FETCH_BYTES: Final = 1 << 20
+#: So much of an error is told to the parent, which reads lines with a bound.
+_TOLD_CHARS_MAX: Final = 10_000
 
 
 class HandlerKilled(ListenerFailed):
@@ -188,9 +190,8 @@ def run_child(settings: ChildSettings) -> int:
     except Exception as error:  # the application's code raises anything
         if not isinstance(error, InvalidArgument):
             logger.exception("importing the handlers failed")
-        parent.tell(
-            "refused", error=str(error) if isinstance(error, VqError) else shown_raised(error)
-        )
+        told = str(error) if isinstance(error, VqError) else shown_raised(error)
+        parent.tell("refused", error=told[:_TOLD_CHARS_MAX])
         return REFUSED
     slots = Slots(settings.slots, settings.consumer.workers)
     try:
@@ -198,7 +199,7 @@ def run_child(settings: ChildSettings) -> int:
             return _serve(settings, factory, handlers, parent, slots)
     except VqError as error:
         logger.exception("process of the worker failed")
-        parent.tell("failed", error=str(error))
+        parent.tell("failed", error=str(error)[:_TOLD_CHARS_MAX])
         return FAILED
 
 
@@ -221,7 +222,7 @@ def _serve(
     consumer._be_watched()
     consumer.start()
     periodic = Periodic.begin(factory, settings.consumer.group, handlers.periodic)
-    parent.tell("ready", topics=sorted(handlers.listeners), periodic=len(handlers.periodic))
+    parent.tell("ready")
     stop = parent.stops.get()
     if periodic is not None:
         periodic.stop()

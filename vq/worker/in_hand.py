@@ -49,10 +49,24 @@ def key_of(message: Message) -> MessageKey:
 
 
 def make_file(slots: int) -> int:
-    """Return the descriptor of a file with so many empty slots; it has no name any more."""
-    with tempfile.TemporaryFile() as file:
-        file.truncate(slots * _SLOT.size)
-        return os.dup(file.fileno())
+    """Return the descriptor of a file with so many empty slots; it has no name.
+
+    In memory where the system can: a full disk would end whoever writes into its pages.
+
+    Raises:
+        OSError: The system has no descriptor, memory or space left.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("vq-in-hand")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    try:
+        os.truncate(descriptor, slots * _SLOT.size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class Slots:

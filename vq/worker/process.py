@@ -5,11 +5,13 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from vq.log_lines import get_logger
+from vq.shown import shown_raised
 from vq.tasks import begin_task
 from vq.worker.config import CHILD_VARIABLE, FINISH, NOW
 from vq.worker.in_hand import HeldByThread, Slots, make_file
@@ -21,6 +23,8 @@ logger = get_logger(__name__)
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MB: Final = 1_000_000
+#: What a process tells at a time is not longer.
+_LINE_BYTES_MAX: Final = 1 << 20
 
 
 class WorkerProcess:
@@ -30,7 +34,10 @@ class WorkerProcess:
         number: Its place in the worker.
         pid: Of the process.
         ready: Set when it has joined its group.
-        ended: Set when the process has ended.
+        ready_mb: Its memory in MB at that time.
+        ended: Set when the process has ended, or could not begin.
+        begun_s: When it began, by ``time.monotonic``.
+        has_begun: The system has begun it.
         refused: Why its handlers cannot be used; "": they can.
         error: What it told last; "": nothing.
         stopping: It was told to stop.
@@ -39,6 +46,9 @@ class WorkerProcess:
     def __init__(self, number: int, slots: int, on_handled: Callable[[MessageKey], None]) -> None:
         self.number = number
         self.pid = 0
+        self.ready_mb = 0.0
+        self.begun_s = time.monotonic()
+        self.has_begun = False
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.refused = self.error = ""
@@ -51,10 +61,32 @@ class WorkerProcess:
         self._last: tuple[list[HeldByThread], tuple[int, int]] = [], (0, 0)
 
     async def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it, in a process group of its own: ctrl-C is for the parent."""
-        memory = make_file(self._slots_count)
-        reads, writes = os.pipe()
+        """Start it, in a process group of its own: ctrl-C is for the parent.
+
+        If the system has no descriptor, memory or space for it, it has ended behind this call, and
+        ``error`` says why.
+        """
         try:
+            reads = await self._begin(command, environment)
+        except OSError as error:
+            self.error = f"the system cannot begin it: {shown_raised(error)}"
+            if self._slots is not None:
+                self._slots.close()
+                self._slots = None
+            self.ended.set()
+            return
+        assert self._process is not None
+        self.pid, self.has_begun = self._process.pid, True
+        self._tasks = [begin_task(self._listen(reads)), begin_task(self._wait())]
+
+    async def _begin(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Begin it; return the descriptor that reads what it tells."""
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as failed:
+            memory = make_file(self._slots_count)
+            theirs.callback(os.close, memory)
+            reads, writes = os.pipe()
+            theirs.callback(os.close, writes)
+            failed.callback(os.close, reads)
             self._slots = Slots(memory, self._slots_count)
             told = f"{self.number},{memory},{writes}"
             self._process = await asyncio.create_subprocess_exec(
@@ -64,30 +96,37 @@ class WorkerProcess:
                 pass_fds=(memory, writes),
                 process_group=0,
             )
-        except BaseException:
-            os.close(reads)
-            raise
-        finally:
-            os.close(memory)
-            os.close(writes)
-        self.pid = self._process.pid
-        self._tasks = [begin_task(self._listen(reads)), begin_task(self._wait())]
+            failed.pop_all()
+            return reads
 
     async def _listen(self, descriptor: int) -> None:
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(_LINE_BYTES_MAX)
         pipe = os.fdopen(descriptor, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
         try:
-            async for line in reader:
-                self._told(json.loads(line))
+            is_at_end = False
+            while not is_at_end:
+                try:
+                    line = await reader.readline()
+                    is_at_end = not line
+                    if line:
+                        self._told(json.loads(line))
+                except (ValueError, LookupError, TypeError) as error:  # the next line counts again
+                    logger.warning(
+                        "what a process told cannot be read",
+                        process=self.number,
+                        pid=self.pid,
+                        error=shown_raised(error),
+                    )
         finally:
             transport.close()
 
     def _told(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "ready":
+                self.ready_mb = self.memory_mb()
                 self.ready.set()
             case "refused":
                 self.refused = event["error"]
@@ -114,6 +153,10 @@ class WorkerProcess:
     def in_hand(self) -> list[HeldByThread]:
         """Return what it has in hand; behind its end what it had."""
         return self._last[0] if self._slots is None else self._slots.in_hand()
+
+    def has_had_messages(self) -> bool:
+        """Whether it has, or had, a message in hand."""
+        return bool(self.in_hand()) or any(self.counts())
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages it has handled, and how many tries failed."""

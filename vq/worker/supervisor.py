@@ -2,6 +2,7 @@
 
     a process ends by itself        another one starts, after a pause that grows while none lasts
     it cannot start                 the same; ``start_failures_max`` times in a row end the worker
+    the system cannot begin it      the same, while no other process works: otherwise it goes on
     its handlers cannot be used     the worker ends; after a reload the process of before goes on
     a message is too long in hand   its process ends within seconds, another one starts at once
     it has handled enough, is large another one starts, then it finishes what it has in hand
@@ -13,6 +14,7 @@ It has no client of vq and none of the application's code, so nothing of theirs 
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +47,8 @@ OVERDUE_FINISH_S: Final = 3.0
 LEAVE_S: Final = 5.0
 #: A process that ran for so long has lasted: the next pause is the first one again.
 LASTED_S: Final = 30.0
+#: A process that is to replace one that works joins its group within so long, or is ended.
+JOIN_S: Final = 600.0
 AGAIN: Final = Backoff(first_s=0.2, most_s=30.0, jitter=0.2)
 RELOAD_LOOK_S: Final = 0.5
 _FILES_MAX: Final = 20_000
@@ -84,6 +88,7 @@ class Supervisor:
         self._now = asyncio.Event()
         self._failure: Exception | None = None
         self._clean = True
+        self._is_large_told = False
         self._ended_counts = [0, 0]  # of processes that have ended
         self._counts = dict.fromkeys(("started", "died", "overdue", "replaced"), 0)
         self._background: set[asyncio.Task[None]] = set()
@@ -154,25 +159,36 @@ class Supervisor:
         return self._clean
 
     async def _keep(self, place: int, replacing: asyncio.Lock) -> None:
-        """Keep a process at a place until the stop."""
+        """Keep a process at a place until the stop, and end it then."""
+        try:
+            await self._keep_up(place, replacing)
+        except Exception as error:  # the others have messages in hand: they finish them
+            logger.exception("a worker cannot go on, its processes finish", process=place)
+            self._fail(error)
+        process = self._running.get(place)
+        if process is not None and not process.ended.is_set():
+            await self._end(process)
+
+    async def _keep_up(self, place: int, replacing: asyncio.Lock) -> None:
         failures = 0
         while not self._stop.is_set():
             process = await self._start(place)
-            begun_s = time.monotonic()
             self._running[place] = process
             while not await self._until(process, place):
-                async with replacing:  # one after the other, so that most of them work
-                    process = await self._replaced(place, process)
-                begun_s = time.monotonic()
+                if process.stopping:  # it ends in any case
+                    process = await self._refilled(place)
+                else:
+                    process = await self._replaced_in_turn(place, process, replacing)
             if self._stop.is_set():
                 break
             was_ready = process.ready.is_set()
             if process.refused:
                 self._fail(InvalidArgument(process.refused))
                 break
-            lasted = was_ready and time.monotonic() - begun_s >= LASTED_S
+            lasted = was_ready and time.monotonic() - process.begun_s >= LASTED_S
             failures = 0 if lasted or process.stopping else failures + 1
-            if not was_ready and failures >= self._config.start_failures_max:
+            is_tried = process.has_begun or not self._ready_count()
+            if not was_ready and is_tried and failures >= self._config.start_failures_max:
                 why = process.error or f"exit code {process.exit_code}"
                 self._fail(
                     InvalidState(
@@ -183,9 +199,6 @@ class Supervisor:
                 break
             if failures:
                 await self._pause(AGAIN.pause_s(failures, self._rng))
-        process = self._running[place]
-        if not process.ended.is_set():
-            await self._end(process)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -200,6 +213,10 @@ class Supervisor:
         process = WorkerProcess(place, self._workers, self._handled)
         self._alive.add(process)
         await process.start(self._command, self._environment)
+        if not process.has_begun:
+            self._alive.discard(process)
+            logger.error("process does not begin", process=place, error=process.error)
+            return process
         process.tell_suspects(self._suspects.items())
         self._counts["started"] += 1
         logger.info("process starts", process=place, pid=process.pid)
@@ -233,12 +250,7 @@ class Supervisor:
     async def _until(self, process: WorkerProcess, place: int) -> bool:
         """Wait for the end of a process, or of the worker; False: it is to be replaced."""
         replace = self._replace[place]
-        waits = [begin_task(self._waited(event)) for event in (process.ended, self._stop, replace)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+        await self._first(process.ended, self._stop, replace)
         if process.ended.is_set() or self._stop.is_set():
             replace.clear()
             return True
@@ -248,14 +260,48 @@ class Supervisor:
     async def _waited(event: asyncio.Event) -> None:
         await event.wait()
 
+    async def _first(self, *events: asyncio.Event, timeout_s: float | None = None) -> None:
+        """Return when the first of these is set, or the time is over."""
+        waits = [begin_task(self._waited(event)) for event in events]
+        try:
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    async def _refilled(self, place: int) -> WorkerProcess:
+        """Start another process at a place whose process ends."""
+        self._replace[place].clear()
+        made = self._running[place] = await self._start(place)
+        self._counts["replaced"] += made.has_begun
+        return made
+
+    async def _replaced_in_turn(
+        self, place: int, before: WorkerProcess, replacing: asyncio.Lock
+    ) -> WorkerProcess:
+        """Replace a process that works: one after the other, so that most of them work.
+
+        It is returned itself if it has ended before its turn, or at the stop.
+        """
+        turn = begin_task(replacing.acquire())
+        ended = begin_task(self._first(before.ended, self._stop))
+        try:
+            await asyncio.wait({turn, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if before.ended.is_set() or self._stop.is_set() or not turn.done():
+                return before
+            return await self._replaced(place, before)
+        finally:
+            ended.cancel()
+            if turn.done():
+                replacing.release()
+            else:
+                turn.cancel()
+
     async def _replaced(self, place: int, before: WorkerProcess) -> WorkerProcess:
         """Start another process at a place; return it, or the one before if it does not start."""
         self._replace[place].clear()
         made = await self._start(place)
-        waits = [begin_task(self._waited(each)) for each in (made.ready, made.ended, self._stop)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for each in waits:
-            each.cancel()
+        await self._first(made.ready, made.ended, self._stop, timeout_s=JOIN_S)
         if made.ready.is_set():
             self._counts["replaced"] += 1
             self._running[place] = made
@@ -265,23 +311,31 @@ class Supervisor:
             self._running[place] = made
             return made
         if not self._stop.is_set():
+            late = f"it has not joined its group within {JOIN_S:g} s"
+            code = "" if made.exit_code is None else f"exit code {made.exit_code}"
             logger.error(
                 "the new process does not start, the one before goes on",
                 process=place,
-                error=made.refused or made.error or f"exit code {made.exit_code}",
+                error=made.refused or made.error or code or late,
             )
-        made.kill()
+        if made.has_had_messages():
+            self._let_end(made, self._config.stop_timeout_s)
+        else:
+            made.kill()
         return before
 
-    def _let_end(self, process: WorkerProcess, finish_s: float) -> None:
-        """Have a process end beside the others."""
+    def _let_end(
+        self, process: WorkerProcess, finish_s: float, *, is_overdue: bool = False
+    ) -> None:
+        """Have a process end beside the others; one that is overdue is not expected to finish."""
         if process.stopping:
             return
         process.stopping = True
 
         async def end() -> None:
-            if not await process.end_within(finish_s, LEAVE_S) and finish_s > OVERDUE_FINISH_S:
+            if not await process.end_within(finish_s, LEAVE_S) and not is_overdue:
                 logger.warning("process did not finish in time", process=process.number)
+                self._clean = self._clean and not self._stop.is_set()
 
         task = begin_task(end())
         self._background.add(task)
@@ -289,9 +343,10 @@ class Supervisor:
 
     async def _end(self, process: WorkerProcess) -> None:
         """End a process at the stop of the worker."""
-        if not process.ready.is_set():  # it has no messages, and may wait for ZooKeeper
-            process.kill()
+        if not process.ready.is_set() and not process.has_had_messages():
+            process.kill()  # it may wait for ZooKeeper for long
             await process.ended.wait()
+            self._clean = self._clean and not process.has_had_messages()
             return
         finishing = begin_task(process.end_within(self._config.stop_timeout_s, LEAVE_S))
         now = begin_task(self._waited(self._now))
@@ -317,12 +372,34 @@ class Supervisor:
                     continue
                 if limit_s:
                     self._end_overdue(process, limit_s)
+                if not process.ready.is_set() or self._replace[place].is_set():
+                    continue
                 enough = config.messages_max and process.counts()[0] >= config.messages_max
-                large = config.memory_mb_max and process.memory_mb() >= config.memory_mb_max
-                if (enough or large) and process.ready.is_set():
+                if enough or self._is_large(process):
                     why = "messages" if enough else "memory"
                     logger.info("process is replaced", process=place, because=why)
                     self._replace[place].set()
+
+    def _is_large(self, process: WorkerProcess) -> bool:
+        """Whether a process is to be replaced for its memory.
+
+        One that has so much from the start is replaced no sooner than after ``LASTED_S``: the next
+        one will have as much.
+        """
+        most = self._config.memory_mb_max
+        if not most or process.memory_mb() < most:
+            return False
+        if process.ready_mb < most or time.monotonic() - process.begun_s >= LASTED_S:
+            return True
+        if not self._is_large_told:
+            self._is_large_told = True
+            logger.warning(
+                "the limit of memory is below what a process begins with, set a higher one",
+                process=process.number,
+                memory_mb=round(process.ready_mb),
+                limit_mb=most,
+            )
+        return False
 
     def _end_overdue(self, process: WorkerProcess, limit_s: float) -> None:
         late_s = time.monotonic() - limit_s
@@ -339,7 +416,7 @@ class Supervisor:
             limit_s=limit_s,
             in_hand=[f"{key.topic}-{key.partition}@{key.offset}" for key in overdue],
         )
-        self._let_end(process, OVERDUE_FINISH_S)
+        self._let_end(process, OVERDUE_FINISH_S, is_overdue=True)
         self._replace[process.number].set()
 
     def _handled(self, key: MessageKey) -> None:
@@ -355,11 +432,14 @@ class Supervisor:
             await asyncio.sleep(LOOK_S_MIN)
         started()
 
-    def _is_ready(self) -> bool:
-        running = self._running.values()
-        return len(running) == self._config.processes and all(
-            each.ready.is_set() and not each.ended.is_set() for each in running
+    def _ready_count(self) -> int:
+        """Return how many processes have joined their group, and run."""
+        return sum(
+            each.ready.is_set() and not each.ended.is_set() for each in self._running.values()
         )
+
+    def _is_ready(self) -> bool:
+        return self._ready_count() == self._config.processes
 
     async def _watch_files(self) -> None:
         """Replace all processes when a file of the code has changed."""
@@ -376,13 +456,12 @@ class Supervisor:
         """Return when each file of the code was changed."""
         found: dict[str, int] = {}
         for directory in self._code:
-            for path in directory.rglob("*.py"):
-                if len(found) >= _FILES_MAX:
-                    return found
-                try:
-                    found[str(path)] = path.stat().st_mtime_ns
-                except OSError:
-                    continue
+            with contextlib.suppress(OSError):  # a directory may go while it is walked through
+                for path in directory.rglob("*.py"):
+                    if len(found) >= _FILES_MAX:
+                        return found
+                    with contextlib.suppress(OSError):
+                        found[str(path)] = path.stat().st_mtime_ns
         return found
 
     # Health -----------------------------------------------------------------------------------
@@ -392,10 +471,8 @@ class Supervisor:
     async def _readiness(self) -> Page:
         if self._stop.is_set():
             return text_page(503, "it stops")
-        ready = sum(
-            each.ready.is_set() and not each.ended.is_set() for each in self._running.values()
-        )
-        text = f"{ready} of {self._config.processes} processes have joined their group"
+        ready, most = self._ready_count(), self._config.processes
+        text = f"{ready} of {most} processes have joined their group"
         return text_page(200 if self._is_ready() else 503, text)
 
     async def _metrics(self) -> Page:

@@ -147,8 +147,10 @@ def running_load(
             others[-1].start()
         pool = None
         if sharers:
-            pool = Sharers(cluster, TOPIC, histories / "shared", sharers)
+            factory = stack.enter_context(client_of(cluster, session_timeout_s=session_s))
+            pool = Sharers(cluster, factory, histories / "shared", sharers)
             stack.callback(pool.stop)
+            stack.enter_context(pool.sender)
         yield Load(senders, seen, others, pool)
 
 

@@ -122,11 +122,10 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
             load.wait_drained(log)
             copies = evidence.copies(groups, watermarks)
         outcome.acknowledged = load.sent
-        seen = read_histories(histories.glob("*.jsonl"))
         taken = evidence.of_zookeeper(place, cluster.name)
         outcome.verdict = judge(
             Evidence(
-                histories=seen,
+                histories=read_histories(histories.glob("*.jsonl")),
                 log=log,
                 group=True,
                 **taken,
@@ -140,7 +139,7 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
             )
         )
         if load.sharers is not None:
-            outcome.verdict.anomalies += load.sharers.judge(seen, taken["reigns"])
+            outcome.verdict.anomalies += load.sharers.judge(taken["reigns"])
 
 
 def _create_topic(groups: Groups, nodes: Mapping[str, int], rng: random.Random) -> None:

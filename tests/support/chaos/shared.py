@@ -1,5 +1,7 @@
 """Members of a shared group in a run: processes that are killed and stopped like brokers.
 
+They have a topic of their own, with one producer: what they cost does not depend on the others.
+
     {"kind": "got", "call": "h0-1:17", "value": …, "attempts": 1}           a listener got a message
     {"kind": "says", "call": …, "what": "extend", "seconds": 3.0}           it is about to say so
     {"kind": "said", "call": …, "outcome": "ok"}                            what it was told
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.cluster import ProcessCluster
-from support.faults import client_of
+from support.faults import Sender, client_of
 from support.history import Event, History, name_of, read_histories
 from support.judge import Anomaly, Reign
 from support.shared_judge import Call, Said, SharedEvidence, judge_shared
@@ -32,15 +34,22 @@ import vq
 from vq.errors import LeaseLost, UnknownTopic, VqError
 
 GROUP: Final = "pool"
+TOPIC: Final = "pool"
+PARTITIONS: Final = 2
+#: Messages in a second.
+RATE: Final = 40.0
 LEASE_S: Final = 3.0
 MAX_DELIVERIES: Final = 5
 WORKERS: Final = 12
-#: A message of a sender; one of so many is poison: its listeners always fail.
-_SENT: Final = re.compile(r"s\d+-(\d{7})-")
-_POISON_EVERY: Final = 101
-#: How long a listener has, as shares of the lease, and how many of a hundred do that.
-_LATE: Final = 2
-_EXTENDS: Final = 2
+#: How often it is looked whether all is done: each look asks brokers and ZooKeeper.
+_LOOK_S: Final = 0.3
+#: A message of the producer; one of so many is poison: its listeners always fail.
+_SENT: Final = re.compile(r"p0-(\d{7})-")
+_POISON_EVERY: Final = 53
+#: So many listeners of a hundred say something late, extend the lease up to the last moment, give
+#: the message back, or only return. The others acknowledge at once.
+_LATE: Final = 1
+_EXTENDS: Final = 1
 _GIVES_BACK: Final = 3
 _RETURNS: Final = 20
 
@@ -52,31 +61,36 @@ def is_poison(value: str) -> bool:
 
 
 class Sharers:
-    """The running members.
+    """The running members, and what they read.
 
     Args:
         cluster: Of the run.
-        topic: What they read.
+        factory: The producer is made from it.
         histories: The directory of their histories, of nobody else.
         count: How many processes.
+
+    Attributes:
+        sender: The producer, not started.
     """
 
-    def __init__(self, cluster: ProcessCluster, topic: str, histories: Path, count: int) -> None:
+    def __init__(
+        self, cluster: ProcessCluster, factory: vq.MessageFactory, histories: Path, count: int
+    ) -> None:
         self._cluster = cluster
-        self._topic = topic
         self._histories = histories
         self._starts = itertools.count(1)
         self._running: list[subprocess.Popen[bytes]] = []
         histories.mkdir(parents=True, exist_ok=True)
+        cluster.vq_json("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
         for _ in range(count):
             self._running.append(self._start())
+        self.sender: Final = Sender(factory, TOPIC, histories / "p0.jsonl", rate=RATE)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         name = f"h{next(self._starts)}"
         settings = {
             "zookeeper": self._cluster.zookeeper,
             "cluster": self._cluster.name,
-            "topic": self._topic,
             "history": str(self._histories / f"{name}.jsonl"),
         }
         with (self._histories / f"{name}.log").open("wb") as log:
@@ -105,10 +119,12 @@ class Sharers:
         return process.poll() is None
 
     def wait_done(self) -> None:
-        """Wait until nothing is open, and return also if that does not come; the judge tells."""
+        """Send no more and wait until nothing is open; return also if not: the judge tells."""
+        self.sender.finish()
         with client_of(self._cluster) as factory:
 
             def is_done() -> bool:
+                time.sleep(_LOOK_S)
                 try:
                     found = factory.admin.describe_group(GROUP)
                 except VqError:
@@ -137,15 +153,13 @@ class Sharers:
                 process.wait()
 
     # Judge --------------------------------------------------------------------------------------
-    def judge(
-        self, histories: Mapping[str, Sequence[Event]], reigns: Iterable[Reign]
-    ) -> list[Anomaly]:
+    def judge(self, reigns: Iterable[Reign]) -> list[Anomaly]:
         """Return what is wrong.
 
         Args:
-            histories: Of the other clients of the run.
             reigns: Who led which group; their time is that of the wall clock.
         """
+        histories = read_histories(self._histories.glob("*.jsonl"))
         owed = {
             event["value"]
             for events in histories.values()
@@ -154,7 +168,7 @@ class Sharers:
         }
         wall = time.monotonic() - time.time()
         evidence = SharedEvidence(
-            calls=_calls(read_histories(self._histories.glob("*.jsonl"))),
+            calls=_calls(histories),
             owed=frozenset(owed),
             poison=frozenset(filter(is_poison, owed)),
             letters=self._letters(),
@@ -212,23 +226,26 @@ class _Listener:
         if is_poison(value):
             self._says(call, "raise")
             raise OSError(f"{value} cannot be handled")
+        if not self._handle(call, message):
+            self._says(call, "return")
+
+    def _handle(self, call: str, message: Any) -> bool:
+        """Return whether it was said what becomes of the message: otherwise it is done."""
         draw = self._rng.randrange(100)
         if draw < _LATE:
             time.sleep(LEASE_S * self._rng.uniform(0.95, 1.3))
-            self._say(call, "ack", message.ack)
         elif draw < _LATE + _EXTENDS:
-            if self._say(call, "extend", lambda: message.extend(LEASE_S), LEASE_S):
-                time.sleep(LEASE_S * self._rng.choice((0.5, 0.97, 0.99)))
-                if self._say(call, "extend", lambda: message.extend(LEASE_S), LEASE_S):
-                    self._say(call, "ack", message.ack)
-            else:
-                self._says(call, "return")
+            for share in (0.5, self._rng.choice((0.97, 0.99))):
+                if not self._say(call, "extend", lambda: message.extend(LEASE_S), LEASE_S):
+                    return False
+                time.sleep(LEASE_S * share)
         elif draw < _LATE + _EXTENDS + _GIVES_BACK:
             self._say(call, "nack", lambda: message.nack(0.2), 0.2)
+            return True
         elif draw < _LATE + _EXTENDS + _GIVES_BACK + _RETURNS:
-            self._says(call, "return")
-        else:
-            self._say(call, "ack", message.ack)
+            return False
+        self._say(call, "ack", message.ack)
+        return True
 
     def _says(self, call: str, what: str, seconds: float = 0.0) -> None:
         self._history.note("says", call=call, what=what, seconds=seconds)
@@ -271,7 +288,7 @@ def main(settings: Mapping[str, str]) -> None:
                 start_position="earliest",
             )
         )
-        consumer.subscribe(settings["topic"], listener=_Listener(history, path.stem)).start()
+        consumer.subscribe(TOPIC, listener=_Listener(history, path.stem)).start()
         ends.wait()
         consumer.close()
 

@@ -3,7 +3,7 @@
 import errno
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,12 @@ class FailingFile:
             self._disk.on_flush()
         self._file.datasync()
 
+    def pwrite(self, buffers: Sequence[Any], position: int) -> None:
+        """See ``File.pwrite``."""
+        if self._log == self._disk.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._file.pwrite(buffers, position)
+
     def view(self, position: int, length: int) -> memoryview:
         """See ``File.view``."""
         if self._log == self._disk.unreadable:
@@ -46,7 +52,7 @@ class FailingDisk(RealDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = self.unreadable = ""
+        self.log = self.unreadable = self.full = ""
         self.on_flush: Callable[[], object] = fail
         self.on_view: Callable[[], object] = fail
         self.is_full = False
@@ -145,6 +151,20 @@ def test_a_lane_that_cannot_be_read_holds_up_no_other(tmp_path: Path, disk: Fail
             block_until(lambda: len(queue) == 1)
             disk.unreadable = ""
             assert queue.drain(WAIT_S)
+
+
+def test_a_put_without_space_is_refused_and_the_next_one_is_tried(
+    queue: LocalQueue, disk: FailingDisk
+) -> None:
+    queue.put(b"stored")
+    disk.full = "lane-0"
+    with pytest.raises(DiskFull):
+        queue.put(b"refused", idempotency_key="k")
+    assert queue.put(b"urgent", priority=1)
+    disk.full = ""
+    assert queue.put(b"next", idempotency_key="k")
+    assert [taken(queue).content for _ in range(3)] == [b"urgent", b"stored", b"next"]
+    assert queue.metrics().stopped == 0
 
 
 def test_a_message_that_cannot_be_moved_to_the_retry_lane_stays_with_its_taker(
@@ -312,7 +332,7 @@ def test_a_requeue_by_id_reads_nothing(queue: LocalQueue, disk: FailingDisk) -> 
 
 INSIDE = ("vq/local/", "vq/store/log/", "vq/store/commit/")
 #: Every so manieth place, for the time it takes; every one was tried once.
-STEP = 3
+STEP = 5
 
 
 def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
@@ -321,19 +341,18 @@ def test_an_interrupted_put_loses_no_other_message(tmp_path: Path) -> None:
     with LocalQueue(tmp_path / "jobs") as queue:
         queue.put(b"warm")
         passed = 0
-        while passed < 10:  # in turn; some are handed over to the thread, and have few places
-            content = b"interrupted-%d" % place
+        while passed < 30:  # in turn at one place: a put that the thread commits has fewer
+            content = b"interrupted-%d-%d" % (place, passed)
             try:
                 Interrupter(place, *INSIDE).run(lambda content=content: queue.put(content))
             except Interrupted:
                 interrupted.add(content)
-                passed = 0
+                place, passed = place + STEP, 0
             else:
                 put.append(content)
                 passed += 1
-            queue.put(b"next-%d" % place)
-            put.append(b"next-%d" % place)
-            place += STEP
+            queue.put(b"next-%d-%d" % (place, passed))
+            put.append(b"next-%d-%d" % (place, passed))
         assert len(interrupted) > 100 // STEP, "callers do not commit their messages any more"
         found = []
         while (item := queue.take(0)) is not None:

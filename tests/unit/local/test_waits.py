@@ -4,7 +4,7 @@ import threading
 
 from support.waiting import WAIT_S
 
-from vq.local.waits import CommitWaiter, Intake, Sleeper
+from vq.local.waits import CommitWaiter, Company, Intake, Sleeper
 
 
 def test_a_round_waits_for_so_many_and_not_for_more_than_a_moment() -> None:
@@ -31,3 +31,16 @@ def test_a_queue_that_ends_waits_for_nobody() -> None:
     sleeper = Sleeper(Intake())
     sleeper.is_ending = True
     assert not sleeper.gather(1, WAIT_S)
+
+
+def test_callers_are_alone_some_rounds_after_they_shared_one() -> None:
+    """So that callers in turn do not take the rounds from the thread that gathers them."""
+    company = Company()
+    assert company.is_alone(0)
+    company.note(5, waiters=1, waiting=0, messages=1)
+    assert company.is_alone(5)
+    company.note(6, waiters=3, waiting=2, messages=3)
+    assert company.expected == 5
+    assert next(round_ for round_ in range(6, 20) if company.is_alone(round_)) == 14
+    company.note(20, waiters=3, waiting=2, messages=1_000)
+    assert company.expected == 0
