@@ -198,7 +198,6 @@ class QueueCore:
         self._is_leading: Callable[[], bool] = self._leading._is_owned  # type: ignore[attr-defined]
         self._thread_waits = False  # for ``_leading``
         self._led: Led | None = None  # what a caller commits; left behind if it was interrupted
-        self._unwritten: DiskFull | None = None  # why the thread has ended with work left
         if directory is not None:
             self._open(directory, disk, clock)
         self._thread = threading.Thread(target=self._work, name="vq-local", daemon=True)
@@ -775,7 +774,7 @@ class QueueCore:
                         self._thread_waits = False
                         self._work_once()
                 wait_s = self._watch_times()
-                if self.sleeper.is_ending and (self._unwritten or not self._has_messages):
+                if self.sleeper.is_ending and (self.intake.unwritten or not self._has_messages):
                     return
                 self.sleeper.sleep(wait_s)
         except BaseException as error:  # somebody waits for this thread
@@ -844,7 +843,9 @@ class QueueCore:
             waiter.end(errors)
         refused = [error for error in errors.values() if isinstance(error, DiskFull | Busy)]
         if refused and self.sleeper.is_ending and isinstance(refused[0], DiskFull):
-            self._unwritten = refused[0]  # the pad and the logs have all but puts that did not wait
+            self.intake.unwritten = refused[
+                0
+            ]  # the pad and the logs have all but puts that did not wait
         elif refused:
             time.sleep(_FULL_PAUSE_S)
             self.intake.items.extend(self.intake.unmoved)
@@ -1162,10 +1163,10 @@ class QueueCore:
         finally:
             if has_ended:
                 self._leading.release()
-        if self._unwritten is not None:
+        if self.intake.unwritten is not None:
             raise DiskFull(
                 f"queue {self.name!r} is closed, and its disk was full: a loss of power may have "
-                f"what was completed last given again: {self._unwritten}",
+                f"what was completed last given again: {self.intake.unwritten}",
                 hint="nothing of what puts returned for is lost; free space before you open it",
             )
 

@@ -1,7 +1,6 @@
 """The settings of a local queue."""
 
 import enum
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +96,7 @@ def directory_of(directory: object) -> Path | None:
     """
     if directory is None:
         return None
-    path = directory.__fspath__() if isinstance(directory, os.PathLike) else directory
+    path = str(directory) if isinstance(directory, Path) else directory
     if not isinstance(path, str) or not path or "\0" in path:
         raise InvalidArgument(
             f"directory = {shown(directory)} is no path; give a text or a pathlib.Path, or None "

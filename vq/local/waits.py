@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from vq.errors import OutcomeUnknown, VqError
+from vq.errors import DiskFull, OutcomeUnknown, VqError
 from vq.local.items import LocalItem
 from vq.local.notes import LaneRange
 
@@ -130,6 +130,7 @@ class Intake:
         purged: Ranges of numbers that were completed at once.
         moves: Copies on their way to ``LATER``, and the items that they replace.
         unmoved: Copies that a full disk did not take.
+        unwritten: Why the last commit before a close has left completions in here.
     """
 
     def __init__(self) -> None:
@@ -141,6 +142,7 @@ class Intake:
         self.committing = 0
         self.moves: dict[LocalItem, LocalItem] = {}
         self.unmoved: list[LocalItem] = []
+        self.unwritten: DiskFull | None = None
 
     def take(self, *, notes_due: bool) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
         """Return what there is: who waits, messages, codes.
