@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from vq import limits
@@ -10,7 +11,7 @@ from vq.errors import InvalidArgument
 from vq.model import check_name, choice_of
 from vq.shown import shown
 
-__all__ = ["LocalQueueConfig", "WhenCrowded"]
+__all__ = ["LocalQueueConfig", "WhenCrowded", "given_directory"]
 
 _COUNT_MAX: Final = 2**31
 
@@ -71,6 +72,20 @@ class LocalQueueConfig:
         _check_count("retries", self.retries, 0)
         for name in ("later_max", "memory_items", "memory_bytes", "idempotency_keys"):
             _check_count(name, getattr(self, name), 1)
+
+
+def given_directory(directory: object) -> Path:
+    """Return the directory of a queue that an application gave.
+
+    Raises:
+        InvalidArgument: It is no path, or an empty one: a variable that is not set, most likely.
+    """
+    if not isinstance(directory, str | Path) or not str(directory):
+        raise InvalidArgument(
+            f"directory = {shown(directory)} is no path; give text or a pathlib.Path, and '.' for "
+            "the working directory"
+        )
+    return Path(directory)
 
 
 def _check_count(name: str, value: object, least: int) -> None:
