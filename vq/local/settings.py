@@ -107,15 +107,15 @@ def directory_of(directory: object) -> Path | None:
 
 
 def given_directory(directory: object) -> Path:
-    """Return where a queue is that cannot be in memory.
+    """Return where a queue is that is in no memory.
 
     Raises:
-        InvalidArgument: It is no path.
+        InvalidArgument: It is no path, or an empty one.
     """
-    path = directory_of(directory)
-    if path is None:
-        raise InvalidArgument("directory = None; a queue in memory is only in its own process")
-    return path
+    found = directory_of(directory)
+    if found is None:
+        raise InvalidArgument("directory = None; give text or a pathlib.Path")
+    return found
 
 
 def config_of(config: object) -> LocalQueueConfig:
