@@ -47,9 +47,10 @@ class SharedMessage(TriedMessage):
 
     In threads the methods wait for the answer. With ``vq.aio`` they return it, to be awaited; what
     they say is sent in any case. They raise ``LeaseLost`` if the member does not have the message
-    any more: then nothing has changed; and ``InvalidState`` if the consumer is closed. A message whose listener returns is acknowledged,
-    and one whose listener raises is released, unless the listener has settled it. A message of
-    ``get_many`` or an iteration is settled by these methods alone.
+    any more: then nothing has changed; and ``InvalidState`` if the consumer is closed. A message
+    whose listener returns is acknowledged, and one whose listener raises is released, unless the
+    listener has settled it. A message of ``get_many`` or an iteration is settled by these methods
+    alone.
 
     Attributes:
         attempts: How often it was delivered to the group, with this time.
