@@ -123,8 +123,8 @@ async def open_of(
     return {TopicPartition(each.topic, each.partition): each for each in found.partitions}
 
 
-async def forget_shared_group(cluster: ClusterClient, group: str) -> None:
-    """Have the journal forget a shared group.
+async def forget_shared_group(cluster: ClusterClient, group: str, topic: str = "") -> None:
+    """Have the journal forget a shared group, or what it has of a topic.
 
     Raises:
         VqError: The node that leads the journal does not answer, or refuses.
@@ -134,7 +134,8 @@ async def forget_shared_group(cluster: ClusterClient, group: str) -> None:
     except UnknownTopic:
         return  # there never was a shared group
     journal = await shared_journal_of(cluster, group)
-    await _ask(cluster, journal, SharedRequest(group=group, forget=True), ANSWER_S)
+    request = SharedRequest(group=group, forget=not topic, forget_topic=topic)
+    await _ask(cluster, journal, request, ANSWER_S)
 
 
 async def _ask(
