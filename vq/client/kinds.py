@@ -38,14 +38,36 @@ def check_function(what: str, function: object, instead: str) -> None:
         )
 
 
+def check_handler(what: str, function: object, instead: str) -> None:
+    """Refuse what cannot be called, classes and generators; coroutine functions may be handlers.
+
+    Args:
+        what, function, instead: See ``check_function``.
+
+    Raises:
+        InvalidArgument: It is no plain function, and no coroutine function.
+    """
+    if not callable(function) or inspect.isclass(function):
+        raise InvalidArgument(f"{what} = {shown(function)} is {type(function).__name__}; {instead}")
+    if _is_generator(function) or _is_generator(type(function).__call__):
+        raise InvalidArgument(
+            f"{what} = {shown(function)} is a generator, which a call alone does not run; {instead}"
+        )
+
+
 def _runs_nothing(function: Any) -> bool:
+    return inspect.iscoroutinefunction(_called(function)) or _is_generator(function)
+
+
+def _is_generator(function: Any) -> bool:
+    function = _called(function)
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
+def _called(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
-    return (
-        inspect.iscoroutinefunction(function)
-        or inspect.isasyncgenfunction(function)
-        or inspect.isgeneratorfunction(function)
-    )
+    return function
 
 
 def check_whole(what: str, number: object) -> None:

@@ -2,15 +2,22 @@
 
 from collections.abc import Callable, Iterable
 
+from vq.client.kinds import check_between, check_whole
 from vq.local.items import LocalItem
+from vq.local.settings import COUNT_MAX, several
 
-__all__ = ["complete_each", "taken"]
+__all__ = ["complete_each", "taken", "whole_numbers"]
 
 
 def taken(
     take: Callable[[float | None], LocalItem | None], count: int, timeout: float | None
 ) -> list[LocalItem]:
-    """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+    """Return up to ``count`` messages: what is there once the first one is; [] in vain.
+
+    Raises:
+        InvalidArgument: The count is no number in [1, 2^31].
+    """
+    check_between("count", count, 1, COUNT_MAX)
     items: list[LocalItem] = []
     while len(items) < count:
         item = take(0 if items else timeout)
@@ -27,7 +34,7 @@ def complete_each(
 ) -> None:
     """Complete all of them, then flush; raise the last error."""
     error = None
-    for item in items:
+    for item in several("items", items):
         try:
             complete(item)
         except Exception as found:  # noqa: BLE001  the others are completed all the same
@@ -36,3 +43,15 @@ def complete_each(
         flush()
     if error is not None:
         raise error
+
+
+def whole_numbers(name: str, given: Iterable[int]) -> list[int]:
+    """Return numbers that an application gave.
+
+    Raises:
+        InvalidArgument: They cannot be iterated over, or one is no whole number.
+    """
+    found = [*several(name, given)]
+    for each in found:
+        check_whole(name, each)
+    return found

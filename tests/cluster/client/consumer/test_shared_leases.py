@@ -138,6 +138,37 @@ async def test_what_waits_behind_a_long_listener_goes_to_another_member(
         await each.close()
 
 
+async def test_no_message_waits_behind_long_ones_while_another_member_is_idle(
+    factories: list[aio.MessageFactory],
+) -> None:
+    """Also if the member was quick before, and has many messages ahead for that."""
+    seen: list[tuple[str, int]] = []
+    go_on = asyncio.Event()
+
+    async def begin(name: str) -> Any:
+        async def listener(message: Any) -> None:
+            if name == "first" and int(message.content) in {98, 99}:
+                await go_on.wait()
+            seen.append((name, int(message.content)))
+
+        return await member(factories[name == "second"], listener, workers=2)
+
+    await send(factories[0], 150)
+    first = await begin("first")
+    await until(lambda: len(seen) >= 98)
+    second = await begin("second")
+    begun = asyncio.get_running_loop().time()
+    await until(lambda: len(seen) == 148)
+    assert asyncio.get_running_loop().time() - begun < 3.0  # of a lease of 30 s
+    await send(factories[0], 10)
+    await until(lambda: len(seen) == 158)
+    assert asyncio.get_running_loop().time() - begun < 5.0
+    assert {name for name, _ in seen[98:]} == {"second"}
+    go_on.set()
+    for each in (first, second):
+        await each.close()
+
+
 async def test_a_lease_begins_when_the_message_is_given_and_not_when_it_is_asked_for(
     factories: list[aio.MessageFactory],
 ) -> None:
@@ -203,3 +234,32 @@ async def test_a_listener_that_fails_after_its_lease_makes_no_dead_letter(
     assert await letters(factories[0]) == [b"0"]
     for each in consumers:
         await each.close()
+
+
+async def test_what_a_coroutine_says_without_await_is_said(
+    factories: list[aio.MessageFactory], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be lost by a forgotten word; that the lease was over is in the log then."""
+    seen: list[tuple[int, int]] = []
+
+    async def listener(message: Any) -> None:
+        number = int(message.content)
+        seen.append((number, message.attempts))
+        if number == 0:
+            message.reject()
+        elif number == 1 and message.attempts == 1:
+            message.nack(0.5)
+        elif number == 2:
+            message.extend(5.0)
+            await asyncio.sleep(3.0)
+        elif number == 3 and message.attempts == 1:
+            await asyncio.sleep(3.0)
+            message.ack()
+
+    await send(factories[0], 4)
+    consumer = await member(factories[0], listener, workers=4, lease_s=2.0)
+    await asyncio.sleep(6.0)
+    assert sorted(seen) == [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1), (3, 2)]
+    lost = [each for each in caplog.messages if "lease ended before the listener" in each]
+    assert len(lost) == 1
+    await consumer.close()

@@ -5,14 +5,14 @@
        └──────────────── settled, many with one request ◀─────────────────────┘
 
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
-each partition looks whether it has more. What waits in the queue for half of its lease is given
-back: it was not delivered, others may be free for it, and its lease would be over before its time.
+each partition looks whether it has more. What waits in the queue for a second, or for half of its
+lease, is given back: it was not delivered, and others may be free for it.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from vq import limits
@@ -31,6 +31,7 @@ from vq.client.consumer.shared.sources import (
     SharedSources,
 )
 from vq.client.consumer.shared.turns import SourceTurns
+from vq.client.copies import origin_of
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.remoting.wire_pb2 import SharedRun
@@ -42,6 +43,8 @@ logger = get_logger(__name__)
 
 #: The lease of a message that has waited for so much of it begins anew with its listener.
 WAITED_SHARE: Final = 0.1
+#: So long a message waits for a worker of this member; then others may have it.
+QUEUED_S: Final = 1.0
 #: How long an answer of the journal is waited for before a message that was delivered before.
 TOLD_S: Final = 1.0
 
@@ -54,7 +57,7 @@ class SharedReceiver(SharedSources):
         workers: So many are at messages at a time.
 
     Attributes:
-        expired: Messages whose lease was over before anybody took them.
+        expired: Messages whose lease was over before anybody took them; they were given back, too.
     """
 
     def __init__(
@@ -62,7 +65,8 @@ class SharedReceiver(SharedSources):
     ) -> None:
         super().__init__(cluster, group, terms, **rest)
         self.expired = 0
-        self._queue: deque[tuple[HeldMessage, float]] = deque()
+        #: With the times when its lease is over, and until when it waits here.
+        self._queue: deque[tuple[HeldMessage, float, float]] = deque()
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
         self._held: set[MessageHandle] = set()  # what ``SharedRoom`` counts as in hand
@@ -129,10 +133,8 @@ class SharedReceiver(SharedSources):
         return self._is_closing
 
     def _give_back_queue(self) -> None:
-        now = self._cluster.clock.monotonic()
-        for item, until in self._queue:
-            if until > now:
-                self._settle_here(item.handle, SettleKind.UNUSED)
+        for item, _, _ in self._queue:
+            self._settle_here(item.handle, SettleKind.UNUSED)
         self._queue.clear()
 
     async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
@@ -194,8 +196,7 @@ class SharedReceiver(SharedSources):
             finally:
                 self._asked = set()
             self._turns.found(something=bool(answer.runs))
-            for source, low in zip(read, answer.lows, strict=True):
-                source.low = low
+            self._learn(read, answer)
             until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
                 self._note_held(asked[run.source], run)
@@ -216,7 +217,9 @@ class SharedReceiver(SharedSources):
     async def _read_all(self, reading: RunReading, until: float) -> None:
         """Read a run that this member got, into the queue."""
         async for messages in self._read(reading):
-            self._queue.extend((each, until) for each in messages)
+            queued_s = min(QUEUED_S, self._terms.lease_ms / 2_000)
+            waits = min(self._cluster.clock.monotonic() + queued_s, until - queued_s)
+            self._queue.extend((each, until, waits) for each in messages)
             self._is_ready.set()
             self._look_at_queue()
 
@@ -227,26 +230,37 @@ class SharedReceiver(SharedSources):
             self._has_room.set()
 
     def _look_at_queue(self) -> None:
-        """Look again when the first message has waited for half of its lease."""
+        """Look again when the first message has waited for long enough."""
         if self._queue and self._waits_too_long is None:
-            left_s = self._queue[0][1] - self._cluster.clock.monotonic()
-            wait_s = max(LOOK_S, left_s - self._terms.lease_ms / 2_000)
+            wait_s = self._queue[0][2] - self._cluster.clock.monotonic()
             loop = asyncio.get_running_loop()
-            self._waits_too_long = loop.call_later(wait_s, self._give_back)
+            self._waits_too_long = loop.call_later(max(LOOK_S, wait_s), self._give_back)
 
     def _give_back(self) -> None:
-        """Give back what has waited for half of its lease."""
+        """Give back what has waited for long enough."""
         self._waits_too_long = None
         now = self._cluster.clock.monotonic()
-        while self._queue and self._queue[0][1] <= now + self._terms.lease_ms / 2_000:
-            item, until = self._queue.popleft()
+        over: list[HeldMessage] = []
+        while self._queue and self._queue[0][2] <= now:
+            item, until, _ = self._queue.popleft()
             self._room.forget_asked()
-            if until > now:
-                self._settle_here(item.handle, SettleKind.UNUSED)
-            else:
-                self.expired += 1
-                self._over(item.handle)
+            self._settle_here(item.handle, SettleKind.UNUSED)
+            if until <= now:
+                over.append(item)
+        self._told_over(over)
         self._look_at_queue()
+
+    def _told_over(self, items: Sequence[HeldMessage]) -> None:
+        """Say that leases were over before anybody took the messages; they were given back."""
+        if items:
+            self.expired += len(items)
+            logger.warning(
+                "leases were over before listeners had the messages, they are delivered again",
+                group=self._group,
+                messages=len(items),
+                first=origin_of(items[0].message),
+                deliveries=items[0].deliveries,
+            )
 
     async def _next_here(self) -> HeldMessage | None:
         """Return the next message of the queue, with nearly all of its lease; None: it is empty.
@@ -254,13 +268,13 @@ class SharedReceiver(SharedSources):
         A call that is cancelled gives it back.
         """
         while self._queue:
-            item, until = self._queue.popleft()
+            item, until, _ = self._queue.popleft()
             now = self._cluster.clock.monotonic()
             if until - now < self._fresh_s:
                 begins_at = await self._begin_lease(item, until - now)
                 if begins_at is None:
-                    self.expired += 1
-                    self._over(item.handle)
+                    self._settle_here(item.handle, SettleKind.UNUSED)
+                    self._told_over([item])
                     continue
                 until = begins_at + self._terms.lease_ms / 1_000
             if self._given is not None:
