@@ -191,7 +191,7 @@ def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
     """A frozen member wakes after its partitions went to others: its commits must not count."""
     zookeeper, members = group
     rng = make_rng()
-    rebalances = times(5, 200)  # each of the actions
+    rebalances = times(3, 200)  # who leaves in order has a test of its own
     members.strategy = rng.choice(["sticky", "average", "circle"])
     print("strategy", members.strategy)
     with (
@@ -203,7 +203,7 @@ def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
         for _ in range(MEMBERS - 1):
             members.add()
         members.wait_shared()
-        actions = [kill, leave, freeze, kill, freeze]
+        actions = [kill, freeze, leave, kill, freeze]
         done: Counter[str] = Counter()
         seen: Counter[str] = Counter()
         took_s = []

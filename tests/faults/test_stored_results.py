@@ -17,7 +17,7 @@ from support.databases import postgresql
 from support.faults import LONG, make_rng
 from support.waiting import block_until
 
-MESSAGES = 1_200 if LONG else 300
+MESSAGES = 1_200 if LONG else 150
 KILLS = 8 if LONG else 2
 
 
