@@ -1,6 +1,6 @@
 """Batch queries on a real cluster give exactly what was produced.
 
-One topic of 800,000 messages is for all tests of the module: several blocks, archived ones,
+One topic of 60,000 messages is for all tests of the module: several blocks, archived ones,
 messages with tags, headers, keys of three types, and compressed ones.
 """
 
@@ -32,11 +32,11 @@ from vq.columns import Selection
 
 pytestmark = pytest.mark.slow
 
-COUNT = 200_000
+COUNT = 60_000
 #: So many messages come after the others were archived.
-NEWEST = 25_000
+NEWEST = 9_000
 #: Behind the number in a message: several blocks need bytes, and each row costs time.
-PAD = bytes(range(32, 127)) + bytes(45)
+PAD = bytes(range(32, 127)) * 5 + bytes(45)
 TOPIC = "big"
 #: What is asked of a DataFrame, and counted while messages are produced.
 SUMS = (
@@ -213,11 +213,12 @@ def test_only_messages_of_which_an_expression_is_true_are_given(
 ) -> None:
     """As Spark itself leaves them, by tags and by headers; compressed ones, too."""
     newest = {"includeArchive": "false", "minPartitions": 3}
+    half = COUNT - NEWEST // 2
     even = read(tag="even", **newest)
     assert sums(read(where="TAGS = 'even'", **newest)) == sums(even)
-    late = sums(even.where("cast(headers['n'] as int) > 150000"))
+    late = sums(even.where(f"cast(headers['n'] as int) > {half}"))
     assert late[0]
-    assert sums(read(where="TAGS = 'even' AND n > 150000", **newest)) == late
+    assert sums(read(where=f"TAGS = 'even' AND n > {half}", **newest)) == late
     assert sums(read(where="TAGS = 'neither'", **newest))[0] == 0
 
 
@@ -225,7 +226,7 @@ def test_all_columns_are_those_of_a_consumer(
     read: Callable[..., DataFrame], produced: Produced, factory: vq.MessageFactory
 ) -> None:
     """In an archived range that begins inside a message; also a column that is given on demand."""
-    start, end = 1_000_001, 1_400_000
+    start, end = 1_000_001, 2_400_000
     assert produced.archived[0] > end
     options = {
         "startingOffsets": f'{{"{TOPIC}": {{"0": {start}, "1": "latest"}}}}',
@@ -306,7 +307,7 @@ def test_filters_give_the_same_with_push_down_and_without(
     read: Callable[..., DataFrame], produced: Produced, spark: SparkSession
 ) -> None:
     frame = read(schema="partition INT, offset LONG, tag STRING, timestamp TIMESTAMP").where(
-        "partition = 1 AND offset >= 777 AND offset < 6000000 AND tag IN ('even', 'odd') "
+        "partition = 1 AND offset >= 777 AND offset < 12000000 AND tag IN ('even', 'odd') "
         "AND timestamp >= '2026-01-01' AND timestamp < '2100-01-01' AND NOT offset = 778"
     )
     asked = ["count(*)", "sum(offset)", "min(offset)", "max(offset)", "count(distinct tag)"]
@@ -364,14 +365,13 @@ def test_a_broker_that_is_away_is_named_and_other_partitions_are_read(
 def test_what_cannot_be_read_is_said(
     spark: SparkSession, read: Callable[..., DataFrame], produced: Produced
 ) -> None:
+    """As Spark tells it; all that is refused is in the tests of options and columns."""
     register(spark)  # again does no harm
     for frame, said in (
         (lambda: read("missing"), "missing"),
         (lambda: read(startingOffset="earliest"), "do you mean startingOffsets?"),
-        (lambda: read(schema="value STRING"), "column value is binary, not string"),
         (lambda: read(startingOffsets=f'{{"{TOPIC}": {{"7": 1}}}}'), "partitions 0 to 1"),
         (lambda: read(startingOffsets=f'{{"{TOPIC}": {{"0": {1 << 60}}}}}'), "is outside"),
-        (lambda: read(endingOffsets="tomorrow"), "give earliest, latest, a time"),
     ):
         with pytest.raises(PySparkException, match=said.replace("?", r"\?")) as raised:
             frame().collect()
