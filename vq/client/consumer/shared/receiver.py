@@ -7,12 +7,14 @@
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
 each partition looks whether it has more. What waits in the queue for half of its lease is given
 back: it was not delivered, others may be free for it, and its lease would be over before its time.
+What would wait there with more bytes than ``buffer_bytes`` is given back unread, or not asked for.
 """
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Iterable
+from contextlib import aclosing
 from typing import Any, Final
 
 from vq import limits
@@ -29,8 +31,10 @@ from vq.client.consumer.shared.sources import (
     HeldMessage,
     RunReading,
     SharedSources,
+    WatchedSource,
 )
 from vq.client.consumer.shared.turns import SourceTurns
+from vq.client.reading.forward import READ_BYTES
 from vq.errors import VqError
 from vq.log_lines import get_logger
 from vq.remoting.wire_pb2 import SharedRun
@@ -52,17 +56,28 @@ class SharedReceiver(SharedSources):
     Args:
         cluster, group, terms, rest: See ``SharedSources``.
         workers: So many are at messages at a time.
+        buffer_bytes: Half of it bounds what is read at a time, the other half what waits.
 
     Attributes:
         expired: Messages whose lease was over before anybody took them.
     """
 
     def __init__(
-        self, cluster: ClusterClient, group: str, terms: SharedTerms, *, workers: int, **rest: Any
+        self,
+        cluster: ClusterClient,
+        group: str,
+        terms: SharedTerms,
+        *,
+        workers: int,
+        buffer_bytes: int,
+        **rest: Any,
     ) -> None:
         super().__init__(cluster, group, terms, **rest)
         self.expired = 0
         self._queue: deque[tuple[HeldMessage, float]] = deque()
+        self._queued_bytes = 0  # of their contents
+        self._queued_bytes_max = buffer_bytes // 2
+        self._may_read = asyncio.Semaphore(max(1, buffer_bytes // 2 // READ_BYTES))
         self._is_ready = asyncio.Event()  # there is something in the queue, or nothing more comes
         self._fresh_s = (1 - WAITED_SHARE) * terms.lease_ms / 1_000
         self._held: set[MessageHandle] = set()  # what ``SharedRoom`` counts as in hand
@@ -130,10 +145,10 @@ class SharedReceiver(SharedSources):
 
     def _give_back_queue(self) -> None:
         now = self._cluster.clock.monotonic()
-        for item, until in self._queue:
+        while self._queue:
+            item, until = self._pop()
             if until > now:
                 self._settle_here(item.handle, SettleKind.UNUSED)
-        self._queue.clear()
 
     async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
         """End the request that waits for messages; the journal would give it what others want."""
@@ -165,7 +180,7 @@ class SharedReceiver(SharedSources):
         while not self._ends():
             self._has_room.clear()
             sources = self._read_now()
-            room = self._room.free(self._cluster.clock.monotonic())
+            room = min(self._room.free(self._cluster.clock.monotonic()), self._fitting(sources))
             if not sources or not room:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ROOM_S):
@@ -214,10 +229,36 @@ class SharedReceiver(SharedSources):
     # Waiting and taken ----------------------------------------------------------------------------
     async def _read_all(self, reading: RunReading, until: float) -> None:
         """Read a run that this member got, into the queue."""
-        async for messages in self._read(reading):
-            self._queue.extend((each, until) for each in messages)
-            self._is_ready.set()
-            self._look_at_queue()
+        async with self._may_read, aclosing(self._read(reading)) as steps:
+            while self._queued_bytes < self._queued_bytes_max:
+                try:
+                    messages = await anext(steps)
+                except StopAsyncIteration:
+                    return
+                self._queue.extend((each, until) for each in messages)
+                self._queued_bytes += sum(len(each.message.content) for each in messages)
+                self._is_ready.set()
+                self._look_at_queue()
+            self._give_back_run(reading.at, reading.run, reading.number)
+
+    def _fitting(self, sources: dict[int, WatchedSource]) -> int:
+        """Return about how many messages fit in beside what waits and is read; one at least if
+        that is nothing.
+        """
+        each_bytes = max((each.reader.each_bytes for each in sources.values()), default=1.0)
+        reading = sum(
+            each.run.first + each.run.messages - each.number for each in self._reads.values()
+        )
+        least = 0 if self._queue or reading else 1
+        free_bytes = self._queued_bytes_max - self._queued_bytes - reading * each_bytes
+        return max(least, int(free_bytes / each_bytes))
+
+    def _pop(self) -> tuple[HeldMessage, float]:
+        """Take the first one out of the queue."""
+        item, until = self._queue.popleft()
+        self._queued_bytes -= len(item.message.content)
+        self._has_room.set()
+        return item, until
 
     def _waits(self, handle: MessageHandle) -> None:
         if handle in self._held:
@@ -238,7 +279,7 @@ class SharedReceiver(SharedSources):
         self._waits_too_long = None
         now = self._cluster.clock.monotonic()
         while self._queue and self._queue[0][1] <= now + self._terms.lease_ms / 2_000:
-            item, until = self._queue.popleft()
+            item, until = self._pop()
             self._room.forget_asked()
             if until > now:
                 self._settle_here(item.handle, SettleKind.UNUSED)
@@ -253,7 +294,7 @@ class SharedReceiver(SharedSources):
         A call that is cancelled gives it back.
         """
         while self._queue:
-            item, until = self._queue.popleft()
+            item, until = self._pop()
             now = self._cluster.clock.monotonic()
             if until - now < self._fresh_s:
                 begins_at = await self._begin_lease(item, until - now)
