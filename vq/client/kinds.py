@@ -38,14 +38,36 @@ def check_function(what: str, function: object, instead: str) -> None:
         )
 
 
+def check_handler(what: str, function: object, instead: str) -> None:
+    """Refuse what is no function or coroutine function: generators run nothing when called.
+
+    Args:
+        what, function, instead: See ``check_function``.
+
+    Raises:
+        InvalidArgument: It is neither.
+    """
+    if not callable(function) or inspect.isclass(function):
+        raise InvalidArgument(f"{what} = {shown(function)} is no function; {instead}")
+    if _is_generator(function) or _is_generator(type(function).__call__):
+        raise InvalidArgument(
+            f"{what} = {shown(function)} is a generator, which a call alone does not run; {instead}"
+        )
+
+
 def _runs_nothing(function: Any) -> bool:
+    return inspect.iscoroutinefunction(_bare(function)) or _is_generator(function)
+
+
+def _is_generator(function: Any) -> bool:
+    function = _bare(function)
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
+def _bare(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
-    return (
-        inspect.iscoroutinefunction(function)
-        or inspect.isasyncgenfunction(function)
-        or inspect.isgeneratorfunction(function)
-    )
+    return function
 
 
 def check_whole(what: str, number: object) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from vq.client.kinds import check_handler
 from vq.errors import InvalidArgument
 from vq.model import Message
 from vq.worker.task import Task, UnknownTask, arguments_of, name_in
@@ -73,19 +74,29 @@ def find(
                     )
             else:
                 plain.append(each)
-    if len(plain) > 1 or (plain and not topics):
+    if len(plain) > 1:
         raise InvalidArgument(
-            f"{len(plain)} plain functions, {len(topics)} topics: a worker has one function, and "
-            "the topics of it with --topic; tasks (vq.task) have their own"
+            f"{len(plain)} plain functions: a worker has one, for the topics given with --topic; "
+            "make tasks of them (vq.task), which have their own"
         )
-    around = [_callable(name, _named(name)) for name in middleware]
+    if plain and not topics:
+        raise InvalidArgument(
+            f"{', '.join(names)}: there is a plain function; name the topics of it with --topic"
+        )
+    what = "a function of a message and of what it is to call"
+    around = [_callable(name, _named(name), 2, what) for name in middleware]
     by_topic = _by_topic(tasks, run_coroutine)
     for topic in topics:
         if topic in by_topic and not plain:
             continue
-        if topic in by_topic or not plain:
+        if topic in by_topic:
             raise InvalidArgument(
-                f"topic {topic!r} is of tasks and of a plain function, or of none of both"
+                f"topic {topic!r} is one of tasks: a plain function needs another one"
+            )
+        if not plain:
+            raise InvalidArgument(
+                f"topic {topic!r}: there are only tasks, which have their own topics "
+                f"({', '.join(by_topic) or 'none'}); leave out --topic"
             )
         by_topic[topic] = _plain(plain[0], run_coroutine)
     if not by_topic:
@@ -128,14 +139,23 @@ def _handlers_of(name: str, found: Any) -> Iterable[Any]:
             if not isinstance(each, Task):
                 raise InvalidArgument(f"handler {name!r} has {each!r}, which is no task")
         return found
-    return [_callable(name, found)]
+    what = "a function of a message, a task, or a list of tasks"
+    return [_callable(name, found, 1, what)]
 
 
-def _callable(name: str, found: Any) -> Any:
-    if not callable(found) or inspect.isclass(found):
-        raise InvalidArgument(
-            f"{name!r} is {type(found).__name__}; name a function, a task, or a list of tasks"
-        )
+def _callable(name: str, found: Any, arguments: int, what: str) -> Any:
+    """Return what takes so many arguments.
+
+    Raises:
+        InvalidArgument: It is no function, or does not take them.
+    """
+    check_handler(name, found, f"name {what}")
+    try:
+        inspect.signature(found).bind(*range(arguments))
+    except ValueError:  # this one does not tell
+        pass
+    except TypeError as error:
+        raise InvalidArgument(f"{name!r} cannot be called so: {error}; name {what}") from error
     return found
 
 

@@ -12,21 +12,18 @@ often it was due.
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
-
-from apscheduler.triggers.cron import CronTrigger
 
 from vq.blocking.factory import MessageFactory
 from vq.clock import Clock
 from vq.coordination.leases.leases import JobLease
 from vq.coordination.tree.coordinator import Coordinator, Create, NodeExists, NoNode, Set
 from vq.coordination.tree.values.leases import LeaseTimes
-from vq.errors import InvalidArgument
 from vq.log_lines import get_logger
+from vq.worker.cron import Cron
 from vq.worker.task import Task
 
-__all__ = ["Cron", "EverySeconds", "Periodic", "Schedule", "schedule_of"]
+__all__ = ["EverySeconds", "Periodic", "Schedule", "schedule_of"]
 
 logger = get_logger(__name__)
 
@@ -54,30 +51,6 @@ class EverySeconds:
         """See ``Schedule``."""
         periods = (now_ms - last_ms) // self._ms
         return last_ms + periods * self._ms if periods > 0 else None
-
-
-class Cron:
-    """At the times of a line of cron, in the local time of this machine.
-
-    Raises:
-        InvalidArgument: It is none.
-    """
-
-    def __init__(self, line: str) -> None:
-        try:
-            self._trigger = CronTrigger.from_crontab(line)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InvalidArgument(
-                f"cron = {line!r} is no line of five fields, such as '0 2 * * *': {error}"
-            ) from error
-
-    def due_ms(self, last_ms: int, now_ms: int) -> int | None:
-        """See ``Schedule``."""
-        last = datetime.fromtimestamp(last_ms / 1_000, UTC)
-        following = self._trigger.get_next_fire_time(last, last)
-        if following is None or following.timestamp() * 1_000 > now_ms:
-            return None
-        return now_ms
 
 
 def schedule_of(task: Task[Any, Any]) -> Schedule:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, overload
 
+from vq.client.kinds import check_handler
 from vq.errors import ContentUnreadable, InvalidArgument, InvalidState
 from vq.limits import NAME_CHARS_MAX, is_valid_name
 from vq.model import Message, check_name
@@ -70,6 +71,7 @@ class Task(Generic[P, R]):
         every_s: float | None,
         cron: str | None,
     ) -> None:
+        check_handler("the function of a task", function, "give a function or coroutine function")
         self.function = function
         self.topic = check_name("topic", topic)
         self.name = name
@@ -209,7 +211,8 @@ def task(
             worker's machine.
 
     Raises:
-        InvalidArgument: A parameter has no such annotation; or something else is out of bounds.
+        InvalidArgument: It is a generator or a class. A parameter has no such annotation; or
+            something else is out of bounds.
     """
 
     def made(function: Callable[P, R]) -> Task[P, R]:
@@ -254,6 +257,10 @@ def _check(task: Task[Any, Any], parameters: Parameters, key: str | None) -> Non
             f"every_s = {shown(every_s)} of {task.name} is outside [{EVERY_S_MIN:g}, "
             f"{EVERY_S_MAX:.0f}] seconds"
         )
+    if task.cron is not None:
+        from vq.worker.cron import Cron  # only programs that have one import it
+
+        Cron(task.cron)
     if (task.every_s is not None or task.cron is not None) and parameters.has_required():
         raise InvalidArgument(
             f"{task.name} is due by itself, so it is called without arguments; give each of its "

@@ -37,6 +37,12 @@ def plain(message):
 async def coroutine(message):
     seen.append(message.content)
 
+def each(message):
+    yield message
+
+async def each_later(message):
+    yield message
+
 def around(message, call):
     seen.append("before")
     try:
@@ -134,13 +140,16 @@ def test_middleware_is_around_each_try_the_first_outermost(seen: list[Any]) -> N
     [
         (("nowhere_at_all:x",), (), "there is no module 'nowhere_at_all'"),
         (("own_handlers:nothing",), (), "has no attribute 'nothing'"),
-        (("own_handlers:number",), (), "is int"),
-        (("own_handlers:Own",), (), "is type"),
+        (("own_handlers:number",), (), "own_handlers:number = 3 is no function"),
+        (("own_handlers:Own",), (), "is no function; name a function of a message, a task"),
+        (("own_handlers:each",), ("a",), "own_handlers:each = .* is a generator"),
+        (("own_handlers:each_later",), ("a",), "is a generator"),
+        (("own_handlers:around",), ("a",), "missing a required argument: 'call'"),
         (("own_handlers:seen",), (), "there is no task and no function"),
-        (("own_handlers:plain",), (), "1 plain functions, 0 topics"),
+        (("own_handlers:plain",), (), "name the topics of it with --topic"),
         (("own_handlers:plain", "own_handlers:coroutine"), ("a",), "2 plain functions"),
-        (("own_handlers:plain", "own_handlers:welcome"), ("mail",), "of tasks and of a plain"),
-        (("own_handlers:welcome",), ("a",), "or of none of both"),
+        (("own_handlers:plain", "own_handlers:welcome"), ("mail",), "is one of tasks"),
+        (("own_handlers:welcome",), ("a",), r"own topics \(mail\); leave out --topic"),
     ],
 )
 def test_what_is_no_handler_is_refused(

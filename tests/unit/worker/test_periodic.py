@@ -9,7 +9,8 @@ import vq
 from vq.errors import InvalidArgument, UnknownTopic
 from vq.testing import ThreadCluster
 from vq.worker import periodic
-from vq.worker.periodic import Cron, EverySeconds, Periodic
+from vq.worker.cron import Cron
+from vq.worker.periodic import EverySeconds, Periodic
 
 
 def ms(hour: int, minute: int = 0) -> int:

@@ -1,6 +1,8 @@
 """Tasks: a call is a message, and a message is a call."""
 
 import asyncio
+import functools
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,6 +86,20 @@ def test_a_content_that_is_none_is_unreadable() -> None:
             arguments_of(welcome, Message("mail", content))
 
 
+def test_what_a_call_alone_does_not_run_is_no_task() -> None:
+    """Its messages would count as handled, and nothing had run."""
+
+    def each() -> Iterator[int]:
+        yield 1
+
+    async def each_later() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (each, each_later, functools.partial(each), int, 3):
+        with case(function), pytest.raises(InvalidArgument, match="the function of a task = "):
+            vq.task(topic="t", name="x")(function)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -96,6 +112,10 @@ def test_a_content_that_is_none_is_unreadable() -> None:
         ({"every_s": True}, "every_s = True"),
         ({"every_s": 60, "cron": "* * * * *"}, "give one"),
         ({"every_s": 60}, "called without arguments"),
+        ({"cron": "61 * * * *"}, "is no line of five fields"),
+        ({"cron": "* * *"}, "got 3, expected 5"),
+        ({"cron": 5}, "cron = 5 is no line of five fields"),
+        ({"cron": "0 2 30 2 *"}, "is never due"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(settings: dict[str, Any], why: str) -> None:
