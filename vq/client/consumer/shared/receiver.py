@@ -197,7 +197,7 @@ class SharedReceiver(SharedSources):
             try:
                 answer = await self._desk.receive(self._told(read), most, wait_s)
                 tries = 0
-            except VqError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 tries += 1
                 logger.warning(
                     "messages of shared group cannot be received, trying again",
