@@ -7,6 +7,7 @@ exit code is 1 only if a measurement fails (a message was lost, duplicated or re
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -27,7 +28,7 @@ if __name__ == "__main__":
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from bench import baseline, compare, profile, replicated  # noqa: E402
+from bench import baseline, compare, guard, profile, replicated  # noqa: E402
 from bench.context import Context  # noqa: E402
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
 from bench.scenarios import SCENARIOS, Scenario  # noqa: E402
@@ -36,6 +37,7 @@ from vq.errors import VqError  # noqa: E402
 
 PEERS = "peers"
 REPLICATED = "replicated_peers"
+GUARD = "guard"  # runs only if it is named
 #: From this share on, the run reports that other programs use the machine.
 _BUSY_SHARE = 0.1
 NAMES = (*(scenario.name for scenario in SCENARIOS), PEERS, REPLICATED)
@@ -106,6 +108,7 @@ class Report:
         self.rows: list[Row] = []
         self.failures: dict[str, str] = {}
         self.profiles: dict[str, str] = {}
+        self.guard: dict[str, Any] = {}
         self.busy: dict[str, float] = {}  # share of the cores others used before each scenario
 
     def scenario(self, title: str, rows: Sequence[Row]) -> None:
@@ -128,6 +131,7 @@ class Report:
             "busy_before": self.busy,
             "failures": self.failures,
             "profiles": self.profiles,
+            "guard": self.guard,
         }
 
     def missed(self) -> list[Row]:
@@ -195,9 +199,26 @@ def run_replicated_peers(context: Context, report: Report) -> None:
         report.console.print(table)
 
 
+def run_guard(context: Context, report: Report, base: str) -> None:
+    """Compare the working tree with a revision and report it."""
+    found = guard.Comparison(base)
+    for number, _ in enumerate(guard.compare(context, found), start=1):
+        context.say(f"  guard: round {number} of {context.rounds}")
+    title = f"the working tree beside {base}, {context.rounds} rounds in turns"
+    table = Table(title=title, title_justify="left")
+    for column in guard.COLUMNS:
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for line in found.lines():
+        table.add_row(*line)
+    report.console.print(table)
+    report.guard = {"base": base, "turns": found.turns}
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__.split("\n")[0])
-    parser.add_argument("--only", action="append", choices=NAMES, default=[], metavar="NAME")
+    names = (*NAMES, GUARD)
+    parser.add_argument("--only", action="append", choices=names, default=[], metavar="NAME")
+    parser.add_argument("--base", default="HEAD", help="the revision that guard compares with")
     parser.add_argument("--quick", action="store_true", help="small loads, one round")
     parser.add_argument("--rounds", type=int, default=0, help="3, or 1 with --quick")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
@@ -209,7 +230,7 @@ def _arguments() -> argparse.Namespace:
         default=Path(tempfile.gettempdir()),
         help="on the disk that is measured; %(default)s",
     )
-    parser.epilog = "NAME is one of " + ", ".join(NAMES)
+    parser.epilog = "NAME is one of " + ", ".join(names)
     return parser.parse_args()
 
 
@@ -277,6 +298,11 @@ def main() -> int:
             keep()  # after each scenario, so that an interrupted run keeps its results
     if PEERS in wanted:
         _guarded(PEERS, context, report, lambda: run_peers(context, report))
+        keep()
+    if GUARD in wanted:
+        rounds = arguments.rounds or (1 if arguments.quick else guard.ROUNDS)
+        longer = dataclasses.replace(context, rounds=rounds)
+        _guarded(GUARD, longer, report, lambda: run_guard(longer, report, arguments.base))
         keep()
     if REPLICATED in wanted:
         _guarded(REPLICATED, context, report, lambda: run_replicated_peers(context, report))

@@ -504,8 +504,8 @@ class ConsumerConfig:
             ``retry-topic``, a message that is to wait longer than the longest pause goes there at
             once, and that is its delay. None: what the group has; in a new group (0.1, 30.0).
         lease_s: With ``shared``: the member has a message so long, by the clock of the broker, 0.1
-            to 43,200; then it is delivered again. Longer than a listener takes, and than a message
-            waits for one before. ``extend`` of a message gives it more time.
+            to 43,200; then it is delivered again. Longer than a listener takes; ``extend`` of a
+            message gives it more time.
         max_deliveries: With ``shared``, the same as ``max_attempts``: a message that was delivered
             so often, to whichever member, and failed, goes where ``on_failure`` says.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in

@@ -39,16 +39,16 @@ def check_function(what: str, function: object, instead: str) -> None:
 
 
 def check_handler(what: str, function: object, instead: str) -> None:
-    """Refuse what is no function or coroutine function: generators run nothing when called.
+    """Refuse what cannot be called, classes and generators; coroutine functions may be handlers.
 
     Args:
         what, function, instead: See ``check_function``.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: It is no plain function, and no coroutine function.
     """
     if not callable(function) or inspect.isclass(function):
-        raise InvalidArgument(f"{what} = {shown(function)} is no function; {instead}")
+        raise InvalidArgument(f"{what} = {shown(function)} is {type(function).__name__}; {instead}")
     if _is_generator(function) or _is_generator(type(function).__call__):
         raise InvalidArgument(
             f"{what} = {shown(function)} is a generator, which a call alone does not run; {instead}"
@@ -56,15 +56,15 @@ def check_handler(what: str, function: object, instead: str) -> None:
 
 
 def _runs_nothing(function: Any) -> bool:
-    return inspect.iscoroutinefunction(_bare(function)) or _is_generator(function)
+    return inspect.iscoroutinefunction(_called(function)) or _is_generator(function)
 
 
 def _is_generator(function: Any) -> bool:
-    function = _bare(function)
+    function = _called(function)
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
-def _bare(function: Any) -> Any:
+def _called(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function

@@ -10,6 +10,7 @@ from vq.aio.factory import MessageFactory
 from vq.broker.node import BrokerNode
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
+from vq.client.kinds import check_between, check_whole
 from vq.coordination.tree.memory import MemoryCoordinator, MemoryEnsemble
 from vq.errors import InvalidArgument, InvalidState
 from vq.limits import is_valid_name
@@ -55,8 +56,9 @@ class Cluster:
 
     def __init__(self, *, groups: int = 1, nodes: int = 1, seed: int | None = None) -> None:
         for name, value, most in (("groups", groups, GROUPS_MAX), ("nodes", nodes, NODES_MAX)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InvalidArgument(f"{name} = {shown(value)} is outside [1, {most}]")
+            check_between(name, value, 1, most)
+        if seed is not None:
+            check_whole("seed", seed)
         self._groups = [f"b{number + 1}" for number in range(groups)]
         self._nodes = [f"n{number + 1}" for number in range(nodes)]
         self._seed = seed
@@ -183,8 +185,18 @@ class Cluster:
         await self._running().create_topic(topic, **fields)
 
     async def add_broker(self, group: str, node: str = "n1") -> None:
-        """Start a further broker: of a new group, or a copy in one that is there."""
-        await self._running().start(group, node)
+        """Start a further broker: of a new group, or a copy in one that is there.
+
+        Raises:
+            InvalidArgument: That broker is there.
+        """
+        machines = self._running()
+        if host_of(group, node) in machines.disks:
+            raise InvalidArgument(
+                f"broker {group}/{node} is there already; one that was killed starts again with "
+                "faults.start_broker"
+            )
+        await machines.start(group, node)
 
     def broker(self, group: str = "b1", node: str = "n1") -> BrokerNode:
         """Return a broker, to look into it. For vq only."""
@@ -195,8 +207,9 @@ class Cluster:
 
     def _session_of(self, name: str) -> MemoryCoordinator:
         if name not in self._factories:
-            known = ", ".join(sorted(self._factories)) or "there is none"
-            raise InvalidArgument(f"there is no factory {shown(name)}; known are: {known}")
+            known = ", ".join(sorted(self._factories))
+            made = f"made were: {known}" if known else "none was made yet"
+            raise InvalidArgument(f"there is no factory {shown(name)}; {made}")
         return self._factories[name][1]
 
     def _running(self) -> Machines:

@@ -13,6 +13,7 @@ import google_crc32c
 from vq.aio.factory import MessageFactory
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, MessageFactoryConfig
+from vq.client.kinds import check_between, check_number
 from vq.coordination.brokers.registry import read_state
 from vq.coordination.tree.memory import MemoryCoordinator
 from vq.errors import InvalidArgument, InvalidState, NotMaster
@@ -35,6 +36,8 @@ from vq.testing.waiting import until
 _COMMANDS: Final = {"send": Command.PUT, "fetch": Command.FETCH, "get": Command.GET}
 #: What takes longer does not come.
 _WAIT_S: Final = 60.0
+#: So many requests or answers of a client may be lost by one call.
+_LOST_MAX: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ class Faults:
         self._session_of(client)
         if what not in _COMMANDS:
             raise InvalidArgument(f"{shown(what)} is not one of {', '.join(_COMMANDS)}")
+        check_between("times", times, 1, _LOST_MAX)
         self._lost.append(_Lost(client, _COMMANDS[what], is_request, times))
 
     def _hears(self, source: str, target: str, is_request: bool, frame: Frame) -> bool:
@@ -115,6 +119,7 @@ class Faults:
 
     def slow(self, seconds: float) -> None:
         """Have all that hosts send arrive so many seconds later, until ``heal``."""
+        check_number("seconds", seconds)
         if not 0 <= seconds <= _WAIT_S:
             raise InvalidArgument(f"seconds = {shown(seconds)} is outside [0, {_WAIT_S:g}]")
         self._network.latency_s = seconds
@@ -218,7 +223,9 @@ class Faults:
         """
         record = encode_record(next(self._numbers), b"not zlib", None, None, COMPRESSION_ZLIB)
         async with self._operator() as cluster:
-            placement = (await partitions_of(cluster, topic))[partition]
+            placements = await partitions_of(cluster, topic)
+            check_between("partition", partition, 0, len(placements) - 1)
+            placement = placements[partition]
             group = placement.writer_group
             assert group is not None
             found = await master_and_epoch(cluster, group)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, overload
 
+from vq.client.kinds import check_between, check_positive
 from vq.errors import InvalidArgument
 from vq.shown import shown
 from vq.testing.cluster import Cluster
@@ -70,20 +71,32 @@ def simulated(
         time_s: A test that has not ended after so many virtual seconds fails.
 
     Raises:
-        InvalidArgument: An argument is out of bounds.
+        InvalidArgument: An argument is out of bounds, or the function is no coroutine function with
+            an argument ``cluster``.
     """
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= SEEDS_MAX:
-        raise InvalidArgument(f"seeds = {shown(seeds)} is outside [1, {SEEDS_MAX}]")
+    check_between("seeds", seeds, 1, SEEDS_MAX)
+    check_positive("time_s", time_s)
+    Cluster(groups=groups, nodes=nodes)  # it refuses what it cannot be
 
     def decorate(function: Test) -> Callable[..., None]:
+        _check_test(function)
+
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> None:
             for seed in _seeds(seeds):
                 cluster = Cluster(groups=groups, nodes=nodes, seed=seed)
 
                 async def main(cluster: Cluster = cluster) -> None:
-                    async with asyncio.timeout(time_s), cluster:
-                        await function(*args, cluster=cluster, **kwargs)
+                    try:
+                        async with asyncio.timeout(time_s) as bound, cluster:
+                            await function(*args, cluster=cluster, **kwargs)
+                    except TimeoutError as error:
+                        if not bound.expired():
+                            raise  # of the test
+                        raise TimeoutError(
+                            f"{function.__name__} has not ended after {time_s:g} virtual seconds "
+                            "(time_s)"
+                        ) from error
 
                 try:
                     run_virtually(main)
@@ -97,6 +110,17 @@ def simulated(
         return run
 
     return decorate if test is None else decorate(test)
+
+
+def _check_test(function: object) -> None:
+    if not inspect.iscoroutinefunction(function):
+        raise InvalidArgument(
+            f"simulated gets {shown(function)}; it takes a coroutine function (async def)"
+        )
+    if "cluster" not in inspect.signature(function).parameters:
+        raise InvalidArgument(
+            f"{function.__name__} has no argument `cluster`; it gets the cluster by that name"
+        )
 
 
 def run_virtually(main: Callable[[], Awaitable[T]]) -> T:

@@ -68,6 +68,10 @@ class Parameters:
     def __contains__(self, name: object) -> bool:
         return name in self._hints
 
+    def may_be_key(self, name: str) -> bool:
+        """Return whether a parameter takes values that messages may have as keys."""
+        return _may_be_key(self._hints[name])
+
     def has_required(self) -> bool:
         """Return whether a call needs arguments."""
         parameters = self._signature.parameters.values()
@@ -130,14 +134,26 @@ def _is_known(hint: Any) -> bool:
     return origin is dict and inner[0] is str and _is_known(inner[1])
 
 
+def _may_be_key(hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(map(_may_be_key, inner))
+    if origin is Literal:
+        return any(isinstance(each, str | bytes | int) for each in inner)
+    return hint is Any or hint in (str, bytes, int)
+
+
 def _why_not(hint: Any, value: Any, where: str) -> str:
     """Return why a value is not of a type; "": it is."""
     if hint is Any:
         return ""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        is_one = any(not _why_not(each, value, where) for each in inner)
-        return "" if is_one else _is_not(where, value, hint)
+        if any(not _why_not(each, value, where) for each in inner):
+            return ""
+        nearest = [each for each in inner if (get_origin(each) or each) is type(value)]
+        is_one = len(nearest) == 1
+        return _why_not(nearest[0], value, where) if is_one else _is_not(where, value, hint)
     if origin is Literal:
         is_one = any(type(each) is type(value) and each == value for each in inner)
         return "" if is_one else _is_not(where, value, hint)

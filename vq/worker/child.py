@@ -197,8 +197,7 @@ def run_child(settings: ChildSettings) -> int:
     try:
         with MessageFactory(settings.client) as factory:
             return _serve(settings, factory, handlers, parent, slots)
-    except VqError as error:
-        logger.exception("process of the worker failed")
+    except VqError as error:  # the parent logs it
         parent.tell("failed", error=str(error)[:_TOLD_CHARS_MAX])
         return FAILED
 

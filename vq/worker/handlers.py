@@ -15,6 +15,7 @@ from typing import Any, Final
 from vq.client.kinds import check_handler
 from vq.errors import InvalidArgument
 from vq.model import Message
+from vq.shown import shown
 from vq.worker.task import Task, UnknownTask, arguments_of, name_in
 
 __all__ = ["Handlers", "Middleware", "find"]
@@ -76,27 +77,30 @@ def find(
                 plain.append(each)
     if len(plain) > 1:
         raise InvalidArgument(
-            f"{len(plain)} plain functions: a worker has one, for the topics given with --topic; "
-            "make tasks of them (vq.task), which have their own"
+            f"{', '.join(names)} are {len(plain)} plain functions; a worker has one, or tasks"
         )
     if plain and not topics:
         raise InvalidArgument(
-            f"{', '.join(names)}: there is a plain function; name the topics of it with --topic"
+            f"{', '.join(names)}: {shown(plain[0])} is a plain function; name what it handles: "
+            "--topic NAME (tasks, vq.task, have their own topics)"
         )
-    what = "a function of a message and of what it is to call"
-    around = [_callable(name, _named(name), 2, what) for name in middleware]
+    around = [
+        _called(name, _named(name), 2, "name a function (message, call)") for name in middleware
+    ]
     by_topic = _by_topic(tasks, run_coroutine)
     for topic in topics:
-        if topic in by_topic and not plain:
-            continue
-        if topic in by_topic:
+        if topic in by_topic and plain:
             raise InvalidArgument(
-                f"topic {topic!r} is one of tasks: a plain function needs another one"
+                f"topic {topic!r} is of tasks, which have it for themselves; give {shown(plain[0])}"
+                " another one, or make it a task"
             )
+        if topic in by_topic:
+            continue
         if not plain:
+            own = ", ".join(sorted(by_topic)) or "none"
             raise InvalidArgument(
-                f"topic {topic!r}: there are only tasks, which have their own topics "
-                f"({', '.join(by_topic) or 'none'}); leave out --topic"
+                f"--topic {topic}: tasks have topics of their own ({own}); leave it out, or name "
+                "a plain function, too"
             )
         by_topic[topic] = _plain(plain[0], run_coroutine)
     if not by_topic:
@@ -115,9 +119,11 @@ def _named(name: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
+            is_file = module_name.endswith(".py")
+            wanted = module_name.removesuffix(".py").replace("/", ".") if is_file else _NAME
             raise InvalidArgument(
                 f"handler {name!r}: there is no module {error.name!r} in sys.path; name it as "
-                f"{_NAME}, from the directory that has it"
+                f"{wanted}, from the directory that has it"
             ) from error
         raise
     if not attribute:
@@ -139,23 +145,20 @@ def _handlers_of(name: str, found: Any) -> Iterable[Any]:
             if not isinstance(each, Task):
                 raise InvalidArgument(f"handler {name!r} has {each!r}, which is no task")
         return found
-    what = "a function of a message, a task, or a list of tasks"
-    return [_callable(name, found, 1, what)]
+    return [_called(name, found, 1, "name a function of a message, a task, or a list of tasks")]
 
 
-def _callable(name: str, found: Any, arguments: int, what: str) -> Any:
-    """Return what takes so many arguments.
-
-    Raises:
-        InvalidArgument: It is no function, or does not take them.
-    """
-    check_handler(name, found, f"name {what}")
+def _called(name: str, found: Any, arguments: int, instead: str) -> Any:
+    """Return what a name names, if it can be called with so many arguments."""
+    check_handler(name, found, instead)
     try:
-        inspect.signature(found).bind(*range(arguments))
-    except ValueError:  # this one does not tell
-        pass
+        signature = inspect.signature(found)
+    except ValueError:  # not all that is compiled has one
+        return found
+    try:
+        signature.bind(*range(arguments))
     except TypeError as error:
-        raise InvalidArgument(f"{name!r} cannot be called so: {error}; name {what}") from error
+        raise InvalidArgument(f"{name}{signature} cannot be called: {error}; {instead}") from error
     return found
 
 

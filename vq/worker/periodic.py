@@ -12,7 +12,7 @@ often it was due.
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from vq.blocking.factory import MessageFactory
 from vq.clock import Clock
@@ -20,10 +20,10 @@ from vq.coordination.leases.leases import JobLease
 from vq.coordination.tree.coordinator import Coordinator, Create, NodeExists, NoNode, Set
 from vq.coordination.tree.values.leases import LeaseTimes
 from vq.log_lines import get_logger
-from vq.worker.cron import Cron
+from vq.worker.schedules import schedule_of
 from vq.worker.task import Task
 
-__all__ = ["EverySeconds", "Periodic", "Schedule", "schedule_of"]
+__all__ = ["Periodic"]
 
 logger = get_logger(__name__)
 
@@ -31,38 +31,6 @@ logger = get_logger(__name__)
 LOOK_S: Final = 1.0
 _STOP_S: Final = 5.0
 _NAMES_MAX: Final = 500
-
-
-class Schedule(Protocol):
-    """Says when a task is due."""
-
-    def due_ms(self, last_ms: int, now_ms: int) -> int | None:
-        """Return the time to write down if it is due now, after ``last_ms``; None: it is not."""
-        ...
-
-
-class EverySeconds:
-    """Every so many seconds; what was missed is not made up for, and the phase stays."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ms = max(1, round(seconds * 1_000))
-
-    def due_ms(self, last_ms: int, now_ms: int) -> int | None:
-        """See ``Schedule``."""
-        periods = (now_ms - last_ms) // self._ms
-        return last_ms + periods * self._ms if periods > 0 else None
-
-
-def schedule_of(task: Task[Any, Any]) -> Schedule:
-    """Return when a task is due.
-
-    Raises:
-        InvalidArgument: Its ``cron`` is no such line.
-    """
-    if task.cron is not None:
-        return Cron(task.cron)
-    assert task.every_s is not None
-    return EverySeconds(task.every_s)
 
 
 class Periodic:
@@ -74,7 +42,9 @@ class Periodic:
         self._runtime, cluster = factory._opened()
         self._coordinator: Coordinator = cluster.coordinator
         self._clock: Clock = cluster.clock
-        self._tasks = {each.signature: (each, schedule_of(each)) for each in tasks}
+        self._tasks = {
+            each.signature: (each, schedule_of(each.every_s, each.cron)) for each in tasks
+        }
         self._job = f"worker.{group}"
         self._stopped = threading.Event()
         self._times: Mapping[str, int] | None = None  # of the fence

@@ -235,6 +235,8 @@ class Supervisor:
             logger.info("process ended", process=process.number, exit_code=process.exit_code)
             return
         self._counts["died"] += 1
+        if process.refused:  # it had no messages, and whoever started it tells why
+            return
         keys = [each.key for each in process.in_hand()]
         self._suspects.died(keys)
         self._tell_suspects()

@@ -71,7 +71,9 @@ class Task(Generic[P, R]):
         every_s: float | None,
         cron: str | None,
     ) -> None:
-        check_handler("the function of a task", function, "give a function or coroutine function")
+        check_handler("function", function, "give a plain function or a coroutine function")
+        if not topic:
+            raise InvalidArgument(f"task {shown(name)} has no topic; give one: vq.task(topic=...)")
         self.function = function
         self.topic = check_name("topic", topic)
         self.name = name
@@ -129,7 +131,15 @@ class Task(Generic[P, R]):
         """Have all tasks of this process sent by a producer of either API; None: by none.
 
         A worker process has one already.
+
+        Raises:
+            InvalidArgument: It is no producer.
         """
+        send = getattr(producer, "send_sync", None) or getattr(producer, "send", None)
+        if producer is not None and not callable(send):
+            raise InvalidArgument(
+                f"producer = {shown(producer)} is no producer; give what create_producer returns"
+            )
         Task._producer = producer
 
     @staticmethod
@@ -207,19 +217,19 @@ def task(
         serializer: Makes the content of the arguments, such as ``vq.serializers.Hessian2()``; None:
             ``Json()``.
         every_s: It is due every so many seconds: one of all workers of the group sends it.
-        cron: It is due at the times of such a line, ``"0 2 * * *"``, in the local time of the
-            worker's machine.
+        cron: It is due at the times of such a line, ``"0 2 * * *"``, as crontab(5) reads it, in the
+            local time of the worker's machine.
 
     Raises:
-        InvalidArgument: It is a generator or a class. A parameter has no such annotation; or
-            something else is out of bounds.
+        InvalidArgument: A parameter has no such annotation; the function is a generator or a class;
+            ``cron`` is no line of cron, or never due; or something else is out of bounds.
     """
 
     def made(function: Callable[P, R]) -> Task[P, R]:
         return Task(
             function,
             topic=topic,
-            name=function.__name__ if name is None else name,
+            name=getattr(function, "__name__", "") if name is None else name,
             version=version,
             key=key,
             serializer=_JSON if serializer is None else serializer,
@@ -246,6 +256,11 @@ def _check(task: Task[Any, Any], parameters: Parameters, key: str | None) -> Non
         raise InvalidArgument(f"version = {shown(version)} of {task.name} is outside [1, 1000000]")
     if key is not None and key not in parameters:
         raise InvalidArgument(f"key = {shown(key)} is no parameter of {task.name}")
+    if key is not None and not parameters.may_be_key(key):
+        raise InvalidArgument(
+            f"key = {shown(key)} of {task.name} is a list or a dict; a key is text, bytes or a "
+            "number"
+        )
     if task.every_s is not None and task.cron is not None:
         raise InvalidArgument(f"{task.name} has every_s and cron; give one")
     every_s: object = task.every_s
@@ -258,7 +273,7 @@ def _check(task: Task[Any, Any], parameters: Parameters, key: str | None) -> Non
             f"{EVERY_S_MAX:.0f}] seconds"
         )
     if task.cron is not None:
-        from vq.worker.cron import Cron  # only programs that have one import it
+        from vq.worker.schedules import Cron  # it loads what other tasks need not
 
         Cron(task.cron)
     if (task.every_s is not None or task.cron is not None) and parameters.has_required():

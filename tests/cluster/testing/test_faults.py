@@ -209,12 +209,23 @@ async def test_a_poisoned_message_stops_its_partition_or_is_skipped(cluster: Clu
 @simulated(seeds=1)
 async def test_what_a_fault_is_told_wrong_is_refused(cluster: Cluster) -> None:
     await cluster.factory("here")
-    with pytest.raises(InvalidArgument, match="there is no factory 'gone'; known are: here"):
+    with pytest.raises(InvalidArgument, match="there is no factory 'gone'; made were: here"):
         cluster.faults.crash("gone")
     with pytest.raises(InvalidArgument, match="'wish' is not one of send, fetch, get"):
         cluster.faults.lose_answer("here", "wish")
     with pytest.raises(InvalidArgument, match="seconds = -1 is outside"):
         cluster.faults.slow(-1)
+    with pytest.raises(InvalidArgument, match="seconds = 'x' is str; give a number"):
+        cluster.faults.slow("x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="times = 0 is outside"):
+        cluster.faults.lose_answer("here", times=0)
+    await cluster.create_topic("one")
+    with pytest.raises(InvalidArgument, match=r"partition = 5 is outside \[0, 0\]"):
+        await cluster.faults.poison("one", 5)
+    with pytest.raises(InvalidArgument, match="broker b1/n1 is there already"):
+        await cluster.add_broker("b1")
+    with pytest.raises(InvalidArgument, match="seed = 'x' is str; give a whole number"):
+        Cluster(seed="x")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="broker b1/n7 does not run; running are b1"):
         await cluster.faults.kill_broker("b1", "n7")
     with pytest.raises(InvalidArgument, match="taken are b1, here"):

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from vq.client.config import ConsumerConfig
 from vq.errors import InvalidArgument
 from vq.model import Message
-from vq.testing import Cluster, simulated, strategies, until
+from vq.testing import Cluster, simulated, strategies, until, until_true
 
 
 def handled_by_two(seeds: int) -> Callable[[], None]:
@@ -100,14 +101,65 @@ def test_a_test_that_never_ends_fails() -> None:
     async def hangs(cluster: Cluster) -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="hangs has not ended after 30 virtual seconds"):
         hangs()
 
 
-@pytest.mark.parametrize("seeds", [0, True, "3", 10**7])
-def test_seeds_have_bounds(seeds: int) -> None:
-    with pytest.raises(InvalidArgument, match=r"seeds = .* is outside"):
-        simulated(seeds=seeds)
+def test_a_wait_in_vain_says_for_what() -> None:
+    @simulated(seeds=1)
+    async def waits(cluster: Cluster) -> None:
+        await until(lambda: False, "the lamp", timeout_s=2)
+
+    @simulated(seeds=1)
+    async def asks(cluster: Cluster) -> None:
+        async def lamp() -> bool:
+            return False
+
+        await until_true(lamp, timeout_s=2)
+
+    with pytest.raises(TimeoutError, match="not within 2 s: the lamp"):
+        waits()
+    with pytest.raises(TimeoutError, match=r"not within 2 s: <function .*lamp"):
+        asks()
+
+
+async def test_a_condition_that_is_always_true_is_refused() -> None:
+    async def lamp() -> bool:
+        return False
+
+    with pytest.raises(InvalidArgument, match="returns a coroutine, which is always true"):
+        await until(lamp)
+    with pytest.raises(InvalidArgument, match="returns False, which cannot be awaited; take until"):
+        await until_true(lambda: False)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"seeds": 0}, "seeds = 0 is outside"),
+        ({"seeds": True}, "seeds = True is bool; give a whole number"),
+        ({"seeds": "3"}, "seeds = '3' is str; give a whole number"),
+        ({"seeds": 10**7}, "seeds = 10000000 is outside"),
+        ({"groups": 0}, r"groups = 0 is outside \[1, 16\]"),
+        ({"nodes": 9}, r"nodes = 9 is outside \[1, 5\]"),
+        ({"time_s": 0}, r"time_s = 0 is outside \(0, "),
+        ({"time_s": "x"}, "time_s = 'x' is str; give a number"),
+    ],
+)
+def test_arguments_of_a_simulated_test_have_bounds(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidArgument, match=error):
+        simulated(**arguments)
+
+
+def test_a_simulated_test_is_a_coroutine_function_with_a_cluster() -> None:
+    def plain(cluster: Cluster) -> None: ...
+
+    async def other(brokers: Cluster) -> None: ...
+
+    with pytest.raises(InvalidArgument, match="it takes a coroutine function"):
+        simulated(plain)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="other has no argument `cluster`"):
+        simulated(other)
 
 
 @pytest.mark.parametrize("seed", ["-1", "x", "1000000"])

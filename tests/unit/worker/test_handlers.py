@@ -37,12 +37,6 @@ def plain(message):
 async def coroutine(message):
     seen.append(message.content)
 
-def each(message):
-    yield message
-
-async def each_later(message):
-    yield message
-
 def around(message, call):
     seen.append("before")
     try:
@@ -60,6 +54,21 @@ def make():
 tasks = [welcome, later]
 number = 3
 class Own:
+    pass
+
+def steps(message):
+    yield message
+
+async def async_steps(message):
+    yield message
+
+class Steps:
+    def __call__(self, message):
+        yield message
+
+called_steps = Steps()
+
+def two(message, other):
     pass
 """
 
@@ -140,16 +149,30 @@ def test_middleware_is_around_each_try_the_first_outermost(seen: list[Any]) -> N
     [
         (("nowhere_at_all:x",), (), "there is no module 'nowhere_at_all'"),
         (("own_handlers:nothing",), (), "has no attribute 'nothing'"),
-        (("own_handlers:number",), (), "own_handlers:number = 3 is no function"),
-        (("own_handlers:Own",), (), "is no function; name a function of a message, a task"),
-        (("own_handlers:each",), ("a",), "own_handlers:each = .* is a generator"),
-        (("own_handlers:each_later",), ("a",), "is a generator"),
-        (("own_handlers:around",), ("a",), "missing a required argument: 'call'"),
+        (("own_handlers:number",), (), "own_handlers:number = 3 is int; name a function"),
+        (("own_handlers:Own",), (), "is type"),
+        (("own_handlers:steps",), ("a",), "steps.* is a generator, which a call alone"),
+        (("own_handlers:async_steps",), ("a",), "async_steps.* is a generator"),
+        (("own_handlers:called_steps",), ("a",), "Steps.* is a generator"),
+        (("own_handlers:two",), ("a",), "required argument: 'other'; name a function"),
+        (("own_handlers.py",), (), "name it as own_handlers, from the directory"),
         (("own_handlers:seen",), (), "there is no task and no function"),
-        (("own_handlers:plain",), (), "name the topics of it with --topic"),
+        (
+            ("own_handlers:plain",),
+            (),
+            "is a plain function; name what it handles: --topic",
+        ),
         (("own_handlers:plain", "own_handlers:coroutine"), ("a",), "2 plain functions"),
-        (("own_handlers:plain", "own_handlers:welcome"), ("mail",), "is one of tasks"),
-        (("own_handlers:welcome",), ("a",), r"own topics \(mail\); leave out --topic"),
+        (
+            ("own_handlers:plain", "own_handlers:welcome"),
+            ("mail",),
+            "topic 'mail' is of tasks, which have it",
+        ),
+        (
+            ("own_handlers:welcome",),
+            ("a",),
+            "tasks have topics of their own .mail.; leave",
+        ),
     ],
 )
 def test_what_is_no_handler_is_refused(
@@ -157,6 +180,18 @@ def test_what_is_no_handler_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=why):
         found(*names, topics=topics)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("own_handlers:number", r"is int; name a function \(message, call\)"),
+        ("own_handlers:plain", r"plain\(message\) cannot be called: too many positional"),
+    ],
+)
+def test_what_is_no_middleware_is_refused(seen: list[Any], name: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        found("own_handlers:coroutine", topics=("a",), middleware=(name,))
 
 
 def test_an_import_that_fails_is_not_hidden(

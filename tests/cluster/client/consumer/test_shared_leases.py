@@ -138,6 +138,37 @@ async def test_what_waits_behind_a_long_listener_goes_to_another_member(
         await each.close()
 
 
+async def test_no_message_waits_behind_long_ones_while_another_member_is_idle(
+    factories: list[aio.MessageFactory],
+) -> None:
+    """Also if the member was quick before, and has many messages ahead for that."""
+    seen: list[tuple[str, int]] = []
+    go_on = asyncio.Event()
+
+    async def begin(name: str) -> Any:
+        async def listener(message: Any) -> None:
+            if name == "first" and int(message.content) in {98, 99}:
+                await go_on.wait()
+            seen.append((name, int(message.content)))
+
+        return await member(factories[name == "second"], listener, workers=2)
+
+    await send(factories[0], 150)
+    first = await begin("first")
+    await until(lambda: len(seen) >= 98)
+    second = await begin("second")
+    begun = asyncio.get_running_loop().time()
+    await until(lambda: len(seen) == 148)
+    assert asyncio.get_running_loop().time() - begun < 3.0  # of a lease of 30 s
+    await send(factories[0], 10)
+    await until(lambda: len(seen) == 158)
+    assert asyncio.get_running_loop().time() - begun < 5.0
+    assert {name for name, _ in seen[98:]} == {"second"}
+    go_on.set()
+    for each in (first, second):
+        await each.close()
+
+
 async def test_a_lease_begins_when_the_message_is_given_and_not_when_it_is_asked_for(
     factories: list[aio.MessageFactory],
 ) -> None:

@@ -5,16 +5,15 @@
        └──────────────── settled, many with one request ◀─────────────────────┘
 
 Loop-bound. One task asks for messages while there is room, one sends what is settled, and one for
-each partition looks whether it has more. What waits in the queue for half of its lease is given
-back: it was not delivered, others may be free for it, and its lease would be over before its time.
-What would wait there with more bytes than ``buffer_bytes`` is given back unread, or not asked for.
+each partition looks whether it has more. What waits in the queue for a second, or for half of its
+lease, is given back: it was not delivered, and others may be free for it. What would wait with
+more bytes than ``buffer_bytes`` is given back unread, or not asked for.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from vq import limits
@@ -34,6 +33,7 @@ from vq.client.consumer.shared.sources import (
     WatchedSource,
 )
 from vq.client.consumer.shared.turns import SourceTurns
+from vq.client.copies import origin_of
 from vq.client.reading.forward import READ_BYTES
 from vq.errors import VqError
 from vq.log_lines import get_logger
@@ -46,6 +46,8 @@ logger = get_logger(__name__)
 
 #: The lease of a message that has waited for so much of it begins anew with its listener.
 WAITED_SHARE: Final = 0.1
+#: So long a message waits for a worker of this member; then others may have it.
+QUEUED_S: Final = 1.0
 #: How long an answer of the journal is waited for before a message that was delivered before.
 TOLD_S: Final = 1.0
 
@@ -59,7 +61,7 @@ class SharedReceiver(SharedSources):
         buffer_bytes: Half of it bounds what is read at a time, the other half what waits.
 
     Attributes:
-        expired: Messages whose lease was over before anybody took them.
+        expired: Messages whose lease was over before anybody took them; they were given back, too.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class SharedReceiver(SharedSources):
     ) -> None:
         super().__init__(cluster, group, terms, **rest)
         self.expired = 0
-        self._queue: deque[tuple[HeldMessage, float]] = deque()
+        #: With the times when its lease is over, and until when it waits here.
+        self._queue: deque[tuple[HeldMessage, float, float]] = deque()
         self._queued_bytes = 0  # of their contents
         self._queued_bytes_max = buffer_bytes // 2
         self._may_read = asyncio.Semaphore(max(1, buffer_bytes // 2 // READ_BYTES))
@@ -144,11 +147,8 @@ class SharedReceiver(SharedSources):
         return self._is_closing
 
     def _give_back_queue(self) -> None:
-        now = self._cluster.clock.monotonic()
         while self._queue:
-            item, until = self._pop()
-            if until > now:
-                self._settle_here(item.handle, SettleKind.UNUSED)
+            self._settle_here(self._pop()[0].handle, SettleKind.UNUSED)
 
     async def _end_receiving(self, receiving: "asyncio.Task[None]") -> None:
         """End the request that waits for messages; the journal would give it what others want."""
@@ -229,21 +229,24 @@ class SharedReceiver(SharedSources):
     # Waiting and taken ----------------------------------------------------------------------------
     async def _read_all(self, reading: RunReading, until: float) -> None:
         """Read a run that this member got, into the queue."""
-        async with self._may_read, aclosing(self._read(reading)) as steps:
+        async with self._may_read, contextlib.aclosing(self._read(reading)) as steps:
             while self._queued_bytes < self._queued_bytes_max:
                 try:
                     messages = await anext(steps)
                 except StopAsyncIteration:
                     return
-                self._queue.extend((each, until) for each in messages)
+                queued_s = min(QUEUED_S, self._terms.lease_ms / 2_000)
+                waits = min(self._cluster.clock.monotonic() + queued_s, until - queued_s)
+                self._queue.extend((each, until, waits) for each in messages)
                 self._queued_bytes += sum(len(each.message.content) for each in messages)
                 self._is_ready.set()
                 self._look_at_queue()
             self._give_back_run(reading.at, reading.run, reading.number)
 
     def _fitting(self, sources: dict[int, WatchedSource]) -> int:
-        """Return about how many messages fit in beside what waits and is read; one at least if
-        that is nothing.
+        """Return about how many messages fit in beside what waits and is read.
+
+        One at least if that is nothing.
         """
         each_bytes = max((each.reader.each_bytes for each in sources.values()), default=1.0)
         reading = sum(
@@ -254,8 +257,8 @@ class SharedReceiver(SharedSources):
         return max(least, int(free_bytes / each_bytes))
 
     def _pop(self) -> tuple[HeldMessage, float]:
-        """Take the first one out of the queue."""
-        item, until = self._queue.popleft()
+        """Take the first one out of the queue, with the time when its lease is over."""
+        item, until, _ = self._queue.popleft()
         self._queued_bytes -= len(item.message.content)
         self._has_room.set()
         return item, until
@@ -267,26 +270,37 @@ class SharedReceiver(SharedSources):
             self._has_room.set()
 
     def _look_at_queue(self) -> None:
-        """Look again when the first message has waited for half of its lease."""
+        """Look again when the first message has waited for long enough."""
         if self._queue and self._waits_too_long is None:
-            left_s = self._queue[0][1] - self._cluster.clock.monotonic()
-            wait_s = max(LOOK_S, left_s - self._terms.lease_ms / 2_000)
+            wait_s = self._queue[0][2] - self._cluster.clock.monotonic()
             loop = asyncio.get_running_loop()
-            self._waits_too_long = loop.call_later(wait_s, self._give_back)
+            self._waits_too_long = loop.call_later(max(LOOK_S, wait_s), self._give_back)
 
     def _give_back(self) -> None:
-        """Give back what has waited for half of its lease."""
+        """Give back what has waited for long enough."""
         self._waits_too_long = None
         now = self._cluster.clock.monotonic()
-        while self._queue and self._queue[0][1] <= now + self._terms.lease_ms / 2_000:
+        over: list[HeldMessage] = []
+        while self._queue and self._queue[0][2] <= now:
             item, until = self._pop()
             self._room.forget_asked()
-            if until > now:
-                self._settle_here(item.handle, SettleKind.UNUSED)
-            else:
-                self.expired += 1
-                self._over(item.handle)
+            self._settle_here(item.handle, SettleKind.UNUSED)
+            if until <= now:
+                over.append(item)
+        self._told_over(over)
         self._look_at_queue()
+
+    def _told_over(self, items: Sequence[HeldMessage]) -> None:
+        """Say that leases were over before anybody took the messages; they were given back."""
+        if items:
+            self.expired += len(items)
+            logger.warning(
+                "leases were over before listeners had the messages, they are delivered again",
+                group=self._group,
+                messages=len(items),
+                first=origin_of(items[0].message),
+                deliveries=items[0].deliveries,
+            )
 
     async def _next_here(self) -> HeldMessage | None:
         """Return the next message of the queue, with nearly all of its lease; None: it is empty.
@@ -299,8 +313,8 @@ class SharedReceiver(SharedSources):
             if until - now < self._fresh_s:
                 begins_at = await self._begin_lease(item, until - now)
                 if begins_at is None:
-                    self.expired += 1
-                    self._over(item.handle)
+                    self._settle_here(item.handle, SettleKind.UNUSED)
+                    self._told_over([item])
                     continue
                 until = begins_at + self._terms.lease_ms / 1_000
             if self._given is not None:

@@ -1,7 +1,8 @@
 """For how many more messages a member of a shared group has room. Pure.
 
-It has about as many in hand as it settles in a quarter of a second, and twice as many as it has
-workers at least: so no worker waits for the journal, and no other member waits for what lies here.
+It has about as many in hand as it settles in a quarter of a second, and as many as it has workers
+at least: no worker of quick messages waits for the journal, and behind long ones nothing lies here
+that another member could begin.
 Where calls take messages, there are no workers: it has as many as calls ask for, or take in a
 quarter of a second, and what was taken is not in hand any more.
 """
@@ -27,7 +28,7 @@ class SharedRoom:
 
     def __init__(self, workers: int, now: float) -> None:
         self.in_hand = 0
-        self._least = 2 * workers
+        self._least = workers
         self._rate = 0.0  # messages a second, settled lately
         self._rated_at = now
         self._settled = 0  # since then
@@ -69,4 +70,5 @@ class SharedRoom:
         least = max(self._least, self._asked, self._left)
         wanted = min(max(least, int(self._rate * ROOM_S)), ROOM_MAX)
         free = wanted - self.in_hand
-        return free if free >= max(1, self._least // 4) else 0
+        is_worth_it = self.in_hand < least or free >= max(1, self._least // 2)
+        return free if free > 0 and is_worth_it else 0
