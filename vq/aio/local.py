@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from vq.client.kinds import check_between
 from vq.clock import SystemClock
 from vq.errors import InvalidState, TimedOut
 from vq.local import looks
@@ -16,10 +17,10 @@ from vq.local.core import KeyOnItsWay, QueueCore
 from vq.local.items import LocalItem
 from vq.local.looks import LocalQueueMetrics, metrics_of
 from vq.local.many import complete_each
-from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.settings import COUNT_MAX, LocalQueueConfig, config_of, directory_of, several
 from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter, LineOfWakers
-from vq.model import Message
+from vq.model import Message, check_timeout
 from vq.store.disk.real_disk import RealDisk
 
 __all__ = ["LocalQueue"]
@@ -81,8 +82,8 @@ class LocalQueue:
     def __init__(
         self, directory: str | Path | None, config: LocalQueueConfig | None = None
     ) -> None:
-        self._directory = None if directory is None else Path(directory)
-        self._config = LocalQueueConfig() if config is None else config
+        self._directory = directory_of(directory)
+        self._config = config_of(config)
         self._opened: QueueCore | None = None
         self._losses: int | None = None  # it was told of so many; None: it has put none unwaited
 
@@ -132,6 +133,8 @@ class LocalQueue:
         """
         core = self._core
         core.check()
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         deadline = None if timeout is None else _monotonic() + timeout
         while True:
             try:
@@ -139,7 +142,7 @@ class LocalQueue:
                 break
             except KeyOnItsWay as error:
                 is_coming = lambda: idempotency_key in core.coming  # noqa: E731
-                if not await self._wait_for_change(deadline, is_coming, core.arrivals):
+                if not await self._wait_while(is_coming, deadline, core.arrivals):
                     raise TimedOut(f"{error.message} within {timeout:g} s") from None
                 core.check()
         if item is None:
@@ -167,7 +170,13 @@ class LocalQueue:
         """Add messages with one commit; return how many. ``wait`` as in ``put``."""
         core = self._core
         core.check()
-        items = [item for each in contents if (item := core.prepare(each, None, priority, None))]
+        if timeout is not None:
+            timeout = check_timeout(timeout)
+        items = [
+            item
+            for each in several("contents", contents)
+            if (item := core.prepare(each, None, priority, None))
+        ]
         if items and core.capacity is not None and core.is_full(len(items)):
             core.check_fits(len(items))
             await self._wait_for_room(len(items), timeout)
@@ -213,32 +222,48 @@ class LocalQueue:
     async def _wait_for_room(self, count: int, timeout: float | None) -> None:
         core = self._core
         deadline = None if timeout is None else _monotonic() + timeout
-        while core.is_full(count):
-            core.check()
-            if core.config.when_full is WhenCrowded.DROP_OLDEST and core.drop_oldest():
-                continue
-            if core.config.when_full is WhenCrowded.RAISE or not await self._wait_for_change(
-                deadline, lambda: core.is_full(count), core.spaces
-            ):
-                raise core.full()
+        if not await self._wait_while(lambda: core.lacks_room(count), deadline, core.spaces):
+            raise core.full()
 
-    async def _wait_for_change(
-        self, deadline: float | None, is_needed: Any, line: LineOfWakers
+    async def _wait_while(
+        self, is_so: Callable[[], bool], deadline: float | None, line: LineOfWakers
     ) -> bool:
-        waker = _LoopWaker()
-        line.line.append(waker)
-        try:
-            if not is_needed():
+        """See ``vq.local.LocalQueue``."""
+        if not is_so():
+            return True
+        told = -1
+        while True:
+            waker, is_over = _LoopWaker(), False
+            line.line.append(waker)
+            try:
+                if not is_so():
+                    is_over = True
+                    return True
+                is_over = not await waker.woken(_left(deadline))
+            except BaseException:
+                is_over = True
+                raise
+            finally:
+                if is_over and not line.leave(waker):
+                    line.hand_on()
+            if is_over:
+                return False
+            event = line.events
+            if not is_so():
                 return True
-            return await waker.woken(_left(deadline))
-        finally:
-            if not line.leave(waker):
-                line.wake()  # this one was woken for nothing, perhaps
+            if event != told:
+                told = event
+                line.hand_on()
 
     async def take(self, timeout: float | None = None) -> LocalItem | None:
-        """Return the next message, which nobody else has now; None: none came in time."""
-        deadline = None if timeout is None else _monotonic() + timeout
+        """Return the next message, which nobody else has now; None: none came in time.
+
+        While a slow disk has 32,768 completions still to note, it waits for that first.
+        """
+        deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
         while True:
+            if self._core.done_full:
+                await self._commit_with(())
             item = await self._next()
             if item is not None or (deadline is not None and _monotonic() >= deadline):
                 return item
@@ -253,6 +278,7 @@ class LocalQueue:
 
     async def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+        check_between("count", count, 1, COUNT_MAX)
         items: list[LocalItem] = []
         while len(items) < count:
             item = await self.take(0 if items else timeout)
@@ -280,12 +306,16 @@ class LocalQueue:
             self._core.give_back(item)
 
     def complete(self, item: LocalItem) -> None:
-        """Note that a message is done; see ``vq.local.LocalQueue.complete``. It does not wait."""
+        """Note that a message is done; see ``vq.local.LocalQueue.complete``. It does not wait.
+
+        So of more than 32,768 messages that were taken before and are completed while the disk is
+        slow, a kill may have the first ones given again: await ``flush`` in between.
+        """
         self._core.complete(item)
 
     def complete_many(self, items: Iterable[LocalItem]) -> None:
         """Complete each of them; see ``vq.local.LocalQueue.complete_many``. It does not wait."""
-        complete_each(self._core.complete, items, None)
+        complete_each(self._core.complete, several("items", items), None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back; see ``vq.local.LocalQueue.fail``. It does not wait."""
@@ -323,13 +353,13 @@ class LocalQueue:
         """Wait until every message is completed; False: some are not, in time."""
         core = self._core
         core.check()
-        deadline = None if timeout is None else _monotonic() + timeout
-        while core.size:
-            core.check()
-            if not await self._wait_for_change(deadline, lambda: core.size > 0, core.spaces):
-                break
+        deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
+        is_left = lambda: core.size > 0 and core.is_usable()  # noqa: E731
+        drained = await self._wait_while(is_left, deadline, core.spaces)
         core.check()
-        return not core.size
+        if drained:
+            core.spaces.wake_all()  # others may wait for the same
+        return drained
 
     def metrics(self) -> LocalQueueMetrics:
         """Return the numbers of the queue."""

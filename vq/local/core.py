@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vq import limits
+from vq.client.producer.intake.delays import due_ms_of
 from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
 from vq.clock import Clock
 from vq.errors import (
@@ -39,7 +40,7 @@ from vq.errors import (
     VqError,
 )
 from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITY_MAX, LocalItem, split_head
-from vq.local.notes import Aside, code_of
+from vq.local.notes import Aside, LaneRange, code_of
 from vq.local.pad import SLOTS
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
@@ -156,7 +157,8 @@ class QueueCore:
         self.directory = directory
         self.name = config.name or _name_of(directory)
         self._clock = clock
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # never taken twice: see ``check_not_interrupting``
+        self._is_locking: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.state = QueueState(config, durable=directory is not None)
         self._storage: Storage | None = None
         self.size_at_open = self._numbers_at_open = 0
@@ -219,14 +221,25 @@ class QueueCore:
             state.keys.update(found.keys)
             for failed in self._flush(storage, checkpoints=True).values():
                 raise failed
-            snapshot = state.snapshot(storage.ends, storage.later_end, storage.notes_end)
-            storage.save(snapshot)
-            storage.saved(snapshot)
+            self._save_at_open(storage)
         except BaseException:
             storage.close()
             raise
         self._storage = storage
         self.size_at_open = state.size
+
+    def _save_at_open(self, storage: Storage) -> None:
+        snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
+        try:
+            storage.save(snapshot)
+        except OSError as error:  # a full disk: takers make room, and the logs say the same
+            self._tell_unsaved(error)
+            self.wants_save = True
+        else:
+            storage.saved(snapshot)
+
+    def _tell_unsaved(self, error: OSError) -> None:
+        logger.warning("snapshot cannot be written", queue=self.name, error=error)
 
     # Messages come in -----------------------------------------------------------------------------
     def prepare(
@@ -246,16 +259,12 @@ class QueueCore:
             BufferFull: Too many messages wait for their times.
             KeyOnItsWay: What another put with this key comes to, decides what this one does.
         """
+        self.check_not_interrupting()
         message = content if isinstance(content, Message) else Message("", content)
         tag, key, headers = message.tag, message.key, message.headers
         if delay_s is None:
             delay_s = delay_of(message, self._clock)
-        data = as_bytes(message.content)
-        if len(data) > limits.MESSAGE_BYTES_MAX:
-            raise MessageTooLarge(
-                f"content of {len(data)} bytes; a message has at most {limits.MESSAGE_BYTES_MAX}",
-                details={"size": len(data), "bound": limits.MESSAGE_BYTES_MAX},
-            )
+        data = content_of(message)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidArgument(f"priority = {shown(priority)} is no number")
         if not 0 <= priority <= PRIORITY_MAX:
@@ -292,7 +301,6 @@ class QueueCore:
                 )
         if idempotency_key is not None:
             _check_key(idempotency_key)
-            self.check_not_leading()
             with self.lock:
                 if idempotency_key in self.coming:
                     raise KeyOnItsWay(f"a put with the key {idempotency_key!r} has not ended")
@@ -333,6 +341,7 @@ class QueueCore:
             return
         self.opened.add(item)
         self.state.lines[item.priority].ready.append(item)
+        item.offset = 0  # it is in line now, for ``QueueState.overdue``
         if item.priority:
             self.state.plain = False
         if self._key_of:
@@ -345,6 +354,27 @@ class QueueCore:
         """Whether a put must not add so many messages now."""
         capacity = self.capacity
         return capacity is not None and self.size + more > capacity
+
+    def lacks_room(self, count: int) -> bool:
+        """Whether a put of so many messages must wait; a ring drops what is in their way.
+
+        Raises:
+            BufferFull: It is not to wait.
+            InvalidState, StorageFailed: As ``check``.
+        """
+        while self.is_full(count):
+            self.check()
+            if self.config.when_full is WhenCrowded.DROP_OLDEST and self.drop_oldest():
+                continue
+            if self.config.when_full is WhenCrowded.RAISE:
+                raise self.full()
+            return True
+        return False
+
+    def is_usable(self) -> bool:
+        """Return True, or raise as ``check`` does."""
+        self.check()
+        return True
 
     @property
     def size(self) -> int:
@@ -464,17 +494,17 @@ class QueueCore:
                 raise error
         return True
 
-    def check_not_leading(self) -> None:
-        """Refuse a call by a signal handler inside of a put of the same thread: it would hang.
+    def check_not_interrupting(self) -> None:
+        """Refuse a call by a signal handler inside of a call of the same thread: it would hang.
 
         Raises:
             InvalidState: It is one.
         """
-        if self._is_leading():
+        if self._is_leading() or self._is_locking():
             raise InvalidState(
-                f"queue {self.name!r} was called by a signal handler while the same thread puts a "
-                "message",
-                hint="set a flag in the handler, and call the queue once the put has returned",
+                f"queue {self.name!r} was called by a signal handler that interrupted a call of "
+                "the same thread",
+                hint="set a flag in the handler, and call the queue once that call has returned",
             )
 
     @property
@@ -492,7 +522,7 @@ class QueueCore:
         refusal = self.refusal
         if refusal is not None:
             raise type(refusal)(refusal.message, hint=refusal.hint)
-        self.check_not_leading()
+        self.check_not_interrupting()
 
     # Messages go out ------------------------------------------------------------------------------
     def take_now(self) -> LocalItem | None:
@@ -602,6 +632,7 @@ class QueueCore:
 
     def give_back(self, item: LocalItem) -> None:
         """Give a message again that no taker has seen."""
+        self.check_not_interrupting()
         with self.lock:
             again = self.state.exchange(item, item.attempts)
             if again is not None:
@@ -647,6 +678,11 @@ class QueueCore:
             return type(self.refusal)(self.refusal.message, hint=self.refusal.hint)
         if not isinstance(item, LocalItem):
             return InvalidArgument(f"{shown(item)} is no item that take() returned")
+        if item.topic != self.name:
+            return InvalidArgument(
+                f"{item!r} is an item of queue {item.topic!r}, and this is queue {self.name!r}; "
+                "give it to the queue that it was taken from"
+            )
         return LeaseLost(
             f"message {item.id} of queue {self.name!r} is not with this taker any more: it was "
             "completed or failed, or its lease ended and it was given to another one"
@@ -718,7 +754,7 @@ class QueueCore:
         """
         if not isinstance(item, LocalItem):
             raise self.lost(item)
-        self.check_not_leading()
+        self.check_not_interrupting()
         with self.lock:
             if item not in self.opened:
                 raise self.lost(item)
@@ -734,7 +770,7 @@ class QueueCore:
                         self._thread_waits = False
                         self._work_once()
                 wait_s = self._watch_times()
-                if self.sleeper.is_ending and not self._has_messages:
+                if self.sleeper.is_ending and (self.intake.unwritten or not self._has_messages):
                     return
                 self.sleeper.sleep(wait_s)
         except BaseException as error:  # somebody waits for this thread
@@ -785,10 +821,11 @@ class QueueCore:
         waiters, batch, codes = self.intake.take(notes_due=is_due)
         if codes:
             self._note_at = now + DONE_LINGER_S
+        purged = [self.intake.purged.popleft() for _ in range(len(self.intake.purged))]
         storage = self._storage
         errors: Mapping[int, VqError] = {}
         if storage is not None:
-            errors = self._write(storage, batch, codes)
+            errors = self._write(storage, batch, codes, purged=purged)
             if self._wants_save:
                 self._save_state()
         self.intake.committing = 0
@@ -800,7 +837,12 @@ class QueueCore:
         )
         for waiter in waiters:
             waiter.end(errors)
-        if any(isinstance(error, DiskFull | Busy) for error in errors.values()):
+        refused = [error for error in errors.values() if isinstance(error, DiskFull | Busy)]
+        if refused and self.sleeper.is_ending and isinstance(refused[0], DiskFull):
+            self.intake.unwritten = refused[
+                0
+            ]  # the pad and the logs have all but puts that did not wait
+        elif refused:
             time.sleep(_FULL_PAUSE_S)
             self.intake.items.extend(self.intake.unmoved)
             self.intake.unmoved = []
@@ -835,6 +877,7 @@ class QueueCore:
         batch: Sequence[LocalItem],
         codes: Sequence[int],
         *,
+        purged: Sequence[LaneRange] = (),
         flushed: Iterable[int] = ALL_LANES,
     ) -> Mapping[int, VqError]:
         """Store, flush these lanes, and publish; return what went wrong, by lane."""
@@ -855,9 +898,9 @@ class QueueCore:
                 except VqError as failed:
                     errors[lane] = self._stop_lane(lane, failed)
             try:
-                if codes:
-                    storage.note(codes)
-                    codes = ()
+                if codes or purged:
+                    storage.note(codes, purged)
+                    codes = purged = ()
             except (DiskFull, Busy) as refused:
                 errors[NOTES] = refused
             except VqError as failed:
@@ -868,6 +911,7 @@ class QueueCore:
         self._company.flush_s = self._clock.monotonic() - begin
         if codes:
             self.intake.done.extendleft(reversed(codes))
+        self.intake.purged.extend(purged)
         with self.lock:
             failures = storage.end_flush(tickets, outcome)
             if NOTES in failures:
@@ -966,7 +1010,7 @@ class QueueCore:
                 snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
             storage.save(snapshot)
         except OSError as error:
-            logger.warning("snapshot cannot be written", queue=self.name, error=error)
+            self._tell_unsaved(error)
             return
         with self.lock:
             storage.saved(snapshot)
@@ -985,15 +1029,19 @@ class QueueCore:
         """Give again what is due; return how long to sleep, -1 for without an end."""
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         with self.lock:
+            was_crowded = self.state.crowded
             due = self.state.take_due(now_ms)
             for aside in due:
                 self._give_due(aside, now_ms)
+            may_go_on = was_crowded and not self.state.crowded
             expired = 0
             if self.config.lease_s is not None and now >= self._next_look:
                 expired = self._expire(now)
                 self._next_look = now + max(self.config.lease_s / _LEASE_LOOKS, _LEASE_LOOK_S)
             next_ms = self.state.next_due_ms
-        if due or expired:
+        if may_go_on:  # all that is in line waited, too
+            self.takers.wake(self.state.waiting)
+        elif due or expired:
             self.takers.wake(len(due) + expired)
         wait_s = math.inf if self.config.lease_s is None else self._next_look - now
         if next_ms is not None:
@@ -1096,11 +1144,12 @@ class QueueCore:
         """Commit what came in, save a snapshot, and give the files back. May be called again.
 
         Raises:
-            StorageFailed: What was not durable may be lost.
+            StorageFailed, DiskFull: What was not durable may be lost.
+            InvalidState: A signal handler has interrupted a call of the same thread.
         """
         if isinstance(self.refusal, InvalidState) or self.sleeper.is_ending:
             return
-        self.check_not_leading()
+        self.check_not_interrupting()
         self.sleeper.is_ending = True
         self.sleeper.kick()
         self._thread.join(_JOIN_S)
@@ -1110,6 +1159,12 @@ class QueueCore:
         finally:
             if has_ended:
                 self._leading.release()
+        if self.intake.unwritten is not None:
+            raise DiskFull(
+                f"queue {self.name!r} is closed, and its disk was full: a loss of power may have "
+                f"what was completed last given again: {self.intake.unwritten}",
+                hint="nothing of what puts returned for is lost; free space before you open it",
+            )
 
     def _end_storage(self) -> None:
         broken = self.refusal
@@ -1132,6 +1187,8 @@ class QueueCore:
         self.refusal = InvalidState(_FORKED)
         self.opened.clear()
         self.first_line.clear()
+        if self._storage is not None:
+            self._storage.leave_lock()
 
 
 def _abandon_all() -> None:
@@ -1162,15 +1219,32 @@ def _check_key(key: object) -> None:
         )
 
 
+def content_of(message: Message) -> bytes:
+    """Return the content to store.
+
+    Raises:
+        InvalidArgument: It is no bytes.
+        MessageTooLarge: It has too many.
+    """
+    data = as_bytes(message.content)
+    if len(data) > limits.MESSAGE_BYTES_MAX:
+        raise MessageTooLarge(
+            f"content of {len(data)} bytes; a message has at most {limits.MESSAGE_BYTES_MAX}",
+            details={"size": len(data), "bound": limits.MESSAGE_BYTES_MAX},
+        )
+    return data
+
+
 def delay_of(message: Message, clock: Clock) -> float | None:
-    """Return the delay that a message asks for by itself."""
+    """Return the delay that a message asks for by itself.
+
+    Raises:
+        InvalidArgument: Its time is none.
+    """
     if message.deliver_at is None:
         return message.delay_s
-    if message.delay_s is not None:
-        raise InvalidArgument("the message has deliver_at and delay_s; give one of them")
-    at = message.deliver_at
-    seconds = at if isinstance(at, int | float) else at.timestamp()
-    return max(seconds - clock.wall_ms() / 1000, 0.0)
+    now_ms = clock.wall_ms()
+    return max(due_ms_of(message, now_ms) - now_ms, 0) / 1_000
 
 
 def _with_properties(head: Head | None, properties: Properties) -> Head | None:

@@ -25,19 +25,21 @@ from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import LeaseLost, VqError
 from vq.local.items import LATER, LocalItem
 from vq.local.queue import LocalQueue
-from vq.local.workers import LocalWorkers
+from vq.local.workers import LocalWorkers, NotHandled
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
 from vq.reserved import MessageOrigin, Purpose, headers_of_copy, own_headers, topic_of
 from vq.store.records.copies import encode_copy
 
-__all__ = ["FAILED_DIRECTORY", "ListenerWorkers", "as_delivered", "passing"]
+__all__ = ["CANCELLED", "FAILED_DIRECTORY", "ListenerWorkers", "as_delivered", "passing"]
 
 logger = get_logger(__name__)
 #: Below the directory of the queues; ``VQ_FAILED_DIR=<directory> vq group failed list GROUP
 #: --cluster _vq.failed`` reads it. No topic of a user has such a name.
 FAILED_DIRECTORY: Final = "_vq.failed"
+#: What a listener of coroutines answers that was cancelled: its message was not handled.
+CANCELLED: Final = object()
 _WINDOW: Final = 1_000
 _DELAY_S_MIN: Final = 0.001
 
@@ -149,7 +151,12 @@ class ListenerWorkers(LocalWorkers):
             return None
         result: BaseException | Retry | None
         try:
-            result = retry_of(self._called(message))
+            answer = self._called(message)
+            if answer is CANCELLED:
+                raise NotHandled(self._policy.now.retry_backoff_s[-1])
+            result = retry_of(answer)
+        except NotHandled:
+            raise
         except BaseException as error:  # noqa: BLE001  also SystemExit: others wait for the thread
             result = error
         if result is not None:

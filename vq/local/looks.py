@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from vq.client.kinds import check_whole
 from vq.errors import CorruptData, InvalidArgument
 from vq.local.core import QueueCore
 from vq.local.items import LATER, LocalItem
 from vq.local.notes import Aside, code_of
-from vq.model import Message
+from vq.model import Message, choice_of
 from vq.shown import shown
 
 __all__ = [
@@ -132,12 +133,14 @@ def list_messages(
     """Return up to ``limit`` messages: those with takers, in line, and waiting for a time.
 
     Raises:
-        InvalidArgument: The limit is no number in [1, 100,000].
+        InvalidArgument: The limit is no number in [1, 100,000], or there is no such standing.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
         raise InvalidArgument(f"limit = {shown(limit)} is no number in [1, {LIST_MAX}]")
     core.check()
-    wanted = None if standing is None else MessageStanding(standing)
+    wanted = None
+    if standing is not None:
+        wanted = choice_of(MessageStanding, "standing", standing)
     found = []
     with core.lock:
         for each in _all(core, limit):
@@ -176,7 +179,7 @@ def _ready(item: LocalItem) -> ListedMessage:
 def requeue(core: QueueCore, ids: Iterable[int] | None) -> int:
     """Give messages now that wait for a time; return how many. None: all of them."""
     core.check()
-    wanted = None if ids is None else set(ids)
+    wanted = None if ids is None else _checked_ids(ids)
     count = 0
     with core.lock:
         asides = core.state.asides
@@ -189,9 +192,19 @@ def requeue(core: QueueCore, ids: Iterable[int] | None) -> int:
     return count
 
 
+def _checked_ids(ids: Iterable[int]) -> set[int]:
+    if not isinstance(ids, Iterable):
+        raise InvalidArgument(f"ids = {shown(ids)} is no list; give several ids, or None for all")
+    wanted = set()
+    for each in ids:
+        check_whole("an id", each)
+        wanted.add(each)
+    return wanted
+
+
 def _id_of(core: QueueCore, aside: Aside) -> int | None:
     try:
-        return core.item_of(aside).id
+        return aside.id or core.item_of(aside).id
     except CorruptData:
         return None
 
@@ -199,13 +212,13 @@ def _id_of(core: QueueCore, aside: Aside) -> int | None:
 def purge(core: QueueCore) -> int:
     """Complete all messages that no taker has; return how many.
 
-    It is durable once a commit has ended that began later, with a snapshot.
+    It is durable once a commit has ended that began later. The snapshot gives space back.
     """
     core.check()
     state, codes = core.state, list[int]()
     with core.lock:
         before = state.size
-        for line in state.lines:
+        for lane, line in enumerate(state.lines):
             while line.ready:
                 try:
                     item = line.ready.popleft()
@@ -213,6 +226,8 @@ def purge(core: QueueCore) -> int:
                     break
                 state.opened.discard(item)
                 codes.append(code_of(item.lane, item.number))
+            if line.unread and not core.in_memory:
+                core.intake.purged.append((lane, (line.next_number, line.end_number)))
             line.next_number = line.end_number
             line.skip([])
         codes += [code_of(LATER, aside.number) for aside in state.asides]

@@ -25,6 +25,7 @@ from vq.store.records.checked_text import decode_text, encode_text
 
 __all__ = [
     "Aside",
+    "LaneRange",
     "LaneSnapshot",
     "OpenRange",
     "Snapshot",
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 NOTE_VERSION: Final = 1
-SNAPSHOT_VERSION: Final = 2
+SNAPSHOT_VERSION: Final = 3
+_READABLE: Final = (2, SNAPSHOT_VERSION)  # 2: without the ids of what waits
 _LANE: Final = struct.Struct(">BI")
 _RANGE: Final = struct.Struct(">QQ")
 #: Ranges of one note: half of the largest content.
@@ -46,6 +48,8 @@ RANGES_MAX: Final = 32_768
 
 Range = tuple[int, int]
 """Numbers of a lane, ``[start, end)``."""
+LaneRange = tuple[int, Range]
+"""... and the lane."""
 
 
 def code_of(lane: int, number: int) -> int:
@@ -106,16 +110,19 @@ def without(kept: Range, gone: Sequence[Range]) -> Iterator[Range]:
         yield start, end
 
 
-def encode_notes(codes: Iterable[int]) -> list[bytes]:
-    """Return the notes that say which messages were completed."""
+def encode_notes(codes: Iterable[int], more: Iterable[LaneRange] = ()) -> list[bytes]:
+    """Return the notes that say which messages were completed: of these codes, and ranges."""
     lanes: list[list[int]] = [[] for _ in range(LATER + 1)]
     for code in codes:
         lanes[code & 3].append(code >> 2)
+    others: list[list[Range]] = [[] for _ in range(LATER + 1)]
+    for lane, numbers in more:
+        others[lane].append(numbers)
     notes: list[bytes] = []
     parts = [bytes([NOTE_VERSION])]
     left = RANGES_MAX
-    for lane, numbers in enumerate(lanes):
-        ranges = ranges_of(numbers)
+    for lane, numbers_done in enumerate(lanes):
+        ranges = ranges_of(numbers_done) + others[lane]
         while ranges:
             some, ranges = ranges[:left], ranges[left:]
             parts.append(_LANE.pack(lane, len(some)))
@@ -174,6 +181,7 @@ class Aside(NamedTuple):
         number, offset: Where it is.
         priority: Of the lane that it goes to.
         attempts: How often it was given.
+        id: Of the message; 0: not known, as in a snapshot of version 2.
     """
 
     due_ms: int
@@ -181,6 +189,7 @@ class Aside(NamedTuple):
     offset: int
     priority: int
     attempts: int
+    id: int = 0
 
 
 @dataclass(slots=True)
@@ -253,7 +262,7 @@ class Snapshot:
             DirectoryRefused: A later vq wrote it.
         """
         version, values = decode_text(data, version_max=SNAPSHOT_VERSION)
-        if version != SNAPSHOT_VERSION:
+        if version not in _READABLE:
             raise DirectoryRefused(
                 f"the snapshot has version {version}; this vq knows {SNAPSHOT_VERSION}. A later vq "
                 "wrote it: use that one"

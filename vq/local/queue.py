@@ -8,24 +8,23 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from vq import limits
+from vq.client.kinds import check_between
 from vq.clock import Clock, SystemClock
-from vq.errors import InvalidArgument, TimedOut
+from vq.errors import TimedOut
 from vq.local import looks
 from vq.local.core import KeyOnItsWay, QueueCore
 from vq.local.items import LocalItem
 from vq.local.many import complete_each, taken
-from vq.local.settings import LocalQueueConfig, WhenCrowded
+from vq.local.settings import COUNT_MAX, LocalQueueConfig, config_of, directory_of, several
 from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter, LineOfWakers
-from vq.model import Message
-from vq.shown import shown
+from vq.model import Message, check_timeout
 from vq.store.disk.disk import Disk
 from vq.store.disk.real_disk import RealDisk
 
 __all__ = ["LocalQueue"]
 
 _BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX
-_TIMEOUT_MAX: Final = threading.TIMEOUT_MAX
 _monotonic: Final = time.monotonic
 
 
@@ -52,7 +51,8 @@ class LocalQueue:
 
     Raises:
         DirectoryRefused: Another process has it open, or it is no queue, damaged, or of a later vq.
-        InvalidArgument: A file is there.
+        InvalidArgument: A file is there, or an argument is unusable.
+        DiskFull: There is no space for what opening writes; where a queue is, that is little.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class LocalQueue:
         clock: Clock | None = None,
     ) -> None:
         self._core = core = QueueCore(
-            None if directory is None else Path(directory),
-            LocalQueueConfig() if config is None else config,
+            directory_of(directory),
+            config_of(config),
             RealDisk() if disk is None and directory is not None else disk,  # type: ignore[arg-type]
             SystemClock() if clock is None else clock,
         )
@@ -125,6 +125,8 @@ class LocalQueue:
         core = self._core
         if core.refusal is not None:
             core.check()
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         item: LocalItem | None
         if (
             type(content) is bytes
@@ -177,11 +179,7 @@ class LocalQueue:
             try:
                 return core.prepare(content, delay_s, priority, key)
             except KeyOnItsWay as error:
-                waker = threading.Lock()
-                waker.acquire()
-                if not self._wait_for_change(
-                    waker, deadline, lambda: key in core.coming, core.arrivals
-                ):
+                if not self._wait_while(lambda: key in core.coming, deadline, core.arrivals):
                     raise TimedOut(f"{error.message} within {timeout:g} s") from None
                 core.check()
 
@@ -204,8 +202,12 @@ class LocalQueue:
             OutcomeUnknown: Some of them are stored.
         """
         self._core.check()
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         items = [
-            item for each in contents if (item := self._core.prepare(each, None, priority, None))
+            item
+            for each in several("contents", contents)
+            if (item := self._core.prepare(each, None, priority, None))
         ]
         if not items:
             return 0
@@ -250,7 +252,7 @@ class LocalQueue:
 
     def _commit_with(self, items: Sequence[LocalItem], timeout: float | None = None) -> None:
         core = self._core
-        core.check_not_leading()
+        core.check_not_interrupting()
         if items and timeout is None and core.lead(items):
             return
         waker = threading.Lock()
@@ -267,36 +269,44 @@ class LocalQueue:
     def _wait_for_room(self, count: int, timeout: float | None) -> None:
         deadline = None if timeout is None else _monotonic() + timeout
         core = self._core
+        if not self._wait_while(lambda: core.lacks_room(count), deadline, core.spaces):
+            raise core.full()
+
+    def _wait_while(
+        self, is_so: Callable[[], bool], deadline: float | None, line: LineOfWakers
+    ) -> bool:
+        """Wait while something is so; False: it still is, at the deadline.
+
+        It looks again each time that ``line`` wakes it.
+        """
+        if not is_so():
+            return True
         waker = threading.Lock()
         waker.acquire()
-        while core.is_full(count):
-            core.check()
-            if core.config.when_full is WhenCrowded.DROP_OLDEST and core.drop_oldest():
-                continue
-            if core.config.when_full is WhenCrowded.RAISE or not self._wait_for_change(
-                waker, deadline, lambda: core.is_full(count), core.spaces
-            ):
-                raise core.full()
-
-    def _wait_for_change(
-        self,
-        waker: Any,
-        deadline: float | None,
-        is_needed: Callable[[], bool],
-        line: LineOfWakers,
-    ) -> bool:
-        """Wait until a line of wakers is woken; False: it was not up to the deadline."""
-        line.line.append(waker)
-        try:
-            if not is_needed():
+        told = -1  # the last event for which this one has woken the next one
+        while True:
+            is_over = False
+            line.line.append(waker)
+            try:
+                if not is_so():
+                    is_over = True
+                    return True
+                left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
+                is_over = not waker.acquire(timeout=left)
+            except BaseException:
+                is_over = True
+                raise
+            finally:
+                if is_over and not line.leave(waker):
+                    line.hand_on()  # this one was woken, and does not need it
+            if is_over:
+                return False
+            event = line.events
+            if not is_so():
                 return True
-            left = -1.0 if deadline is None else max(deadline - _monotonic(), 0.0)
-            woken: bool = waker.acquire(timeout=left)
-            return woken
-        finally:
-            if not line.leave(waker):
-                line.wake()  # this one was woken for nothing, perhaps
-                waker.acquire(blocking=False)
+            if event != told:
+                told = event
+                line.hand_on()
 
     def take(self, timeout: float | None = None) -> LocalItem | None:
         """Return the next message, which nobody else has now; None: none came in time.
@@ -322,11 +332,11 @@ class LocalQueue:
         return self._take_slowly(timeout)
 
     def _take_slowly(self, timeout: float | None) -> LocalItem | None:
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         item = self._core.take_now()
         if item is not None or timeout == 0:
             return item
-        if timeout is not None and not 0 < timeout <= _TIMEOUT_MAX:
-            raise InvalidArgument(f"timeout = {shown(timeout)} is outside [0, {_TIMEOUT_MAX:.0f}]")
         deadline = None if timeout is None else _monotonic() + timeout
         waker = threading.Lock()
         waker.acquire()
@@ -349,6 +359,7 @@ class LocalQueue:
 
     def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
+        check_between("count", count, 1, COUNT_MAX)
         return taken(self.take, count, timeout)
 
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
@@ -382,6 +393,7 @@ class LocalQueue:
             LeaseLost: One of them is not with this taker any more; the others are completed.
         """
         waits = wait and not self._in_memory
+        items = several("items", items)
         complete_each(self.complete, items, (lambda: self._commit_with(())) if waits else None)
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
@@ -464,15 +476,15 @@ class LocalQueue:
         Others may go on putting, and delayed and failed messages count, too.
         """
         self._core.check()
-        deadline = None if timeout is None else _monotonic() + timeout
-        waker = threading.Lock()
-        waker.acquire()
-        while len(self):
-            self._core.check()
-            if not self._wait_for_change(waker, deadline, lambda: len(self) > 0, self._core.spaces):
-                break
-        self._core.check()
-        return not len(self)
+        core = self._core
+        deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
+        drained = self._wait_while(
+            lambda: core.size > 0 and core.is_usable(), deadline, core.spaces
+        )
+        core.check()
+        if drained:
+            core.spaces.wake_all()  # others may wait for the same
+        return drained
 
     def metrics(self) -> "looks.LocalQueueMetrics":
         """Return the numbers of the queue.
@@ -494,7 +506,8 @@ class LocalQueue:
         when the queue is opened again.
 
         Raises:
-            StorageFailed: What was not durable may be lost.
+            StorageFailed, DiskFull: What was not durable may be lost; the directory is given back.
+            InvalidState: A signal handler has called it, in the middle of another call.
         """
         self._core.end()
 

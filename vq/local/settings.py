@@ -1,18 +1,29 @@
 """The settings of a local queue."""
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 from vq import limits
 from vq.client.kinds import check_positive
 from vq.errors import InvalidArgument
-from vq.model import check_name, choice_of
+from vq.model import Message, check_name, choice_of
 from vq.shown import shown
 
-__all__ = ["LocalQueueConfig", "WhenCrowded"]
+__all__ = [
+    "COUNT_MAX",
+    "LocalQueueConfig",
+    "WhenCrowded",
+    "config_of",
+    "directory_of",
+    "given_directory",
+    "several",
+]
 
-_COUNT_MAX: Final = 2**31
+T = TypeVar("T")
+COUNT_MAX: Final = 2**31
 
 
 class WhenCrowded(enum.StrEnum):
@@ -28,8 +39,8 @@ class LocalQueueConfig:
     """How a local queue behaves.
 
     Attributes:
-        name: The topic of its messages. None: the last part of the directory's path, ``local``
-            in memory.
+        name: The topic of its messages. None: the last part of the directory's path if a topic may
+            have that name, else ``local``, as in memory.
         capacity: So many messages that are not completed, >= 1; then puts do what ``when_full``
             says. None: as many as the disk holds; in memory 100,000.
         when_full: ``block``, ``raise``, or in memory ``drop-oldest``; see ``WhenCrowded``.
@@ -74,5 +85,60 @@ class LocalQueueConfig:
 
 
 def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _COUNT_MAX:
-        raise InvalidArgument(f"{name} = {shown(value)} is no number in [{least}, {_COUNT_MAX}]")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= COUNT_MAX:
+        raise InvalidArgument(f"{name} = {shown(value)} is no number in [{least}, {COUNT_MAX}]")
+
+
+def directory_of(directory: object) -> Path | None:
+    """Return where a queue is; None: in memory.
+
+    Raises:
+        InvalidArgument: It is no path. An empty one is none: a variable was not set, most likely.
+    """
+    if directory is None:
+        return None
+    path = str(directory) if isinstance(directory, Path) else directory
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise InvalidArgument(
+            f"directory = {shown(directory)} is no path; give a text or a pathlib.Path, or None "
+            "for a queue in memory"
+        )
+    return Path(path)
+
+
+def given_directory(directory: object) -> Path:
+    """Return where a queue is that is in no memory.
+
+    Raises:
+        InvalidArgument: It is no path, or an empty one.
+    """
+    found = directory_of(directory)
+    if found is None:
+        raise InvalidArgument("directory = None; give text or a pathlib.Path")
+    return found
+
+
+def config_of(config: object) -> LocalQueueConfig:
+    """Return settings that the application gave; None: those by default.
+
+    Raises:
+        InvalidArgument: It gave something else.
+    """
+    if config is None:
+        return LocalQueueConfig()
+    if not isinstance(config, LocalQueueConfig):
+        raise InvalidArgument(f"config = {shown(config)}; give a vq.local.LocalQueueConfig")
+    return config
+
+
+def several(what: str, values: Iterable[T]) -> Iterable[T]:
+    """Return values that the application gave.
+
+    Raises:
+        InvalidArgument: It gave one of them, or none at all.
+    """
+    if isinstance(values, bytes | bytearray | str | Message):
+        raise InvalidArgument(f"{what} = {shown(values)} is one; give several in a list")
+    if not isinstance(values, Iterable):
+        raise InvalidArgument(f"{what} = {shown(values)} is no list; give several in one")
+    return values

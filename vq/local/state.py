@@ -218,6 +218,8 @@ class QueueState:
         """Have the next taker get a message, the item of which nobody has."""
         self.opened.add(item)
         line = self.lines[item.priority].ready
+        if not self._durable:
+            item.offset = 0  # as in ``QueueCore.add_in_memory``
         if first:
             line.appendleft(item)
         else:
@@ -234,7 +236,7 @@ class QueueState:
         if not self._durable:
             number = self._kept_number = self._kept_number + 1
             self.kept[number] = item
-        self._wait(Aside(due_ms, number, item.offset, item.priority, given))
+        self._wait(Aside(due_ms, number, item.offset, item.priority, given, item.id))
 
     def put_back(self, aside: Aside, due_ms: int) -> None:
         """Have an aside that was taken wait again."""
@@ -310,7 +312,8 @@ class QueueState:
         """Return messages whose lease has ended, by a monotonic clock.
 
         A taker that was interrupted may have a message without a deadline; it gets one, if it is
-        seen so twice: the first time it may be on its way into its line.
+        seen so twice: the first time it may be on its way into its line. In memory that may take
+        longer, so a message that was never in line has no offset there, and is let alone.
         """
         found, loose = [], set()
         ready = {item for line in self.lines for item in tuple(line.ready)}
@@ -318,7 +321,7 @@ class QueueState:
             if item.deadline:
                 if item.deadline <= now:
                     found.append(item)
-            elif item not in ready and self._config.lease_s is not None:
+            elif item not in ready and item.offset >= 0 and self._config.lease_s is not None:
                 loose.add(item)
                 if item in self._loose:
                     item.deadline = now + self._config.lease_s
@@ -380,6 +383,7 @@ class QueueState:
                 item.offset,
                 item.priority,
                 item.attempts if item.deadline else item.attempts - 1,  # nobody took it
+                item.id,
             )
             for item in opened[LATER]
         ]

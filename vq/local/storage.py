@@ -15,6 +15,8 @@ except for ``Storage.flush`` and ``save``, which wait for the disk.
 """
 
 import contextlib
+import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,10 +27,11 @@ import google_crc32c
 from vq import limits
 from vq.client.ids import IdGenerator
 from vq.clock import Clock
-from vq.errors import CorruptData, DirectoryRefused, InvalidArgument
+from vq.errors import CorruptData, DirectoryRefused, DiskFull, InvalidArgument
 from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITIES, LocalItem
 from vq.local.notes import (
     Aside,
+    LaneRange,
     LaneSnapshot,
     Range,
     Snapshot,
@@ -43,7 +46,7 @@ from vq.model import TopicPartition, time_ms_of
 from vq.store.commit.flusher import FlushRunner
 from vq.store.directory.directory import unusable
 from vq.store.disk.disk import Disk, Lock
-from vq.store.log.block import BlockCache
+from vq.store.log.block import FULL_ERRNOS, BlockCache
 from vq.store.log.log import Log, LogConfig, LogState
 from vq.store.log.lookup import batch_at
 from vq.store.log.ticket import SyncTicket
@@ -79,6 +82,9 @@ LOCK_NAME: Final = "@lock"
 SNAPSHOT_NAME: Final = "@snapshot"
 PAD_NAME: Final = "@done"
 _DAMAGED: Final = "@damaged."
+_DAMAGED_NAME: Final = re.compile(
+    rf"{_DAMAGED}([a-z0-9-]+)\.(\d{{1,20}})\.(\d{{1,20}})\.(\d{{1,20}})", re.A
+)
 LOGS: Final = (*(f"lane-{priority}" for priority in range(PRIORITIES)), "later", "notes")
 NOTES: Final = LATER + 1
 ALL_LANES: Final = range(NOTES + 1)
@@ -145,10 +151,10 @@ def damaged_in(directory: Path, names: Iterable[str]) -> list[DamagedMessages]:
     """Return what was set aside, by the names of the files in a queue's directory."""
     found = []
     for name in names:
-        if name.startswith(_DAMAGED) and not name.endswith(".tmp"):
-            log, *numbers = name.removeprefix(_DAMAGED).split(".")
-            offset, number, count = (int(each) for each in numbers)
-            found.append(DamagedMessages(log, offset, number, count, directory / name))
+        match = _DAMAGED_NAME.fullmatch(name)
+        if match is not None and match[1] in LOGS:  # others are not ours: a copy of an editor, say
+            offset, number, count = (int(each) for each in match.groups()[1:])
+            found.append(DamagedMessages(match[1], offset, number, count, directory / name))
     return sorted(found)
 
 
@@ -204,13 +210,18 @@ class Storage:
         try:
             for parent in [*disk.mkdir(directory), directory.parent]:
                 disk.sync_directory(parent)
-            lock = disk.lock(directory / LOCK_NAME)
+            lock = _locked(directory, disk)
             try:
                 return cls._open(directory, lock, disk, clock)
             except BaseException:
                 lock.release()
                 raise
         except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise DiskFull(
+                    f"the queue in {directory} cannot be opened: {error.strerror}",
+                    hint="opening writes little where a queue is: free some space",
+                ) from error
             raise unusable(directory, error) from error
 
     @classmethod
@@ -237,6 +248,10 @@ class Storage:
         finally:
             self.pad.close()
             self._lock.release()
+
+    def leave_lock(self) -> None:
+        """Give back what the child of a fork has of the lock; its parent has it as before."""
+        self._lock.release()
 
     # Opening --------------------------------------------------------------------------------------
     def _read_snapshot(self) -> Snapshot:
@@ -414,13 +429,13 @@ class Storage:
                 at += size
             yield batch
 
-    def note(self, codes: Sequence[int]) -> None:
-        """Append what was completed.
+    def note(self, codes: Sequence[int], ranges: Sequence[LaneRange] = ()) -> None:
+        """Append what was completed: of these codes, and ranges of numbers.
 
         Raises:
             DiskFull, Busy, StorageFailed, PartitionFailed: As ``append``.
         """
-        for note in encode_notes(codes):
+        for note in encode_notes(codes, ranges):
             record = encode_record(0, note)
             self._logs[NOTES].append(
                 record, record_count=1, records_crc=google_crc32c.value(record), epoch=_EPOCH
@@ -755,7 +770,9 @@ def _aside_of(number: int, record: Record) -> tuple[Aside, tuple[int, int] | Non
     """Return what a record of ``later`` says, and of a copy the lane and number of its message."""
     found = decode_properties(record.properties or b"")
     to = found.destination or TopicPartition(LANE_TOPIC, 0)
-    aside = Aside(found.delivery_time_ms, number, record.offset, to.partition, found.retry_count)
+    aside = Aside(
+        found.delivery_time_ms, number, record.offset, to.partition, found.retry_count, record.id
+    )
     return aside, _moved_from(found.origin)
 
 
@@ -780,6 +797,24 @@ def _batches(items: Sequence[LocalItem]) -> Iterator[list[LocalItem]]:
         size += more + (0 if item.head is None else len(item.head[1]))
     if some:
         yield some
+
+
+def _locked(directory: Path, disk: Disk) -> Lock:
+    """Return the lock of a directory.
+
+    Raises:
+        DirectoryRefused: A process has it; the error names it.
+    """
+    try:
+        return disk.lock(directory / LOCK_NAME)
+    except DirectoryRefused as error:
+        pid = error.details.get("pid", "")
+        this = ", which is this one" if pid == str(os.getpid()) else ""
+        raise DirectoryRefused(
+            f"the queue in {directory} is open in process {pid or 'unknown'}{this}",
+            hint="threads share one LocalQueue; for other processes let that one serve it "
+            "(vq.local.LocalQueueServer), and use vq.local.LocalQueueClient there",
+        ) from error
 
 
 def _identity(directory: Path, disk: Disk) -> str:

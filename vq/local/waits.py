@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from vq.errors import OutcomeUnknown, VqError
+from vq.errors import DiskFull, OutcomeUnknown, VqError
 from vq.local.items import LocalItem
+from vq.local.notes import LaneRange
 
 __all__ = [
     "DONE_LINGER_S",
@@ -35,13 +36,22 @@ class LineOfWakers:
 
     Attributes:
         line: Those that nobody has woken.
+        events: Changes whenever somebody is woken because something has happened. Who was woken in
+            vain and waits on wakes the next one (``hand_on``) once for each of its values: else
+            two of them would wake each other without an end.
     """
 
     def __init__(self) -> None:
         self.line: deque[Waker] = deque()
+        self.events = 0
 
     def wake(self, count: int = 1) -> None:
         """Wake so many, if they are there."""
+        self.events += 1
+        self.hand_on(count)
+
+    def hand_on(self, count: int = 1) -> None:
+        """Wake others for what one was woken for and cannot use."""
         line = self.line
         try:
             for _ in range(min(count, len(line))):
@@ -117,18 +127,22 @@ class Intake:
         barriers: Who waits for the commit. Who adds a message first and itself then, is told of
             the commit with that message.
         committing: How many messages the commit has that is under way.
+        purged: Ranges of numbers that were completed at once.
         moves: Copies on their way to ``LATER``, and the items that they replace.
         unmoved: Copies that a full disk did not take.
+        unwritten: Why the last commit before a close has left completions in here.
     """
 
     def __init__(self) -> None:
         self.items: deque[LocalItem] = deque()
         self.size_bytes = 0
         self.done: deque[int] = deque()
+        self.purged: deque[LaneRange] = deque()
         self.barriers: deque[CommitWaiter] = deque()
         self.committing = 0
         self.moves: dict[LocalItem, LocalItem] = {}
         self.unmoved: list[LocalItem] = []
+        self.unwritten: DiskFull | None = None
 
     def take(self, *, notes_due: bool) -> tuple[list[CommitWaiter], list[LocalItem], list[int]]:
         """Return what there is: who waits, messages, codes.

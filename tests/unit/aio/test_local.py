@@ -45,6 +45,20 @@ async def test_tasks_put_and_take(queue: LocalQueue) -> None:
     assert await queue.drain(WAIT_S)
 
 
+async def test_two_that_drain_are_both_woken_by_the_last_completion(queue: LocalQueue) -> None:
+    """And a completion before it does not have them wake each other without an end."""
+    await queue.put_many([b"1", b"2"])
+    items = await queue.take_many(2)
+    draining = [asyncio.create_task(queue.drain(WAIT_S)) for _ in "ab"]
+    spaces = queue._core.spaces
+    await until(lambda: len(spaces.line) == 2)
+    queue.complete(items[0])
+    assert await queue.take(0.05) is None
+    assert len(spaces.line) == 2
+    queue.complete(items[1])
+    assert await asyncio.gather(*draining) == [True, True]
+
+
 async def test_many_waiting_takers_get_one_message_each(queue: LocalQueue) -> None:
     takers = [asyncio.create_task(taken(queue)) for _ in range(20)]
     await until(lambda: queue.metrics().takers == 20)

@@ -1,6 +1,7 @@
 """Errors and interrupts in the middle of a commit: of the disk, and of its caller."""
 
 import errno
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ class FailingFile:
     def view(self, position: int, length: int) -> memoryview:
         """See ``File.view``."""
         if self._log == self._disk.unreadable:
-            fail()
+            self._disk.on_view()
         return self._file.view(position, length)
 
     def __getattr__(self, name: str) -> Any:
@@ -53,14 +54,26 @@ class FailingDisk(RealDisk):
         super().__init__()
         self.log = self.unreadable = self.full = ""
         self.on_flush: Callable[[], object] = fail
+        self.on_view: Callable[[], object] = fail
+        self.is_full = False
 
     def open(self, path: Path, *, create: bool = False) -> Any:
         """See ``Disk.open``."""
         return FailingFile(super().open(path, create=create), self, path.parent.name)
 
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """See ``Disk.write_atomic``."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write_atomic(path, data)
+
 
 def fail() -> None:
     raise OSError(errno.EIO, "Input/output error")
+
+
+def refuse(*_: object) -> None:
+    raise DiskFull("no space")
 
 
 @pytest.fixture
@@ -224,6 +237,99 @@ def test_a_call_by_a_signal_handler_inside_of_a_put_is_refused(
     assert [taken(queue).content for _ in range(3)] == [b"first", b"interrupted", b"later"]
 
 
+def test_a_call_by_a_signal_handler_inside_of_a_take_is_refused(
+    tmp_path: Path, disk: FailingDisk
+) -> None:
+    """It would wait for the lock that the interrupted code holds; a close at SIGTERM does."""
+    called = []
+
+    def handler() -> None:
+        disk.unreadable = ""
+        for act in (
+            queue.close,
+            queue.flush,
+            queue.requeue,
+            lambda: queue.put(b"x", idempotency_key="k"),
+            lambda: queue.put(b"x", delay_s=1),
+            lambda: queue.fail(item),
+            lambda: queue.extend(item),
+            lambda: queue._core.give_back(item),
+        ):
+            with pytest.raises(InvalidState, match="signal handler"):
+                act()
+            called.append(act)
+
+    with LocalQueue(tmp_path / "jobs", LocalQueueConfig(memory_items=1), disk=disk) as queue:
+        queue.put_many([b"first", b"on disk"])
+        item = taken(queue)
+        disk.unreadable, disk.on_view = "lane-0", handler
+        assert taken(queue).content == b"on disk"
+        assert len(called) == 8
+        queue.complete(item)
+
+
+def test_a_purge_is_durable_when_the_snapshot_cannot_be_written(
+    tmp_path: Path, disk: FailingDisk
+) -> None:
+    config = LocalQueueConfig(memory_items=1)
+    with LocalQueue(tmp_path / "jobs", config, disk=disk) as queue:
+        queue.put_many([b"x"] * 50)
+        disk.is_full = True
+        assert queue.purge() == 50
+        shutil.copytree(tmp_path / "jobs", tmp_path / "as-it-was")
+    with LocalQueue(tmp_path / "as-it-was") as again:
+        assert len(again) == 0
+
+
+def test_a_queue_opens_on_a_full_disk(tmp_path: Path, disk: FailingDisk) -> None:
+    """Its takers are who makes room."""
+    with LocalQueue(tmp_path / "jobs") as queue:
+        queue.put_many([b"one", b"two"])
+    disk.is_full = True
+    with LocalQueue(tmp_path / "jobs", disk=disk) as queue:
+        queue.complete(taken(queue))
+    with LocalQueue(tmp_path / "jobs") as queue:
+        assert [each.message.content for each in queue.list()] == [b"two"]
+    with pytest.raises(DiskFull, match="cannot be opened"):
+        LocalQueue(tmp_path / "new", disk=disk)
+
+
+def test_a_close_on_a_full_disk_ends_and_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = LocalQueue(tmp_path / "jobs")
+    queue.put_many([b"one", b"two"])
+    monkeypatch.setattr(Storage, "note", refuse)
+    queue.complete(taken(queue))
+    errors: list[Exception] = []
+
+    def close() -> None:
+        try:
+            queue.close()
+        except DiskFull as error:
+            errors.append(error)
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    closing.join(WAIT_S)
+    assert len(errors) == 1
+    monkeypatch.undo()
+    with LocalQueue(tmp_path / "jobs") as again:
+        assert [each.message.content for each in again.list()] == [b"two"]
+
+
+def test_a_requeue_by_id_reads_nothing(queue: LocalQueue, disk: FailingDisk) -> None:
+    queue.put(b"job")
+    item = taken(queue)
+    queue.fail(item, delay_s=3600)
+    block_until(lambda: queue.metrics().later == 1)
+    disk.unreadable = "later"
+    assert queue.requeue([item.id + 1]) == 0
+    disk.unreadable = ""
+    assert queue.requeue([item.id]) == 1
+    assert taken(queue).id == item.id
+
+
 INSIDE = ("vq/local/", "vq/store/log/", "vq/store/commit/")
 #: Every so manieth place, for the time it takes; every one was tried once.
 STEP = 5
@@ -262,9 +368,6 @@ def test_a_flush_tells_the_thread_that_has_put_and_no_other(
     queue: LocalQueue, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that did not fit on the disk: whoever flushes first must not take its error."""
-
-    def refuse(*_: object) -> None:
-        raise DiskFull("no space")
 
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "append", refuse)

@@ -19,6 +19,8 @@ from vq.errors import (
     MessageTooLarge,
 )
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig
+from vq.local.state import QueueState
+from vq.local.waits import LineOfWakers
 from vq.model import Message
 
 Open = Callable[..., LocalQueue]
@@ -248,7 +250,7 @@ def test_a_close_wakes_who_waits_and_refuses_the_rest(opened: Open) -> None:
         ({"content": b"x", "idempotency_key": ""}, "1 to 256 characters"),
     ],
 )
-def test_unusable_arguments_are_refused(
+def test_unusable_arguments_of_a_put_are_refused(
     opened: Open, arguments: dict[str, object], says: str
 ) -> None:
     queue = opened()
@@ -257,6 +259,44 @@ def test_unusable_arguments_are_refused(
     with pytest.raises(InvalidArgument, match="no item"):
         queue.complete("x")  # type: ignore[arg-type]
     assert len(queue) == 0
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda queue: queue.take("5"), "'5'"),
+        (lambda queue: queue.put(b"x", timeout="5"), "'5'"),
+        (lambda queue: queue.drain("x"), "'x'"),
+        (lambda queue: queue.take_many("3"), "count = '3'"),
+        (lambda queue: queue.take_many(0), r"count = 0 is outside \[1"),
+        (lambda queue: queue.put_many(None), "contents = None is no list"),
+        (lambda queue: queue.put_many(b"abc"), "several in a list"),
+        (lambda queue: queue.put_many(Message("t", b"x")), "several in a list"),
+        (lambda queue: queue.complete_many(5), "items = 5"),
+        (lambda queue: queue.requeue(5), "ids = 5 is no list"),
+        (lambda queue: queue.requeue(["a"]), "an id = 'a'"),
+        (lambda queue: queue.list(standing="x"), "'ready' or 'taken' or 'later'"),
+        (lambda queue: LocalQueue("q", {"retries": 3}), "LocalQueueConfig"),  # type: ignore[arg-type]
+        (lambda queue: LocalQueue(5), "directory = 5 is no path"),  # type: ignore[arg-type]
+        (lambda queue: LocalQueue(b"x"), "directory = b'x' is no path"),  # type: ignore[arg-type]
+        (lambda queue: LocalQueue(""), "directory = '' is no path"),
+    ],
+)
+def test_unusable_arguments_are_refused(act: Callable[[LocalQueue], object], says: str) -> None:
+    with LocalQueue(None) as queue, pytest.raises(InvalidArgument, match=says):
+        act(queue)
+
+
+def test_an_item_of_another_queue_is_refused_and_both_are_named() -> None:
+    with (
+        LocalQueue(None, LocalQueueConfig(name="one")) as one,
+        LocalQueue(None, LocalQueueConfig(name="two")) as two,
+    ):
+        one.put(b"x")
+        item = taken(one)
+        with pytest.raises(InvalidArgument, match=r"of queue 'one', and this is queue 'two'"):
+            two.complete(item)
+        one.complete(item)
 
 
 def test_a_content_beyond_the_bound_is_refused(opened: Open) -> None:
@@ -359,8 +399,41 @@ def test_contents_beyond_the_bound_of_bytes_wait_on_disk(directory: Path) -> Non
 
 
 def test_a_directory_has_one_owner_who_is_named(directory: Path) -> None:
-    with LocalQueue(directory), pytest.raises(DirectoryRefused, match=str(os.getpid())):
+    says = f"is open in process {os.getpid()}, which is this one"
+    with LocalQueue(directory), pytest.raises(DirectoryRefused, match=says) as caught:
         LocalQueue(directory)
+    assert "LocalQueueServer" in (caught.value.hint or "")
+
+
+def test_a_child_of_a_fork_does_not_keep_the_directory(directory: Path) -> None:
+    """Nor one that outlives a parent that was killed: it has nothing of the lock."""
+    read_end, write_end = os.pipe()
+    queue = LocalQueue(directory)
+    child = os.fork()
+    if not child:
+        os.close(write_end)
+        os.read(read_end, 1)  # the parent is done
+        os._exit(0)
+    held = os.readlink(f"/proc/self/fd/{queue._core._storage._lock._fd}")  # type: ignore[union-attr, attr-defined]
+    links = [os.readlink(each) for each in Path(f"/proc/{child}/fd").iterdir()]
+    queue.close()
+    with LocalQueue(directory):
+        pass
+    os.close(write_end)
+    os.close(read_end)
+    os.waitpid(child, 0)
+    assert held.endswith("@lock")
+    assert held not in links
+
+
+def test_files_of_others_in_the_directory_do_not_matter(directory: Path) -> None:
+    with LocalQueue(directory) as queue:
+        queue.put(b"x")
+    for name in ("@damaged.lane-0.16.0.1.gz", "@damaged.notes", "@damaged.x.1.2.3~"):
+        (directory / name).write_bytes(b"")
+    with LocalQueue(directory) as queue:
+        assert contents(queue) == [b"x"]
+        assert not queue.damaged()
 
 
 def test_a_directory_that_is_something_else_is_refused(directory: Path) -> None:
@@ -452,6 +525,66 @@ def test_a_drain_waits_until_every_message_is_completed(opened: Open) -> None:
     assert queue.drain(WAIT_S)
     worker.join(WAIT_S)
     assert len(queue) == 0
+
+
+def test_who_waits_in_vain_wakes_nobody_without_an_end(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that drain: a completion that is not the last one wakes each of them at most once."""
+    queue = opened()
+    queue.put_many([b"1", b"2"])
+    first, second = taken(queue), taken(queue)
+    drained: list[bool] = []
+    waiting = [threading.Thread(target=lambda: drained.append(queue.drain(WAIT_S))) for _ in "ab"]
+    for thread in waiting:
+        thread.start()
+    spaces = queue._core.spaces
+    block_until(lambda: len(spaces.line) == 2)
+    calls = []
+    hand_on = LineOfWakers.hand_on
+    monkeypatch.setattr(
+        LineOfWakers, "hand_on", lambda line, *given: calls.append(line) or hand_on(line, *given)
+    )
+    queue.complete(first)
+    assert queue.take(0.05) is None
+    block_until(lambda: len(spaces.line) == 2)
+    assert len([each for each in calls if each is spaces]) <= 3
+    queue.complete(second)
+    for thread in waiting:
+        thread.join(WAIT_S)
+    assert drained == [True, True]
+
+
+def test_messages_in_line_are_given_when_fewer_wait_for_their_times(opened: Open) -> None:
+    """Once fewer than ``later_max`` do, all takers that wait are woken."""
+    queue = opened(later_max=1, retries=0, retry_s=3600.0)
+    queue.put(b"failed")
+    queue.fail(taken(queue))
+    block_until(lambda: queue.metrics().later == 1)
+    queue.put_many([b"1", b"2"])
+    assert queue.take(0) is None
+    found: list[bytes] = []
+    takers = [threading.Thread(target=lambda: found.append(taken(queue).content)) for _ in "abc"]
+    for thread in takers:
+        thread.start()
+    block_until(lambda: queue.metrics().takers == 3)
+    queue.requeue()
+    for thread in takers:
+        thread.join(WAIT_S)
+    assert sorted(found) == [b"1", b"2", b"failed"]
+
+
+def test_a_message_on_its_way_into_the_line_gets_no_lease() -> None:
+    """Else it would be in line twice when that ends."""
+    state = QueueState(LocalQueueConfig(lease_s=1.0), durable=False)
+    item = LocalItem(b"x", "q")
+    state.opened.add(item)
+    for now in (1.0, 2.0, 9.0):
+        assert not state.overdue(now)
+    assert not item.deadline
+    state.give(item)
+    state.lines[0].ready.clear()  # its taker was interrupted
+    assert [state.overdue(now) for now in (10.0, 11.0, 13.0)] == [[], [], [item]]
 
 
 def test_the_metrics_count(opened: Open) -> None:

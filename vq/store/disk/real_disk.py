@@ -212,10 +212,13 @@ def _no_writes() -> OSError:
 class _RealLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._pid = os.getpid()
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            if os.getpid() == self._pid:  # a child of a fork shares it, and may keep it open
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
 
@@ -330,7 +333,8 @@ class RealDisk:
                 raise
             raise DirectoryRefused(
                 f"{path} is locked by process {holder}: another broker uses this data directory; "
-                "stop it or choose another directory"
+                "stop it or choose another directory",
+                details={"pid": holder},
             ) from error
         # Written over before it is cut: so it needs no new space, and works on a full disk.
         holder_now = f"{os.getpid()}\n".encode()
