@@ -272,7 +272,7 @@ class ConsumerCore:
             )
             await membership.start()
             if self.shared is not None:
-                self.shared.start(self._listener_of, settle or self.settle_soon)
+                self.shared.start(self._listener_of, settle or self.settle)
             if self._closing is not None:
                 await membership.close(CLOSE_S)
                 raise InvalidState("this consumer was closed while it started")
@@ -332,14 +332,8 @@ class ConsumerCore:
 
     async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """See ``SharedMember.settle``."""
-        await self.settle_soon(handle, kind, time_ms)
-
-    def settle_soon(
-        self, handle: MessageHandle, kind: SettleKind, time_ms: int
-    ) -> "asyncio.Future[None]":
-        """See ``SharedMember.settle``."""
         assert self.shared is not None
-        return self.shared.settle(handle, kind, time_ms)
+        await self.shared.settle(handle, kind, time_ms)
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""

@@ -133,28 +133,6 @@ async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> No
     await consumer.close()
 
 
-async def test_what_is_said_of_a_message_needs_no_await(factory: aio.MessageFactory) -> None:
-    """One was given up, one comes again, one is done before its listener returns."""
-    seen: Counter[bytes] = Counter()
-
-    async def listener(message: Any) -> None:
-        seen[message.content] += 1
-        if message.content == b"0":
-            message.reject()
-        elif message.content == b"1" and message.attempts == 1:
-            message.nack(delay_s=0.5)
-        elif message.content == b"2":
-            message.ack()
-            message.extend(5)  # it is lost, and nobody asks
-
-    consumer = await factory.create_consumer(shared(lease_s=30, workers=2))
-    await consumer.subscribe("t", listener=listener).start()
-    await send(factory, "t", 3)
-    await until(lambda: seen == {b"0": 1, b"1": 2, b"2": 1})
-    await until_true(lambda: is_all_done(factory))
-    await consumer.close()
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -45,12 +45,11 @@ Settle = Callable[[MessageHandle, SettleKind, int], Any]
 class SharedMessage(TriedMessage):
     """A message of a shared group, which is settled by itself.
 
-    In threads the methods wait. With ``vq.aio`` they begin at once, on the loop of the consumer,
-    and return what may be awaited for the answer. They raise ``LeaseLost`` if the member does not
-    have the message any more: then nothing has changed; and ``InvalidState`` if the consumer is
-    closed. A message whose listener returns is acknowledged, and one whose listener raises is
-    released, unless the listener has settled it. A message of ``get_many`` or an iteration is
-    settled by these methods alone.
+    With ``vq.aio`` the methods return what is to be awaited, in threads they wait. They raise
+    ``LeaseLost`` if the member does not have the message any more: then nothing has changed; and
+    ``InvalidState`` if the consumer is closed. A message whose listener returns is acknowledged,
+    and one whose listener raises is released, unless the listener has settled it. A message of
+    ``get_many`` or an iteration is settled by these methods alone.
 
     Attributes:
         attempts: How often it was delivered to the group, with this time.
