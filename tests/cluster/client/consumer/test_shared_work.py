@@ -76,6 +76,7 @@ class SharedMember:
             SharedTerms(round(lease_s * 1_000), open_max, 100_000),
             nodes=Nodes(client),
             workers=workers,
+            buffer_bytes=config.buffer_bytes,
             policy=self.policy,
             bad_records=self.bad_records,
             trouble=lambda partition, _, error: self.troubles.update({partition: error}),
