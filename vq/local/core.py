@@ -12,6 +12,7 @@ take no lock: each is one operation of a deque or a set. That relies on the inte
 (vq refuses to run without it).
 """
 
+import contextlib
 import itertools
 import math
 import os
@@ -40,7 +41,7 @@ from vq.errors import (
 )
 from vq.local.items import IDEMPOTENCY_HEADER, LATER, PRIORITY_MAX, LocalItem, split_head
 from vq.local.notes import Aside, LaneRange, code_of
-from vq.local.pad import SLOTS
+from vq.local.pad import SLOTS, Given, given_of
 from vq.local.settings import LocalQueueConfig, WhenCrowded
 from vq.local.state import QueueState
 from vq.local.storage import (
@@ -214,9 +215,11 @@ class QueueCore:
                 self._numbers_at_open += line.end_number
                 line.skip(was.skipped)
                 items = storage.open_items(lane, was, self.name)
+                items = self._told_how_often(items, found.given)
                 state.loaded(lane, items, was.next_number, was.next_offset)
             state.plain = False
-            state.restore_asides(found.asides)
+            state.restore_asides(self._given_before(each, found.given) for each in found.asides)
+            state.given = {code: was for code, was in found.given.items() if code & 3 != LATER}
             state.keys.update(found.keys)
             for failed in self._flush(storage, checkpoints=True).values():
                 raise failed
@@ -226,6 +229,54 @@ class QueueCore:
             raise
         self._storage = storage
         self.size_at_open = state.size
+
+    def _told_how_often(self, items: list[LocalItem], given: dict[int, Given]) -> list[LocalItem]:
+        """Return messages that were read and go into line, with how often they were given.
+
+        What was in hand at a crash has failed once more. As after a failure, one that has used up
+        its retries waits for a time: whatever ends its process does not stop the others.
+        """
+        if not given:
+            return items
+        in_line = []
+        for item in items:
+            was = given.pop(code_of(item.lane, item.number), None)
+            if was is not None:
+                item.attempts = was.times
+                again = item.again(was.times + 1)
+                if was.times > self.config.retries and not was.keeps_place:
+                    self.opened.add(again)
+                    self._set_aside(item, again, self._retry_ms())
+                    continue
+                item = again
+            in_line.append(item)
+        return in_line
+
+    def _given_before(self, aside: Aside, given: Mapping[int, Given]) -> Aside:
+        was = given.get(code_of(LATER, aside.number))
+        if was is None:
+            return aside
+        due_ms = aside.due_ms
+        if was.times > self.config.retries:
+            due_ms = max(due_ms, self._retry_ms())
+        return aside._replace(due_ms=due_ms, attempts=max(aside.attempts, was.times))
+
+    def _retry_ms(self) -> int:
+        return self._clock.wall_ms() + math.ceil(self.config.retry_s * 1000)
+
+    def note_given(self, item: LocalItem, tries: int = 0, *, keeps_place: bool = False) -> None:
+        """Note that somebody begins to handle a message: a crash counts as a failure then.
+
+        Args:
+            item: The message.
+            tries: So often it failed since it was taken.
+            keeps_place: It stays where it is in line, however often it fails so.
+        """
+        storage = self._storage
+        if storage is not None:
+            code = item.number << 2 | item.lane
+            with contextlib.suppress(ValueError):  # it was closed just now
+                storage.given.note(given_of(code, Given(item.attempts + tries, keeps_place)))
 
     def _save_at_open(self, storage: Storage) -> None:
         snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
@@ -572,9 +623,12 @@ class QueueCore:
             for number, record in found
             if not line.skipped or state.wanted(lane, number)
         ]
-        before = line.unread
+        before, count = line.unread, len(items)
+        items = self._told_how_often(items, state.given)
         state.loaded(lane, items, number, offset)
-        if line.unread + len(items) < before:  # some are damaged, and set aside
+        if len(items) < count:
+            self.sleeper.kick()
+        if line.unread + count < before:  # some are damaged, and set aside
             self.spaces.wake_all()
         return len(items)
 
@@ -1179,6 +1233,7 @@ class QueueCore:
                     self._storage = storage
                     self.save()
                     self._storage = None
+                    storage.given.clear()  # no message has ended the process
             finally:
                 self._end_with(InvalidState(f"queue {self.name!r} is closed"))
                 storage.close()

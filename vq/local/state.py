@@ -30,6 +30,7 @@ from vq.local.notes import (
     ranges_of,
     without,
 )
+from vq.local.pad import Given
 from vq.local.settings import LocalQueueConfig
 
 __all__ = ["LaneLine", "QueueState"]
@@ -105,6 +106,7 @@ class QueueState:
         asides: A heap of what waits for its time.
         failed: So many of these were given before.
         kept: The items of asides, by number, of a queue in memory.
+        given: How messages on disk were handed out before a crash, by their codes.
         keys: Idempotency keys with the time of their put in ms, the oldest first.
         plain: Only the line of priority 0 may have messages.
     """
@@ -117,6 +119,7 @@ class QueueState:
         self.asides: list[Aside] = []
         self.failed = 0
         self.kept: dict[int, LocalItem] = {}
+        self.given: dict[int, Given] = {}
         self.keys: OrderedDict[str, int] = OrderedDict()
         self.plain = True
         self._kept_number = 0
