@@ -167,6 +167,8 @@ WRITE_TIMEOUT_S: Final = 30.0
 #: Longest time-out that a client waits out, some 11 days; a larger or endless one counts as this
 #: one, since not every lock, socket and timer takes more.
 TIMEOUT_S_MAX: Final = 1e6
+#: The most messages that one call takes.
+MANY_MAX: Final = 100_000
 #: How long a message can be delayed: 40 days.
 DELAY_S_MAX: Final = 40 * 86_400
 

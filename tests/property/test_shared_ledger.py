@@ -215,6 +215,23 @@ class Machine(RuleBasedStateMachine):
         assert [lost for _, lost in before.lost] == list(note.lost)
 
     @precondition(lambda self: self.notes)
+    @rule(source=st.sampled_from(SOURCES), lost=st.integers(0, 5), others=st.integers(0, 3))
+    def cut(self, source: SourceKey, lost: int, others: int) -> None:
+        """What is gone is with nobody, and its numbers are given anew; told twice, it counts once.
+
+        Some messages came since, or the group had been given none of what is gone.
+        """
+        at = max(0, self.ends[source] - lost)
+        told = [Told(source, 0, at + others, at, self.group.sources[source].cuts)]
+        (state,) = self.group.cut(told, self.now)
+        self.do(state)
+        assert not self.group.cut(told, self.now)
+        self.ends[source] = at + others
+        self.cursors[source] = min(self.cursors[source], at)
+        model = self.model[source]
+        self.model[source] = {number: each for number, each in model.items() if number < at}
+
+    @precondition(lambda self: self.notes)
     @rule(data=st.data(), all=st.booleans())
     def snapshot(self, data: st.DataObject, all: bool) -> None:
         """Note some of it again, or all: what was noted of it before is not needed any more."""

@@ -360,7 +360,16 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             open_max=2000,
             group_open_max=100000,
             sources=[
-                wire.SharedSource(topic="orders", partition=3, topic_id="7a1e", begin=40, end=52)
+                wire.SharedSource(
+                    topic="orders",
+                    partition=3,
+                    topic_id="7a1e",
+                    begin=40,
+                    end=52,
+                    was_cut=True,
+                    cut_at=51,
+                    cuts=2,
+                )
             ],
             keyed=True,
             keys=[wire.SharedKeys(source=0, first=41, grant=9, keys=[0x89ABCDEF, 0])],
@@ -373,6 +382,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             waits=[wire.SharedRun(source=0, first=42, messages=1, grant=9)],
             keyed=True,
             waited_ms=1_500,
+            cuts=[wire.SharedCut(source=0, cursor=55, cuts=3)],
         )
     ),
     (Command.SETTLE, "request"): Sample(
@@ -413,6 +423,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             after_partition=2,
             max_count=100,
             forget=True,
+            forget_topic="invoices",
         )
     ),
     (Command.SHARED, "response"): Sample(

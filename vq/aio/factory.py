@@ -225,6 +225,8 @@ class MessageFactory:
             self._cluster.check_loop()
             for consumer in self._consumers:
                 consumer._put_down()
+        if exc is not None and self._local is not None:
+            self._local.put_down()
         await self.shutdown()
 
 

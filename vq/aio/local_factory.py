@@ -17,12 +17,14 @@ from vq.aio.local import LocalQueue
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer.deliver.listening import check_listener
 from vq.client.future import SendCallback, check_callback, report
+from vq.client.kinds import check_between
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.local.factory import LocalFactory, LocalMessageConsumer, LocalMessageProducer, refuse_name
 from vq.local.items import LocalItem
-from vq.local.listeners import as_delivered
+from vq.local.listeners import CANCELLED, as_delivered
 from vq.message_filter import Wanting
-from vq.model import Message, SendResult
+from vq.model import Message, SendResult, check_timeout
+from vq.tasks import cancellation_of
 
 __all__ = ["AsyncLocalConsumer", "AsyncLocalProducer"]
 
@@ -59,6 +61,7 @@ class AsyncLocalProducer:
         Raises:
             TimedOut: The disk has not answered within ``timeout``; it may be stored, or will be.
         """
+        timeout = None if timeout is None else check_timeout(timeout)
         future = await self.send_async(message)
         try:
             async with asyncio.timeout(timeout):
@@ -95,7 +98,7 @@ class AsyncLocalProducer:
         self, messages: Iterable[Message], timeout: float | None = None
     ) -> list[SendResult]:
         """Send messages; return their places once all are durable."""
-        return await asyncio.to_thread(self._inner.send_batch, list(messages), timeout)
+        return await asyncio.to_thread(self._inner.send_batch, messages, timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return once all that was sent before is durable."""
@@ -180,11 +183,27 @@ class AsyncLocalConsumer:
             self._listening.add(task)
             try:
                 return await listener(message)
+            except asyncio.CancelledError as error:
+                if cancellation_of(error) is not None:
+                    raise
+                return error  # its code raised it by itself: a failed try
             finally:
                 self._listening.discard(task)
 
         def call(message: Message) -> Any:
-            return asyncio.run_coroutine_threadsafe(run(message), self._loop).result()
+            running = run(message)
+            try:
+                result = asyncio.run_coroutine_threadsafe(running, self._loop).result()
+            except concurrent.futures.CancelledError:
+                return CANCELLED  # by a close, or the end of the loop
+            except RuntimeError:
+                if not self._loop.is_closed():
+                    raise
+                running.close()
+                return CANCELLED
+            if isinstance(result, asyncio.CancelledError):
+                raise result
+            return result
 
         return call
 
@@ -197,7 +216,17 @@ class AsyncLocalConsumer:
         """Return messages of the one topic; those of the call before count as handled.
 
         A call that is cancelled has taken none.
+
+        Args:
+            max_messages: 1 to 100,000.
+            timeout: Seconds to wait for the first one; None: without an end.
+
+        Raises:
+            InvalidArgument: An argument is unusable.
+            InvalidState: It is closed, or has no topic without a listener.
         """
+        check_between("max_messages", max_messages, 1, limits.MANY_MAX)
+        timeout = None if timeout is None else check_timeout(timeout)
         topic, passes = self._inner.pulled()
         self._inner.commit()
         if self._pulled is None:
@@ -242,7 +271,10 @@ class AsyncLocalConsumer:
         self._inner.commit()
 
     async def close(self) -> None:
-        """Wait for listeners that run; the other messages are given to others. May be repeated.
+        """Wait up to 30 s for listeners that run; those that are not done by then are cancelled.
+
+        Messages of ``get_many`` count as handled, the others are given to others. May be called
+        again.
 
         Raises:
             InvalidState: A listener of this consumer called it, which would wait for itself.
@@ -250,6 +282,9 @@ class AsyncLocalConsumer:
         if asyncio.current_task() in self._listening:
             raise InvalidState("a listener cannot close its consumer, which waits for it to return")
         await asyncio.to_thread(self._inner.close)
+        for task in list(self._listening):
+            if task is not None:
+                task.cancel()
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse_name("consumer", name)
@@ -263,4 +298,6 @@ class AsyncLocalConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if exc is not None:
+            self._inner.put_down()
         await self.close()

@@ -187,9 +187,10 @@ class MessageFactory:
         """
         if self._local is not None:
             with self._opening:
-                local, self._local = self._local, None
+                local = self._local
             if local is not None:
                 local.shutdown()
+                self._local = None
         runtime, cluster = self._runtime, self._cluster
         if runtime is None or cluster is None:
             return
@@ -225,6 +226,8 @@ class MessageFactory:
         if exc is not None:
             for consumer in self._consumers:
                 consumer._put_down()
+            if self._local is not None:
+                self._local.put_down()
         self.shutdown()
 
 

@@ -7,19 +7,22 @@ import secrets
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from vq.client.producer.intake.stages import Heads, as_bytes
+from vq.client.kinds import check_number, check_text, check_whole
+from vq.client.producer.intake.stages import Heads
 from vq.clock import SystemClock
-from vq.errors import ConnectionCut, InvalidState, LeaseLost, Unreachable
-from vq.local.core import delay_of
+from vq.errors import ConnectionCut, InvalidArgument, InvalidState, Unreachable
+from vq.local.core import content_of, delay_of
 from vq.local.items import LocalItem
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
-from vq.local.many import complete_each, taken
-from vq.local.storage import DamagedMessages, damaged_in
+from vq.local.many import complete_each, several, taken, whole_numbers
+from vq.local.settings import given_directory
+from vq.local.storage import QUEUE_NAME, DamagedMessages, damaged_in
 from vq.local.wire import (
     LOCAL_PROTOCOL,
     SOCKET_NAME,
@@ -30,7 +33,8 @@ from vq.local.wire import (
     write_frame,
     written_item,
 )
-from vq.model import Message
+from vq.model import Message, check_timeout
+from vq.shown import shown
 
 __all__ = ["LocalQueueClient"]
 
@@ -40,6 +44,7 @@ _HELLO_S: Final = 10.0
 #: Connections that are kept for the next request.
 _IDLE_MAX: Final = 16
 _DRAIN_LOOK_S: Final = 0.05
+_HANDLE_BITS: Final = 62
 _monotonic: Final = time.monotonic
 
 
@@ -47,7 +52,8 @@ class LocalQueueClient:
     """A queue whose owner serves it (``vq local serve``, ``LocalQueueServer``): the same methods.
 
     Any thread may use it; requests at the same time have a connection each. What this process has
-    taken and not completed is given to others when it ends, or closes.
+    taken and not completed is given to others when it ends, or closes. In the child of a fork it is
+    closed, and its parent's goes on.
 
     Args:
         directory: Of the queue.
@@ -58,22 +64,32 @@ class LocalQueueClient:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._path = Path(directory) / SOCKET_NAME
+        self._path = given_directory(directory) / SOCKET_NAME
         self._client = secrets.token_hex(8)
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._presence: socket.socket | None = None  # while it is open, this client is there
         self._idle: list[socket.socket] = []
         self._used: set[socket.socket] = set()
-        self._numbers = itertools.count(1)
+        # Handles of takes. Those of two clients differ, so an item of another one names nothing.
+        self._numbers = itertools.count(secrets.randbits(_HANDLE_BITS))
         self._untaken: list[int] = []  # takes whose answer was not read
         self._closed = False
         self.name = ""
+        _MADE.add(self)
         self._keep(self._connection())
+
+    def _leave_to_parent(self) -> None:
+        """Close what a child of a fork has of it: the owner shall notice that the parent ended."""
+        self._lock = threading.Lock()  # another thread may have had it
+        self._closed = True
+        for connection in (*self._idle, *self._used, self._presence):
+            if connection is not None:
+                connection.close()
+        self._idle, self._used, self._presence = [], set(), None
 
     def _connection(self) -> socket.socket:
         """Return a connection for one request."""
-        if self._closed or self._pid != os.getpid():
+        if self._closed:
             raise InvalidState("the client is closed, or the process was forked: make another one")
         with self._lock:
             if self._presence is None:
@@ -94,6 +110,11 @@ class LocalQueueClient:
             connection.close()
             if not isinstance(error, OSError):
                 raise
+            if not (self._path.parent / QUEUE_NAME).exists():
+                raise Unreachable(
+                    f"{self._path.parent} has no local queue",
+                    hint="give the directory that a LocalQueue was opened with",
+                ) from error
             raise Unreachable(
                 f"nobody serves the queue at {self._path}: {error}",
                 hint=f"run `vq local serve {self._path.parent}`, or have the process that has it "
@@ -136,7 +157,7 @@ class LocalQueueClient:
             self._end(
                 connection, [*untaken, *([values["handle"]] if values["do"] == "take" else [])]
             )
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and error.errno is not None:  # none of a signal handler
                 self._lose_all()
                 raise self._cut(values) from error
             raise
@@ -187,17 +208,22 @@ class LocalQueueClient:
         """
         message = content if isinstance(content, Message) else Message("", content)
         head = Heads.of(message.tag, message.key, message.headers)
-        values, body = written_item(LocalItem(as_bytes(message.content), self.name, head=head))
+        values, body = written_item(LocalItem(content_of(message), self.name, head=head))
         if delay_s is None:
             delay_s = delay_of(message, SystemClock())
+        if delay_s is not None:
+            check_number("delay_s", delay_s)
+        check_whole("priority", priority)
+        if idempotency_key is not None:
+            check_text("idempotency_key", idempotency_key)
         asked = {
             "do": "put",
             **values,
             "delay_s": delay_s,
             "priority": priority,
             "idempotency_key": idempotency_key,
-            "wait": wait,
-            "timeout": timeout,
+            "wait": bool(wait),
+            "timeout": None if timeout is None else check_timeout(timeout),
         }
         return bool(self._ask(asked, body).values["is_new"])
 
@@ -215,7 +241,7 @@ class LocalQueueClient:
             ConnectionCut: The owner has ended: it is unknown which messages are stored.
         """
         count = 0
-        for count, each in enumerate(contents, 1):  # noqa: B007  the count is the result
+        for count, each in enumerate(several("put_many", contents), 1):  # noqa: B007  the count is the result
             self.put(each, priority=priority, wait=False, timeout=timeout)
         if wait and count:
             self.flush()
@@ -227,7 +253,7 @@ class LocalQueueClient:
 
     def take(self, timeout: float | None = None) -> LocalItem | None:
         """Return the next message, which nobody else has now; None: none came in time."""
-        deadline = None if timeout is None else _monotonic() + timeout
+        deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
         while True:
             left_s = _TAKE_S if deadline is None else max(deadline - _monotonic(), 0.0)
             handle = next(self._numbers)
@@ -246,7 +272,7 @@ class LocalQueueClient:
 
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
         """Note that a message is done; see ``LocalQueue.complete``."""
-        self._ask({"do": "complete", "handle": _handle(item), "wait": wait})
+        self._ask({"do": "complete", "handle": _handle(item), "wait": bool(wait)})
 
     def complete_many(self, items: Iterable[LocalItem], *, wait: bool = False) -> None:
         """Complete each of them; see ``LocalQueue.complete_many``."""
@@ -254,6 +280,8 @@ class LocalQueueClient:
 
     def fail(self, item: LocalItem, *, delay_s: float | None = None) -> None:
         """Give a message back; see ``LocalQueue.fail``."""
+        if delay_s is not None:
+            check_number("delay_s", delay_s)
         self._ask({"do": "fail", "handle": _handle(item), "delay_s": delay_s})
 
     def extend(self, item: LocalItem) -> None:
@@ -269,6 +297,7 @@ class LocalQueueClient:
         self, limit: int = 100, *, standing: MessageStanding | str | None = None
     ) -> Sequence[ListedMessage]:
         """Return up to ``limit`` messages, of 16 MiB at most; see ``LocalQueue.list``."""
+        check_whole("limit", limit)
         text = None if standing is None else str(standing)
         found = self._ask({"do": "list", "limit": limit, "standing": text}).values["found"]
         return [_listed(each) for each in found]
@@ -280,7 +309,7 @@ class LocalQueueClient:
 
     def requeue(self, ids: Iterable[int] | None = None) -> int:
         """Give messages now that wait for a time; see ``LocalQueue.requeue``."""
-        wanted = None if ids is None else list_of(ids)
+        wanted = None if ids is None else whole_numbers("ids", ids)
         return int(self._ask({"do": "requeue", "ids": wanted}).values["count"])
 
     def purge(self) -> int:
@@ -289,7 +318,7 @@ class LocalQueueClient:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every message is completed; False: some are not, in time."""
-        deadline = None if timeout is None else _monotonic() + timeout
+        deadline = None if timeout is None else _monotonic() + check_timeout(timeout)
         while len(self):
             if deadline is not None and _monotonic() >= deadline:
                 return False
@@ -327,14 +356,20 @@ class LocalQueueClient:
         self.close()
 
 
-def list_of(ids: Iterable[int]) -> "Sequence[int]":
-    """Return the ids as JSON takes them."""
-    return [*ids]
+_MADE: Final = weakref.WeakSet[LocalQueueClient]()
+
+
+def _leave_all() -> None:
+    for client in list(_MADE):
+        client._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _handle(item: object) -> int:
     if not isinstance(item, LocalItem):
-        raise LeaseLost(f"{item!r} is no item that take() returned")
+        raise InvalidArgument(f"{shown(item)} is no item that take() returned")
     return item.number
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from vq import limits
+from vq.client.producer.intake.delays import due_ms_of
 from vq.client.producer.intake.stages import Head, Heads, as_bytes, encode_head
 from vq.clock import Clock
 from vq.errors import (
@@ -314,12 +315,7 @@ class QueueCore:
         tag, key, headers = message.tag, message.key, message.headers
         if delay_s is None:
             delay_s = delay_of(message, self._clock)
-        data = as_bytes(message.content)
-        if len(data) > limits.MESSAGE_BYTES_MAX:
-            raise MessageTooLarge(
-                f"content of {len(data)} bytes; a message has at most {limits.MESSAGE_BYTES_MAX}",
-                details={"size": len(data), "bound": limits.MESSAGE_BYTES_MAX},
-            )
+        data = content_of(message)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidArgument(f"priority = {shown(priority)} is no number")
         if not 0 <= priority <= PRIORITY_MAX:
@@ -1278,15 +1274,32 @@ def _check_key(key: object) -> None:
         )
 
 
+def content_of(message: Message) -> bytes:
+    """Return the content to store.
+
+    Raises:
+        InvalidArgument: It is no bytes.
+        MessageTooLarge: It has too many.
+    """
+    data = as_bytes(message.content)
+    if len(data) > limits.MESSAGE_BYTES_MAX:
+        raise MessageTooLarge(
+            f"content of {len(data)} bytes; a message has at most {limits.MESSAGE_BYTES_MAX}",
+            details={"size": len(data), "bound": limits.MESSAGE_BYTES_MAX},
+        )
+    return data
+
+
 def delay_of(message: Message, clock: Clock) -> float | None:
-    """Return the delay that a message asks for by itself."""
+    """Return the delay that a message asks for by itself.
+
+    Raises:
+        InvalidArgument: Its time is none.
+    """
     if message.deliver_at is None:
         return message.delay_s
-    if message.delay_s is not None:
-        raise InvalidArgument("the message has deliver_at and delay_s; give one of them")
-    at = message.deliver_at
-    seconds = at if isinstance(at, int | float) else at.timestamp()
-    return max(seconds - clock.wall_ms() / 1000, 0.0)
+    now_ms = clock.wall_ms()
+    return max(due_ms_of(message, now_ms) - now_ms, 0) / 1_000
 
 
 def _with_properties(head: Head | None, properties: Properties) -> Head | None:

@@ -5,33 +5,46 @@ cluster by another configuration; what only a cluster has is refused, with its n
 """
 
 import concurrent.futures
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from vq import limits
 from vq.client.config import ConsumerConfig, ProducerConfig, WhenFull
-from vq.client.future import SendCallback, check_callback, report
-from vq.client.kinds import check_function
+from vq.client.future import ANY_PARTITION, SendCallback, check_callback, report
+from vq.client.kinds import check_between, check_function
 from vq.client.producer.intake.stages import serialize_with
 from vq.coordination.tree.values.group_terms import OnBadRecord, OnFailure
-from vq.errors import BufferFull, InvalidArgument, InvalidState
+from vq.errors import (
+    BatchFailed,
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    LeaseLost,
+    VqError,
+)
 from vq.local.items import LocalItem
 from vq.local.listeners import ListenerWorkers, as_delivered, passing
+from vq.local.many import several
 from vq.local.queue import LocalQueue
-from vq.local.settings import LocalQueueConfig
+from vq.local.settings import LocalQueueConfig, given_directory
 from vq.local.waits import CommitWaiter
+from vq.log_lines import get_logger
 from vq.message_filter import Filter, Wanting
-from vq.model import Message, SendResult, check_name
+from vq.model import Message, SendResult, check_name, check_timeout
 from vq.reserved import Purpose, check_own_name, group_of, is_reserved
 from vq.shown import shown
 
 __all__ = ["LocalFactory", "LocalMessageConsumer", "LocalMessageProducer", "refuse_name"]
 
+logger = get_logger(__name__)
+_NO_PLACE: Final = SendResult(-1, -1, -1)  # of a message whose commit has not ended
 _SEND_SYNC_S: Final = 3.0
 _monotonic: Final = time.monotonic
 #: Settings that would change what a message means, which a local queue does not have.
@@ -65,7 +78,8 @@ class LocalFactory:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
+        self._directory = given_directory(directory)
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._queues: dict[str, LocalQueue] = {}
         self._groups: dict[str, tuple[str, Filter]] = {}
@@ -151,8 +165,28 @@ class LocalFactory:
         """Of all queues."""
         return self._directory
 
+    def put_down(self) -> None:
+        """Give to others what consumers have in hand of ``get_many``: its handling failed."""
+        for consumer in list(self._consumers):
+            consumer.put_down()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that made it: all of it is its parent's."""
+        return self._pid != os.getpid()
+
     def shutdown(self) -> None:
-        """Close all consumers, then all queues. May be called again."""
+        """Close all consumers, then all queues. May be called again.
+
+        In the child of a fork it does nothing.
+
+        Raises:
+            InvalidState: A listener called it, which would wait for itself. All goes on.
+        """
+        if self.forked:
+            return
+        for consumer in list(self._consumers):
+            consumer.check_outside()
         with self._lock:
             self._closed = True
             consumers, self._consumers = self._consumers, []
@@ -207,6 +241,11 @@ class LocalMessageProducer:
             raise InvalidState("the producer is closed")
         if not isinstance(message, Message):
             raise InvalidArgument(f"{shown(message)} is no vq.Message")
+        if message.partition != ANY_PARTITION and message.offset == ANY_PARTITION:
+            raise InvalidArgument(
+                f"partition = {shown(message.partition)} of a message to send needs a cluster: a "
+                "local queue has one partition; leave it out"
+            )
         queue = self._factory.queue(check_own_name(message.topic))
         content = self._serialize(message.content)
         item = queue._core.prepare(message._replace(content=content), None, 0, None)
@@ -219,6 +258,7 @@ class LocalMessageProducer:
         Raises:
             TimedOut: The disk has not answered within ``timeout``; it may be stored, or will be.
         """
+        timeout = _bound(timeout)
         queue, item = self._prepared(message)
         queue._core.check()
         queue._commit_with((item,), timeout)
@@ -264,17 +304,38 @@ class LocalMessageProducer:
     def send_batch(
         self, messages: Iterable[Message], timeout: float | None = None
     ) -> list[SendResult]:
-        """Send messages; return their places once all are durable."""
-        by_queue: dict[int, tuple[LocalQueue, list[LocalItem]]] = {}
-        items = []
-        for message in messages:
-            queue, item = self._prepared(message)
-            by_queue.setdefault(id(queue), (queue, []))[1].append(item)
-            items.append(item)
-        for queue, some in by_queue.values():
-            queue._core.check()
-            queue._commit_with(some, timeout)
-        return [_place_of(item) for item in items]
+        """Send messages; return their places once all are durable.
+
+        Raises:
+            BatchFailed: Some are refused or unknown; it has the outcome of each.
+            InvalidArgument, InvalidState: None was accepted.
+        """
+        timeout = _bound(timeout)
+        if self.closed:
+            raise InvalidState("the producer is closed")
+        outcomes: list[SendResult | VqError] = []
+        by_queue: dict[LocalQueue, dict[int, LocalItem]] = {}  # by place in the batch
+        for place, message in enumerate(several("send_batch", messages)):
+            try:
+                queue, item = self._prepared(message)
+            except VqError as error:
+                outcomes.append(error)
+            else:
+                by_queue.setdefault(queue, {})[place] = item
+                outcomes.append(_NO_PLACE)
+        for queue, items in by_queue.items():
+            failed: VqError | None = None
+            try:
+                queue._core.check()
+                queue._commit_with([*items.values()], timeout)
+            except VqError as error:
+                failed = error
+            for place, item in items.items():
+                outcomes[place] = _place_of(item) if failed is None else failed
+        results = [each for each in outcomes if isinstance(each, SendResult)]
+        if len(results) < len(outcomes):
+            raise BatchFailed(outcomes)
+        return results
 
     def flush(self, timeout: float | None = None) -> None:
         """Return once all that was sent before is durable.
@@ -282,12 +343,16 @@ class LocalMessageProducer:
         Raises:
             TimedOut: A disk has not answered within ``timeout``.
         """
+        timeout = _bound(timeout)
         for queue in list(self._factory._queues.values()):
             queue._commit_with((), timeout)
 
     def close(self) -> None:
-        """Flush, and take no more messages. May be called again."""
-        if not self.closed:
+        """Flush, and take no more messages. May be called again.
+
+        In the child of a fork it does nothing.
+        """
+        if not self.closed and not self._factory.forked:
             self.flush()
             self.closed = True
 
@@ -321,6 +386,9 @@ class LocalMessageConsumer:
         self._filters: dict[str, Filter] = {}
         self._workers: dict[str, ListenerWorkers] = {}
         self._in_hand: list[tuple[LocalQueue, LocalItem]] = []
+        self._owner: threading.Thread | None = None  # called get_many last; None: a loop's task
+        self._lock = threading.Lock()  # a listener may call close before start has returned
+        self._started = False
         self.closed = False
 
     def subscribe(
@@ -334,6 +402,8 @@ class LocalMessageConsumer:
 
         What does not pass the filter counts as handled, as in a cluster.
         """
+        if self.closed or self._started:
+            raise InvalidState("subscribe comes before start")
         group, topic = self.config.group, topic_or_pattern
         wanted = Filter.of(message_filter)
         if isinstance(topic, str) and {"*", "?"} & set(topic):
@@ -354,26 +424,46 @@ class LocalMessageConsumer:
         return self
 
     def start(self) -> Self:
-        """Begin to call the listeners."""
-        if self.closed or not self._listeners:
-            raise InvalidState("the consumer is closed, or has no subscription")
-        for topic, listener in self._listeners.items():
-            queue = self._factory.queue(topic)
-            if listener is not None and topic not in self._workers:
-                self._workers[topic] = ListenerWorkers(
-                    queue,
-                    listener,
-                    config=self.config,
-                    wanted=self._filters[topic],
-                    dead_letters=self._factory.queue,
-                    directory=self._factory.directory,
-                )
+        """Begin to call the listeners.
+
+        Raises:
+            InvalidState: It was started or closed before, or has no subscription.
+        """
+        with self._lock:
+            if self.closed or self._started:
+                raise InvalidState("this consumer was started or closed before")
+            if not self._listeners:
+                raise InvalidState("the consumer has no subscription; subscribe to a topic")
+            queues = {topic: self._factory.queue(topic) for topic in self._listeners}
+            self._started = True
+            for topic, listener in self._listeners.items():
+                if listener is not None:
+                    self._workers[topic] = ListenerWorkers(
+                        queues[topic],
+                        listener,
+                        config=self.config,
+                        wanted=self._filters[topic],
+                        dead_letters=self._factory.queue,
+                        directory=self._factory.directory,
+                    )
         return self
 
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
-        """Return messages of the one topic; those of the call before count as handled."""
+        """Return messages of the one topic; those of the call before count as handled.
+
+        Args:
+            max_messages: 1 to 100,000.
+            timeout: Seconds to wait for the first one; None: without an end.
+
+        Raises:
+            InvalidArgument: An argument is unusable.
+            InvalidState: It is closed, or has no topic without a listener.
+        """
+        check_between("max_messages", max_messages, 1, limits.MANY_MAX)
+        timeout = _bound(timeout)
         topic, passes = self.pulled()
         self.commit()
+        self._owner = threading.current_thread()
         queue = self._factory.queue(topic)
         deadline = None if timeout is None else _monotonic() + timeout
         while True:
@@ -399,10 +489,10 @@ class LocalMessageConsumer:
         Raises:
             InvalidState: There is none.
         """
-        if [*self._listeners.values()] != [None] or self.closed:
-            raise InvalidState(
-                "get_many needs an open consumer with one topic of a local queue and no listener"
-            )
+        if self.closed:
+            raise InvalidState("this consumer is closed")
+        if [*self._listeners.values()] != [None]:
+            raise InvalidState("get_many needs a consumer with one topic and no listener")
         (topic,) = self._listeners
         return topic, passing(self._filters[topic])
 
@@ -414,18 +504,46 @@ class LocalMessageConsumer:
     def commit(self) -> None:
         """Complete what ``get_many`` has returned."""
         in_hand, self._in_hand = self._in_hand, []
-        for queue, item in in_hand:
-            queue.complete(item)
+        for queue, items in groupby(in_hand, lambda each: each[0]):
+            queue.complete_many([item for _, item in items])
+
+    def put_down(self) -> None:
+        """Give to others what ``get_many`` has returned: its handling failed. For vq only."""
+        if self._factory.forked:
+            return
+        in_hand, self._in_hand = self._in_hand, []
+        for queue, item in reversed(in_hand):
+            queue._core.give_back(item)
 
     def close(self) -> None:
-        """Wait for listeners that run; the other messages are given to others. May be repeated."""
-        if self.closed:
+        """Wait up to 30 s for listeners that run; the other messages are given to others.
+
+        Messages of ``get_many`` count as handled if this thread has called it. May be called again.
+        In the child of a fork it does nothing.
+
+        Raises:
+            InvalidState: A listener called it, which would wait for itself. The consumer goes on.
+        """
+        if self._factory.forked:
             return
-        self.closed = True
+        with self._lock:
+            self.check_outside()
+            if self.closed:
+                return
+            self.closed = True
         for workers in self._workers.values():
             workers.close()
-        for queue, item in reversed(self._in_hand):
-            queue._core.give_back(item)
+        if self._owner not in {None, threading.current_thread()}:
+            self.put_down()
+        try:
+            self.commit()
+        except LeaseLost as error:
+            logger.warning("a message is given again", group=self.config.group, error=error)
+
+    def check_outside(self) -> None:
+        """Raise ``InvalidState`` if one of the listeners calls it. For vq only."""
+        for workers in self._workers.values():
+            workers.check_outside()
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse_name("consumer", name)
@@ -439,7 +557,13 @@ class LocalMessageConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if exc is not None:
+            self.put_down()
         self.close()
+
+
+def _bound(timeout: float | None) -> float | None:
+    return None if timeout is None else check_timeout(timeout)
 
 
 def _place_of(item: LocalItem) -> SendResult:

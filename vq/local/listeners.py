@@ -25,19 +25,21 @@ from vq.coordination.tree.values.group_terms import OnFailure, WorkingMode
 from vq.errors import LeaseLost, VqError
 from vq.local.items import LATER, LocalItem
 from vq.local.queue import LocalQueue
-from vq.local.workers import LocalWorkers
+from vq.local.workers import LocalWorkers, NotHandled
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
 from vq.reserved import MessageOrigin, Purpose, headers_of_copy, own_headers, topic_of
 from vq.store.records.copies import encode_copy
 
-__all__ = ["FAILED_DIRECTORY", "ListenerWorkers", "as_delivered", "passing"]
+__all__ = ["CANCELLED", "FAILED_DIRECTORY", "ListenerWorkers", "as_delivered", "passing"]
 
 logger = get_logger(__name__)
 #: Below the directory of the queues; ``VQ_FAILED_DIR=<directory> vq group failed list GROUP
 #: --cluster _vq.failed`` reads it. No topic of a user has such a name.
 FAILED_DIRECTORY: Final = "_vq.failed"
+#: What a listener of coroutines answers that was cancelled: its message was not handled.
+CANCELLED: Final = object()
 _WINDOW: Final = 1_000
 _DELAY_S_MIN: Final = 0.001
 
@@ -120,19 +122,18 @@ class ListenerWorkers(LocalWorkers):
         pauses = self._policy.now.retry_backoff_s
         return pauses[min(crashes, len(pauses)) - 1] if crashes else 0.0
 
-    def _is_spent(self, item: LocalItem, message: Message) -> bool:
+    def _is_spent(self, item: LocalItem, tries: int) -> bool:
         """Whether crashes have used up the tries of a message, so nobody is called any more."""
         policy = self._policy.now
         if policy.on_failure not in COPIED:
             return False
         if policy.on_failure == OnFailure.RETRY_TOPIC and item.lane == LATER:
-            return _redelivery(item) > len(policy.retry_topic_s)
-        tries = item.attempts if item.lane == LATER else message.attempts
-        return tries > policy.max_attempts
+            return _redelivery(item) >= len(policy.retry_topic_s) + policy.max_attempts
+        return (item.attempts if item.lane == LATER else tries + 1) > policy.max_attempts
 
     def _listen(self, message: Message) -> Any:
         item = self._in_hand[message.partition, message.offset]
-        if self._is_spent(item, message):
+        if self._is_spent(item, message.attempts - 1):
             raise VqError(
                 f"its process ended before the listener returned, {item.attempts - 1} times; it is "
                 "not called again"
@@ -153,6 +154,8 @@ class ListenerWorkers(LocalWorkers):
             tries += _crashes(item)
         try:
             message = as_delivered(item)
+            if self._is_spent(item, tries):
+                tries = max(tries, self._policy.now.max_attempts)
             if tries:
                 message = tried_again(message, tries + 1)
             return self._deliver(item, message)
@@ -175,7 +178,12 @@ class ListenerWorkers(LocalWorkers):
             return None
         result: BaseException | Retry | None
         try:
-            result = retry_of(self._called(message))
+            answer = self._called(message)
+            if answer is CANCELLED:
+                raise NotHandled(self._policy.now.retry_backoff_s[-1])
+            result = retry_of(answer)
+        except NotHandled:
+            raise
         except BaseException as error:  # noqa: BLE001  also SystemExit: others wait for the thread
             result = error
         if result is not None:

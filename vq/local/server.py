@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -54,6 +55,8 @@ _ACCEPT_PAUSE_S: Final = 0.1
 #: So many bytes of contents in one list, at most.
 _LISTED_BYTES: Final = 16 * limits.MIB
 _PATH_BYTES_MAX: Final = 107
+#: So many items are kept before it is looked which of them are with nobody any more.
+_ITEMS_LOOK: Final = 64
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -80,6 +83,7 @@ class LocalQueueServer:
         self._path = directory / SOCKET_NAME
         self._lock = threading.Lock()
         self._items: dict[tuple[str, int], LocalItem] = {}  # by client, and its handle
+        self._look_at = _ITEMS_LOOK  # so many items
         self._closing = threading.Event()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._clients: Counter[str] = Counter()
@@ -95,6 +99,7 @@ class LocalQueueServer:
             raise
         self._thread = threading.Thread(target=self._accept, name="vq-local-serve", daemon=True)
         self._thread.start()
+        _MADE.add(self)
 
     @property
     def path(self) -> Path:
@@ -102,7 +107,10 @@ class LocalQueueServer:
         return self._path
 
     def close(self) -> None:
-        """End all connections; what clients have taken is given to others. May be repeated."""
+        """End all connections; what clients have taken is given to others. May be repeated.
+
+        In the child of a fork it does nothing: the server is its parent's.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
@@ -120,6 +128,13 @@ class LocalQueueServer:
             thread.join(max(deadline - time.monotonic(), 0.0))
         self._path.unlink(missing_ok=True)
         self._queue._core.is_served = False
+
+    def _leave_to_parent(self) -> None:
+        """Close what a child of a fork has of it, so that clients notice the end of the owner."""
+        self._closing = threading.Event()  # another thread may have had the lock of the first one
+        self._closing.set()
+        for each in (self._listener, *self._connections):
+            each.close()
 
     def _accept(self) -> None:
         told = False
@@ -163,7 +178,7 @@ class LocalQueueServer:
         peer = _Peer(connection)
         try:
             with connection, peer:
-                peer.client = self._hello(connection)
+                self._hello(peer)
                 while peer.client and (frame := read_frame(connection)) is not None:
                     self._answer(peer, frame)
         except (OSError, ProtocolError) as error:
@@ -174,10 +189,12 @@ class LocalQueueServer:
             if peer.client:
                 self._leave(peer.client)
 
-    def _hello(self, connection: socket.socket) -> str:
+    def _hello(self, peer: "_Peer") -> None:
+        """Learn whose connection it is; if nobody says it, it stays nobody's."""
+        connection = peer.connection
         frame = read_frame(connection)
         if frame is None:
-            return ""
+            return
         version, client = frame.values.get("version"), frame.values.get("client")
         if version != LOCAL_PROTOCOL or not isinstance(client, str) or not client:
             refused = UnsupportedVersion(
@@ -188,8 +205,8 @@ class LocalQueueServer:
             raise ProtocolError(refused.message)
         with self._lock:
             self._clients[client] += 1
+        peer.client = client  # before the answer: the client may end while it is written
         write_frame(connection, {"name": self._queue.name})
-        return client
 
     def _leave(self, client: str) -> None:
         """Give what a client has taken to others, once it has no connection."""
@@ -225,7 +242,7 @@ class LocalQueueServer:
         try:
             write_frame(peer.connection, values, body)
         except OSError:
-            if asked["do"] == "take":
+            if asked.get("do") == "take":
                 self._give_back(peer.client, asked["handle"])
             raise
 
@@ -251,10 +268,19 @@ class LocalQueueServer:
         item = self._next(peer, frame.values["timeout"])
         if item is None:
             return {"found": False}, b""
-        with self._lock:
-            self._items[peer.client, frame.values["handle"]] = item
+        self._note(peer.client, frame.values["handle"], item)
         values, body = written_item(item)
         return {**values, "found": True}, body
+
+    def _note(self, client: str, handle: int, item: LocalItem) -> None:
+        """Note who has an item. Those whose leases ended are dropped when they may be many."""
+        with self._lock:
+            self._items[client, handle] = item
+            if len(self._items) < self._look_at:
+                return
+            opened = self._queue._core.opened
+            self._items = {key: each for key, each in self._items.items() if each in opened}
+            self._look_at = max(2 * len(self._items), _ITEMS_LOOK)
 
     def _next(self, peer: "_Peer", timeout_s: float) -> LocalItem | None:
         """Take the next message; None: none came in time, or the peer waits no more."""
@@ -277,7 +303,10 @@ class LocalQueueServer:
     def _item(self, peer: "_Peer", frame: LocalFrame) -> LocalItem:
         item = self._items.get((peer.client, frame.values["handle"]))
         if item is None:
-            raise LeaseLost("the message is not with this taker any more")
+            raise LeaseLost(
+                f"the message is not with this taker of queue {self._queue.name!r} any more: it "
+                "was completed or failed, its lease or its owner ended, or another one took it"
+            )
         return item
 
     def _forget(self, peer: "_Peer", frame: LocalFrame) -> Answer:
@@ -286,11 +315,19 @@ class LocalQueueServer:
         return {}, b""
 
     def _complete(self, peer: "_Peer", frame: LocalFrame) -> Answer:
-        self._queue.complete(self._item(peer, frame), wait=frame.values["wait"])
+        try:
+            self._queue.complete(self._item(peer, frame), wait=frame.values["wait"])
+        except LeaseLost:
+            self._forget(peer, frame)
+            raise
         return self._forget(peer, frame)
 
     def _fail(self, peer: "_Peer", frame: LocalFrame) -> Answer:
-        self._queue.fail(self._item(peer, frame), delay_s=frame.values["delay_s"])
+        try:
+            self._queue.fail(self._item(peer, frame), delay_s=frame.values["delay_s"])
+        except LeaseLost:
+            self._forget(peer, frame)
+            raise
         return self._forget(peer, frame)
 
     def _extend(self, peer: "_Peer", frame: LocalFrame) -> Answer:
@@ -328,6 +365,17 @@ class LocalQueueServer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_MADE: Final = weakref.WeakSet[LocalQueueServer]()
+
+
+def _leave_all() -> None:
+    for server in list(_MADE):
+        server._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all)
 
 
 class _Peer:

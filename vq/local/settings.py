@@ -18,6 +18,7 @@ __all__ = [
     "WhenCrowded",
     "config_of",
     "directory_of",
+    "given_directory",
     "several",
 ]
 
@@ -103,6 +104,18 @@ def directory_of(directory: object) -> Path | None:
             "for a queue in memory"
         )
     return Path(path)
+
+
+def given_directory(directory: object) -> Path:
+    """Return where a queue is that is in no memory.
+
+    Raises:
+        InvalidArgument: It is no path, or an empty one.
+    """
+    found = directory_of(directory)
+    if found is None:
+        raise InvalidArgument("directory = None; give text or a pathlib.Path")
+    return found
 
 
 def config_of(config: object) -> LocalQueueConfig:

@@ -13,6 +13,7 @@ boxes side by side. Without ``by_key`` each message has a box of its own. A box 
 import enum
 import heapq
 import inspect
+import os
 import threading
 import time
 from collections import deque
@@ -23,14 +24,21 @@ from typing import Any, Final, Self
 from vq import limits
 from vq.client.consumer.deliver.tries import RETRY, Retry, retry_of, tried_again
 from vq.client.kinds import check_function
-from vq.errors import InvalidArgument, InvalidState, StorageFailed, VqError
+from vq.errors import (
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    StorageFailed,
+    TimedOut,
+    VqError,
+)
 from vq.local.items import LATER, LocalItem
 from vq.local.queue import LocalQueue
 from vq.log_lines import get_logger
 from vq.model import Key, Message
 from vq.shown import shown
 
-__all__ = ["LocalWorkers"]
+__all__ = ["LocalWorkers", "NotHandled"]
 
 logger = get_logger(__name__)
 
@@ -40,7 +48,23 @@ _WINDOW_MAX: Final = 1_000_000
 _WINDOW_BYTES_MAX: Final = 1 << 40
 _RENEWALS: Final = 3  # per lease
 _INSTEAD: Final = "give a plain function of a message; coroutines take from a vq.aio.LocalQueue"
+#: A close waits so long for handlers that run, and a stage so long for room before it looks
+#: whether it is closed.
+_CLOSE_S: Final = 30.0
+_ROOM_S: Final = 0.5
 _monotonic: Final = time.monotonic
+
+
+class NotHandled(Exception):
+    """A message was put off: that is no failed try. For vq only.
+
+    Args:
+        after_s: The pause before its handler is called again, in seconds.
+    """
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__(after_s)
+        self.after_s = after_s
 
 
 class BoxState(enum.Enum):
@@ -127,6 +151,7 @@ class LocalWorkers:
         self._all_paused = False
         self._held = self._held_bytes = 0
         self._closing = False
+        self._pid = os.getpid()
         self._wake = threading.Lock()
         self._wake.acquire()
         self._threads = [
@@ -174,18 +199,43 @@ class LocalWorkers:
         return self._held
 
     def close(self) -> None:
-        """Wait for handlers that run; give what was taken back to the queue. May be repeated."""
+        """Wait up to 30 s for handlers that run; give what was taken back. May be repeated.
+
+        The message of a handler that runs longer is given again, too. In the child of a fork it
+        does nothing.
+
+        Raises:
+            InvalidState: A handler called it, which would wait for itself. The others go on.
+        """
+        if self._pid != os.getpid():
+            return
+        self.check_outside()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._wake_taker()
+        deadline = _monotonic() + _CLOSE_S
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        for box in list(self._boxes.values()):
-            for item in reversed(box.items):
-                self._give_back(item)
-        self._boxes.clear()
+            thread.join(max(deadline - _monotonic(), 0.0))
+        if any(thread.is_alive() for thread in self._threads):
+            logger.warning(
+                "handlers do not return, their messages are given again",
+                queue=self._queue.name,
+                after_s=_CLOSE_S,
+            )
+        with self._changed:
+            left = [item for box in self._boxes.values() for item in reversed(box.items)]
+            self._boxes.clear()
+        for item in left:
+            self._give_back(item)
+
+    def check_outside(self) -> None:
+        """Raise ``InvalidState`` if one of the handlers calls it. For vq only."""
+        if threading.current_thread() in self._threads:
+            raise InvalidState(
+                "closing it inside its own handler would wait for itself; close it from another "
+                "thread"
+            )
 
     def _give_back(self, item: LocalItem) -> None:
         try:
@@ -300,9 +350,13 @@ class LocalWorkers:
                 if box is None:
                     return
                 item, tries = box.items[0], box.tries
-            pause_s = self._handle(item, tries)
+            try:
+                pause_s = self._handle(item, tries)
+                tries += 1
+            except NotHandled as put_off:
+                pause_s = put_off.after_s
             with self._changed:
-                self._settle(box, pause_s)
+                self._settle(box, pause_s, tries)
 
     def _next_box(self) -> _Box | None:
         """Return the next box, which a thread may handle now; None: it is time to end."""
@@ -335,6 +389,8 @@ class LocalWorkers:
             again = retry_of(made)
             if again is None:
                 self._pass_on(item, made)
+        except NotHandled:
+            raise
         except BaseException as error:  # also SystemExit: the thread works for other boxes
             again = RETRY
             logger.warning(
@@ -371,9 +427,22 @@ class LocalWorkers:
             )
         for number, each in enumerate(some):
             key = f"{self._queue._core.identity}/{item.id}/{number}" if item.id else None
-            self._to.put(each, idempotency_key=key)
+            self._put_on(self._to, each, key)
 
-    def _settle(self, box: _Box, pause_s: float | None) -> None:
+    def _put_on(self, to: LocalQueue, made: bytes | Message, key: str | None) -> None:
+        """Put what a handler made, and wait for room; a close ends the wait."""
+        while True:
+            began = _monotonic()
+            try:
+                to.put(made, idempotency_key=key, timeout=_ROOM_S)
+                return
+            except (BufferFull, TimedOut):
+                if _monotonic() - began < _ROOM_S:  # it does not wait for room
+                    raise
+                if self._closing:
+                    raise NotHandled(0.0) from None
+
+    def _settle(self, box: _Box, pause_s: float | None, tries: int) -> None:
         if pause_s is None:
             was_full = self._is_full
             self._held -= 1
@@ -382,7 +451,7 @@ class LocalWorkers:
             if was_full and not self._is_full:
                 self._wake_taker()
         else:
-            box.tries += 1
+            box.tries = tries
         if box.state is BoxState.PAUSING:
             box.state = BoxState.PAUSED
         elif pause_s:
@@ -391,7 +460,7 @@ class LocalWorkers:
         elif box.items:
             self._enqueue(box)
         if not box.items:
-            del self._boxes[box.key]
+            self._boxes.pop(box.key, None)  # a close that waited long enough has removed it
 
     def __enter__(self) -> Self:
         return self

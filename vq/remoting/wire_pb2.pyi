@@ -675,18 +675,34 @@ class CheckResponse(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[CheckedTransaction, _Mapping]]] = ...) -> None: ...
 
 class SharedSource(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "begin", "end")
+    __slots__ = ("topic", "partition", "topic_id", "begin", "end", "was_cut", "cut_at", "cuts")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    WAS_CUT_FIELD_NUMBER: _ClassVar[int]
+    CUT_AT_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
     begin: int
     end: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+    was_cut: bool
+    cut_at: int
+    cuts: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., was_cut: _Optional[bool] = ..., cut_at: _Optional[int] = ..., cuts: _Optional[int] = ...) -> None: ...
+
+class SharedCut(_message.Message):
+    __slots__ = ("source", "cursor", "cuts")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    cursor: int
+    cuts: int
+    def __init__(self, source: _Optional[int] = ..., cursor: _Optional[int] = ..., cuts: _Optional[int] = ...) -> None: ...
 
 class SharedRun(_message.Message):
     __slots__ = ("source", "first", "messages", "grant", "deliveries")
@@ -749,18 +765,20 @@ class SharedKeys(_message.Message):
     def __init__(self, source: _Optional[int] = ..., first: _Optional[int] = ..., grant: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveResponse(_message.Message):
-    __slots__ = ("runs", "lows", "waits", "keyed", "waited_ms")
+    __slots__ = ("runs", "lows", "waits", "keyed", "waited_ms", "cuts")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     LOWS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
     WAITED_MS_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[SharedRun]
     lows: _containers.RepeatedScalarFieldContainer[int]
     waits: _containers.RepeatedCompositeFieldContainer[SharedRun]
     keyed: bool
     waited_ms: int
-    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., keyed: _Optional[bool] = ..., waited_ms: _Optional[int] = ...) -> None: ...
+    cuts: _containers.RepeatedCompositeFieldContainer[SharedCut]
+    def __init__(self, runs: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., keyed: _Optional[bool] = ..., waited_ms: _Optional[int] = ..., cuts: _Optional[_Iterable[_Union[SharedCut, _Mapping]]] = ...) -> None: ...
 
 class SettleItem(_message.Message):
     __slots__ = ("run", "kind", "time_ms")
@@ -803,7 +821,7 @@ class SettleResponse(_message.Message):
     def __init__(self, lost: _Optional[_Iterable[_Union[SharedRun, _Mapping]]] = ..., lows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SharedRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "after_topic", "after_partition", "max_count", "forget")
+    __slots__ = ("topic", "partition", "topic_id", "epoch", "group", "after_topic", "after_partition", "max_count", "forget", "forget_topic")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
@@ -813,6 +831,7 @@ class SharedRequest(_message.Message):
     AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    FORGET_TOPIC_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
@@ -822,7 +841,8 @@ class SharedRequest(_message.Message):
     after_partition: int
     max_count: int
     forget: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ...) -> None: ...
+    forget_topic: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., epoch: _Optional[int] = ..., group: _Optional[str] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ..., max_count: _Optional[int] = ..., forget: _Optional[bool] = ..., forget_topic: _Optional[str] = ...) -> None: ...
 
 class SharedSourceStatus(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "low", "cursor", "open", "held", "waiting", "runs", "deliveries_max", "redelivered")

@@ -66,7 +66,7 @@ def test_messages_that_are_pulled_count_with_the_next_call(
         assert [each.content for each in consumer.get_many(2, 1)] == [b"2", b"3"]
     with vq.MessageFactory(config) as factory:
         consumer = factory.create_consumer(vq.ConsumerConfig(group="g")).subscribe("t")
-        assert [each.content for each in consumer.get_many(9, 1)] == [b"2", b"3", b"4"]
+        assert [each.content for each in consumer.get_many(9, 1)] == [b"4"]
         consumer.commit()
         assert consumer.get_many(9, 0) == []
 

@@ -1,8 +1,11 @@
 """A queue for other processes: the same methods over a socket, and what becomes of who ends."""
 
+import contextlib
 import errno
+import gc
 import inspect
 import os
+import signal
 import socket
 import threading
 import time
@@ -19,10 +22,18 @@ from vq.errors import (
     InvalidArgument,
     InvalidState,
     LeaseLost,
+    MessageTooLarge,
     Unreachable,
     UnsupportedVersion,
 )
-from vq.local import LocalQueue, LocalQueueClient, LocalQueueConfig, LocalQueueServer
+from vq.local import (
+    LocalItem,
+    LocalQueue,
+    LocalQueueClient,
+    LocalQueueConfig,
+    LocalQueueServer,
+    wire,
+)
 from vq.local import client as client_module
 from vq.local.wire import LocalFrame, raised_by, read_frame, write_frame
 from vq.model import Message
@@ -162,9 +173,12 @@ def test_what_a_killed_process_had_taken_is_given_to_others(
 
 
 def test_a_client_without_an_owner_is_told_what_to_do(directory: Path) -> None:
-    with pytest.raises(Unreachable, match="nobody serves"):
+    with pytest.raises(Unreachable, match="has no local queue"):
         LocalQueueClient(directory)
     with LocalQueue(directory) as queue:
+        with pytest.raises(Unreachable, match="nobody serves") as raised:
+            LocalQueueClient(directory)
+        assert "LocalQueueServer(queue)" in raised.value.hint
         server = LocalQueueServer(queue)
         client = LocalQueueClient(directory)
         server.close()
@@ -288,3 +302,160 @@ def test_a_server_without_a_descriptor_goes_on(
         with LocalQueueClient(directory) as client:
             assert client.put(b"x")
     assert failed.is_set()
+
+
+def test_an_item_of_another_client_names_nothing(
+    client: LocalQueueClient, queue: LocalQueue, tmp_path: Path
+) -> None:
+    """Nor one of another queue, nor one that its owner has taken itself."""
+    with (
+        LocalQueue(tmp_path / "b") as other,
+        LocalQueueServer(other),
+        LocalQueueClient(tmp_path / "b") as stranger,
+        LocalQueueClient(tmp_path / "jobs") as peer,
+    ):
+        client.put_many([b"1", b"2", b"own"])
+        other.put(b"other")
+        holders = (client, peer, queue, stranger)
+        items = [item for each in holders if (item := each.take(0)) is not None]
+        for item in items[1:]:
+            with pytest.raises(LeaseLost):
+                client.complete(item)
+            with pytest.raises(LeaseLost):
+                client.fail(item)
+            with pytest.raises(LeaseLost):
+                client.extend(item)
+        with pytest.raises(InvalidArgument, match="no item"):
+            client.complete(b"1")  # type: ignore[arg-type]
+        for each, item in zip(holders, items, strict=True):
+            each.complete(item)
+
+
+def test_a_late_taker_has_nothing_of_an_owner_that_came_back(directory: Path) -> None:
+    with LocalQueue(directory) as queue, LocalQueueServer(queue):
+        queue.put_many([b"1", b"2"])
+        client = LocalQueueClient(directory)
+        late = client.take(0)
+    with LocalQueue(directory) as queue, LocalQueueServer(queue), client:
+        with pytest.raises(ConnectionCut):
+            client.flush()
+        found = client.take(WAIT_S)
+        assert late is not None
+        assert found is not None
+        with pytest.raises(LeaseLost):
+            client.complete(late)
+        client.complete(found)
+        left = queue.list()
+    assert [each.message.content for each in left] == [b"2" if found.content == b"1" else b"1"]
+
+
+def test_a_client_refuses_what_cannot_be_sent_and_keeps_what_it_has(
+    client: LocalQueueClient,
+) -> None:
+    client.put(b"x")
+    item = client.take(0)
+    with pytest.raises(MessageTooLarge):
+        client.put(bytes(2 * limits.MIB))
+    for refused in (
+        lambda: client.put(b"x", priority=1.5),  # type: ignore[arg-type]
+        lambda: client.put(b"x", delay_s="1"),  # type: ignore[arg-type]
+        lambda: client.put(b"x", timeout=float("nan")),
+        lambda: client.put(b"x", idempotency_key=5),  # type: ignore[arg-type]
+        lambda: client.put_many(b"abc"),
+        lambda: client.take("1"),  # type: ignore[arg-type]
+        lambda: client.take_many(0),
+        lambda: client.complete_many(item),  # type: ignore[arg-type]
+        lambda: client.requeue(5),  # type: ignore[arg-type]
+        lambda: client.requeue(["a"]),  # type: ignore[list-item]
+        lambda: client.list("5"),  # type: ignore[arg-type]
+        lambda: client.drain("1"),  # type: ignore[arg-type]
+        lambda: LocalQueueClient(""),
+        lambda: LocalQueueClient(5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidArgument):
+            refused()
+    assert item is not None
+    client.complete(item)
+    assert client.take(-1) is None
+
+
+def test_an_error_of_a_signal_handler_gives_nothing_away(
+    client: LocalQueueClient, queue: LocalQueue
+) -> None:
+    """A TimeoutError is an error of the operating system, too; it does not end the owner."""
+    client.put_many([b"1"])
+    item = client.take(0)
+    assert item is not None
+
+    def ring(*_: object) -> None:
+        raise TimeoutError("too long")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeoutError):
+            client.take(WAIT_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    client.complete(item)
+    assert len(queue) == 0
+
+
+def test_a_client_that_ends_during_the_hello_leaves_nothing(
+    queue: LocalQueue, directory: Path
+) -> None:
+    """Whether or not the owner could answer its second connection."""
+    for number in range(5):
+        queue.put(b"job")
+        hello = {"version": wire.LOCAL_PROTOCOL, "client": f"c{number}"}
+        sockets = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+        first, second = sockets
+        first.connect(os.fspath(directory / "@socket"))
+        write_frame(first, hello)
+        read_frame(first)
+        write_frame(first, {"do": "take", "handle": 1, "timeout": 5})
+        read_frame(first)
+        second.connect(os.fspath(directory / "@socket"))
+        write_frame(second, hello)
+        for each in (second, first):
+            each.close()
+        item = queue.take(WAIT_S)
+        assert item is not None
+        queue.complete(item)
+
+
+def test_an_owner_keeps_few_messages_whose_lease_ended_at_a_client(directory: Path) -> None:
+    config = LocalQueueConfig(lease_s=0.02, retries=1_000_000)
+    with LocalQueue(directory, config) as queue, LocalQueueServer(queue):
+        queue.put_many([b"job"] * 40)
+        with LocalQueueClient(directory) as client:
+            taken = []
+            for _ in range(4):
+                taken += [client.take(WAIT_S) for _ in range(40)]
+                block_until(lambda: not queue.metrics().taken)
+            kept = sum(isinstance(each, LocalItem) for each in gc.get_objects()) - len(taken)
+    assert kept < 40 + 80  # those of the queue, and at most twice as many as are taken
+
+
+def test_a_child_of_a_fork_leaves_its_parents_server_and_client(directory: Path) -> None:
+    """It leaves the blocks that it has inherited, as after ``sys.exit``."""
+    with LocalQueue(directory) as queue, LocalQueueServer(queue) as server:
+        with LocalQueueClient(directory) as client:
+            client.put(b"job")
+            item = client.take(0)
+            assert item is not None
+            if not (child := os.fork()):
+                with contextlib.suppress(BaseException):
+                    with contextlib.suppress(InvalidState):
+                        client.put(b"of the child")
+                    client.close()
+                    client.close()
+                    server.close()
+                    queue.close()
+                    os._exit(0)
+                os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            client.complete(item)
+            assert len(client) == 0
+        LocalQueueClient(directory).close()

@@ -42,6 +42,16 @@ class Leftovers:
         self._runner = runner
         self._kept_trash: set[Path] = set()  # told once
 
+    async def is_gone(self, topic_id: str) -> bool:
+        """Return whether the topic with this id was removed for good.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be asked.
+        """
+        if any(view.id == topic_id for view in self._view.topics.values()):
+            return False
+        return await was_deleted(self._coordinator, topic_id)
+
     async def move_away(self, topic: str, topic_id: str) -> None:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
         deleted = await was_deleted(self._coordinator, topic_id)

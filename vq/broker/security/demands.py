@@ -135,7 +135,8 @@ def _shared_messages(
 
 
 def _shared(header: wire.SharedRequest, _body: bytes) -> Iterator[Need]:
-    yield Need(MANAGE if header.forget else DESCRIBE, GROUP, header.group)
+    is_changed = header.forget or header.forget_topic
+    yield Need(MANAGE if is_changed else DESCRIBE, GROUP, header.group)
 
 
 def _transactions(header: wire.TransactionsRequest, _body: bytes) -> Iterator[Need]:

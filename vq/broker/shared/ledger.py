@@ -97,11 +97,15 @@ class Told(NamedTuple):
         source: The partition.
         begin: The number with which the group begins there, if it has not.
         end: Number of the first message that the member cannot read yet.
+        cut_at: From this message on, all that was there is gone; None: the member knows of no cut.
+        cuts: Of so many cuts the member knew when it saw that one; see ``SharedSource``.
     """
 
     source: SourceKey
     begin: int
     end: int
+    cut_at: int | None = None
+    cuts: int = 0
 
 
 class ReceiveAsk(NamedTuple):
@@ -187,14 +191,15 @@ class SharedSource:
         open: How many messages these are.
         keys: Of these, if the group keeps their order; None: it does not.
         rejected: Messages that were given up, since this node reads the log.
+        cuts: So often it was noted that the partition had lost its end.
     """
 
-    __slots__ = ("_next_ms", "cursor", "end", "keys", "open", "rejected", "runs")
+    __slots__ = ("_next_ms", "cursor", "cuts", "end", "keys", "open", "rejected", "runs")
 
     def __init__(self, cursor: int) -> None:
         self.cursor = self.end = cursor
         self.runs: list[MessageRun] = []
-        self.open = self.rejected = 0
+        self.open = self.rejected = self.cuts = 0
         self.keys: OpenKeys | None = None
         self._next_ms = 0  # before that, no run is due and no lease over
 
@@ -320,8 +325,18 @@ class SharedSource:
             self._next_ms = min(self._next_ms, each.until_ms)
         self._join(begin_at, end_at)
 
+    def lose(self, part: SourceState) -> None:
+        """Know nothing of messages from the cursor of a note on: other ones get their numbers."""
+        del self.runs[self._cut_at(part.cursor) :]
+        self.open = sum(each.end - each.first for each in self.runs)
+        self.cursor = self.end = part.cursor
+        self.cuts = part.cuts
+        self.keys = None if self.keys is None else OpenKeys()
+        self._next_ms = 0
+
     def become(self, part: SourceState, now: Now) -> None:
         """Be what a note says."""
+        self.cuts = part.cuts
         self.cursor, self.end = part.cursor, max(self.end, part.cursor)
         self.runs = [
             MessageRun(
@@ -413,6 +428,27 @@ class SharedGroup:
             raise Busy(f"group {shown(self.name)} has {SOURCES_MAX} partitions; no more go")
         grants = self.grants or now.wall_ms * GRANTS_PER_MS
         return [SourceState(self.name, each.source, grants, each.begin, ()) for each in new]
+
+    def cut(self, told: Iterable[Told], now: Now) -> list[SourceState]:
+        """Return the notes of partitions that have lost their end.
+
+        What is sent there next has the numbers of what is gone, and is delivered. All members see
+        a cut, and some when it is noted already: so it counts only if they knew of those before.
+        """
+        found = []
+        for each in told:
+            source = self.sources[each.source]
+            if each.cut_at is None or each.cuts != source.cuts:
+                continue
+            state = self.snapshot(each.source, now)
+            runs = tuple(
+                run._replace(messages=min(run.messages, each.cut_at - run.first))
+                for run in state.runs
+                if run.first < each.cut_at
+            )
+            cursor = min(source.cursor, each.cut_at)
+            found.append(state._replace(cursor=cursor, runs=runs, cuts=source.cuts + 1))
+        return found
 
     def keep_order(self, told: Iterable[Told]) -> None:
         """Keep the order of keys from now on."""
@@ -615,16 +651,25 @@ class SharedGroup:
                 self._know(before._replace(sequence=note.sequence, lost=lost))
         elif isinstance(note, SourceState):
             self.grants = max(self.grants, note.grants)
-            if note.source not in self.sources:
+            known = self.sources.get(note.source)
+            if known is None:
                 self.sources[note.source] = SharedSource(note.cursor)
             begun = self.sources[note.source]
             self.open -= begun.open
-            begun.become(note, now)
+            if known is not None and note.cuts == known.cuts + 1:
+                begun.lose(note)
+            else:
+                begun.become(note, now)
             self.open += begun.open
         else:
             self.members.clear()
             for member in note.members:
                 self._know(member)
+
+    def forget(self, note: Forgotten) -> None:
+        """Know nothing of some partitions any more; members of this topic begin anew."""
+        for key in [each for each in self.sources if note.is_about(each)]:
+            self.open -= self.sources.pop(key).open
 
     def snapshots(self, now: Now) -> Iterator[SourceState | Members]:
         """Go through notes that say all of the group; whoever makes them does not take them."""
@@ -649,7 +694,9 @@ class SharedGroup:
         """Return the note that says all of one partition."""
         source = self.sources[key]
         runs = source.open_runs(now)
-        return SourceState(self.name, key, self.grants, source.cursor, runs, now.wall_ms)
+        return SourceState(
+            self.name, key, self.grants, source.cursor, runs, now.wall_ms, source.cuts
+        )
 
     def _know(self, member: MemberState) -> None:
         self.members[member.member] = member
@@ -683,10 +730,13 @@ class SharedLedger:
 
     def take(self, note: Note, now: Now) -> None:
         """Take a note."""
-        if isinstance(note, Forgotten):
-            self.groups.pop(note.group, None)
-            return
         group = self.groups.get(note.group)
+        if isinstance(note, Forgotten):
+            if not note.topic:
+                self.groups.pop(note.group, None)
+            elif group is not None:
+                group.forget(note)
+            return
         if group is None:
             group = self.groups[note.group] = SharedGroup(note.group)
         group.take(note, now)

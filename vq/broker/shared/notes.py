@@ -4,7 +4,7 @@
     SettledMessages   what became of messages that members had
     SourceState       all that is open of one partition for one group: earlier notes are not needed
     Members           what members have asked last: the same
-    Forgotten         a group is deleted
+    Forgotten         a group is deleted, or a topic, or the group reads it no more
     JournalFloor      what is before an offset of the log is needed for nothing
 
 Messages are named by their numbers. A run is messages that follow each other: the first number and
@@ -186,6 +186,7 @@ class SourceState(NamedTuple):
         cursor: What is before it was delivered; of that, ``runs`` are not done.
         runs: In the order of their messages.
         wall_ms: See ``SettledMessages``.
+        cuts: So often members have told that the partition had lost its end.
     """
 
     group: str
@@ -194,6 +195,7 @@ class SourceState(NamedTuple):
     cursor: int
     runs: Sequence[OpenRun]
     wall_ms: int = 0
+    cuts: int = 0
 
 
 class MemberState(NamedTuple):
@@ -226,9 +228,22 @@ class Members(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """A group is deleted."""
+    """A group is deleted; or it has nothing any more of a topic.
+
+    Attributes:
+        group: Its name.
+        topic: The topic; "": all of them.
+        topic_id: Its id; "": any topic of that name.
+    """
 
     group: str
+    topic: str = ""
+    topic_id: str = ""
+
+    def is_about(self, source: SourceKey) -> bool:
+        """Whether the group has nothing of a partition any more."""
+        is_topic = self.topic in {source.topic, ""}
+        return is_topic and self.topic_id in {source.topic_id, ""}
 
 
 class JournalFloor(NamedTuple):
@@ -285,6 +300,7 @@ def encode_note(note: Note | JournalFloor) -> bytes:
             "grants": note.grants,
             "cursor": note.cursor,
             "at": note.wall_ms,
+            "cuts": note.cuts,
         }
         return notes.encode(head, _packed(_OPEN, note.runs))
     if isinstance(note, Members):
@@ -298,7 +314,7 @@ def encode_note(note: Note | JournalFloor) -> bytes:
         return notes.encode(head, b"".join(parts))
     if isinstance(note, JournalFloor):
         return notes.encode({"from": note.offset})
-    return notes.encode({"forgotten": note.group})
+    return notes.encode({"forgotten": note.group, "topic": note.topic, "id": note.topic_id})
 
 
 def decode_note(payload: bytes) -> Note:
@@ -353,11 +369,12 @@ def _read(head: dict[str, Any], behind: bytes) -> Note:
             head["cursor"],
             tuple(OpenRun(*each) for each in _OPEN.iter_unpack(behind)),
             head.get("at", 0),
+            head.get("cuts", 0),
         )
     if "members" in head:
         return Members(head["members"], _members_in(_sources(head), behind))
     if "forgotten" in head:
-        return Forgotten(head["forgotten"])
+        return Forgotten(head["forgotten"], head.get("topic", ""), head.get("id", ""))
     raise ValueError("it says nothing that is known")
 
 

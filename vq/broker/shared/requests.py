@@ -21,6 +21,7 @@ from vq.shown import shown
 __all__ = [
     "ask_of",
     "check_group",
+    "cuts_of",
     "keys_of",
     "lows_of",
     "settlements_of",
@@ -57,6 +58,7 @@ def ask_of(request: wire.ReceiveRequest) -> ReceiveAsk:
     for each in request.sources:
         _check_bounds("end", each.end, 0, _NUMBER_MAX)
         _check_bounds("begin", each.begin, 0, each.end)
+        _check_bounds("cut_at", each.cut_at, 0, _NUMBER_MAX if each.was_cut else 0)
     return ReceiveAsk(
         request.member,
         request.attempt,
@@ -65,7 +67,7 @@ def ask_of(request: wire.ReceiveRequest) -> ReceiveAsk:
         request.open_max,
         request.group_open_max,
         tuple(
-            Told(key, each.begin, each.end)
+            Told(key, each.begin, each.end, each.cut_at if each.was_cut else None, each.cuts)
             for key, each in zip(sources, request.sources, strict=True)
         ),
         request.keyed,
@@ -178,6 +180,16 @@ def lows_of(group: SharedGroup, sources: Iterable[SourceKey]) -> list[int]:
     """Return the lowest message of each partition that is not done; 0: the group has none of it."""
     found: Mapping[SourceKey, SharedSource] = group.sources
     return [found[each].low if each in found else 0 for each in sources]
+
+
+def cuts_of(group: SharedGroup, told: Iterable[Told]) -> list[wire.SharedCut]:
+    """Return what members must know of partitions that have lost their end, or may have."""
+    found = ((index, each.end, group.sources.get(each.source)) for index, each in enumerate(told))
+    return [
+        wire.SharedCut(source=index, cursor=source.cursor, cuts=source.cuts)
+        for index, end, source in found
+        if source is not None and (source.cuts or end < source.cursor)
+    ]
 
 
 def status_of(key: SourceKey, source: SharedSource, now: Now) -> wire.SharedSourceStatus:

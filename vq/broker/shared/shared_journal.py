@@ -11,9 +11,10 @@ it was judged by is committed. If it never is, this node leads no more, and nobo
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
+from vq import limits
 from vq.broker.base.runner import Runner
 from vq.broker.base.session import Session
 from vq.broker.journal.deliveries import DONE_S
@@ -43,6 +44,7 @@ from vq.broker.shared.receivers import Receivers
 from vq.broker.shared.requests import (
     ask_of,
     check_group,
+    cuts_of,
     keys_of,
     lows_of,
     settlements_of,
@@ -51,11 +53,13 @@ from vq.broker.shared.requests import (
 )
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
-from vq.errors import TimedOut, VqError
+from vq.errors import InvalidRequest, TimedOut, VqError
 from vq.limits import KIB, LONG_POLL_S_MAX, MIB
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
+from vq.shown import shown
 from vq.store.records.record import Record
+from vq.tasks import in_turns
 
 __all__ = ["SharedCounts", "SharedJournal"]
 
@@ -73,6 +77,11 @@ CARRIED_BYTES: Final = 512 * KIB
 #: What is noted must be committed within so long; later its outcome is unknown.
 COMMIT_S: Final = 30.0
 
+#: It is looked so often whether topics were deleted; others have their turn after so many keys.
+GONE_LOOK_S: Final = 60.0
+KEYS_PER_TURN: Final = 1_000
+
+Gone: TypeAlias = Callable[[Iterable[SourceKey]], Awaitable[Sequence[SourceKey]]]
 #: What is noted as a whole: a partition of a group; or what is known of its members, with None.
 _Whole: TypeAlias = tuple[str, SourceKey | None]
 #: Its offset, and how long it is.
@@ -96,6 +105,7 @@ class SharedJournal(JournalReader):
         channel, outbox, gate, clock, runner: See ``JournalReader``.
         counts: Of the node.
         authority: See ``Receivers``.
+        gone: Returns which of these topics, by the keys of their first partitions, were deleted.
 
     Attributes:
         ledger: The groups.
@@ -116,6 +126,7 @@ class SharedJournal(JournalReader):
         runner: Runner,
         counts: SharedCounts,
         authority: Authority,
+        gone: Gone,
     ) -> None:
         super().__init__(channel, outbox, gate, clock=clock, runner=runner, passes_by=False)
         self.ledger: Final = SharedLedger()
@@ -128,6 +139,8 @@ class SharedJournal(JournalReader):
         self._carrying: set[_Whole] = set()  # noted again, and not read back
         self._told_at = 0  # when it was noted last from where on the log is needed
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by group: when something is due
+        self._gone = gone
+        self._look_at = clock.monotonic() + GONE_LOOK_S
 
     def _now(self) -> Now:
         return Now(int(self._clock.monotonic() * 1_000), self._clock.wall_ms())
@@ -146,6 +159,7 @@ class SharedJournal(JournalReader):
             self._note(begun)
         if ask.is_keyed:
             group.keep_order(ask.told)
+        self._note_cuts(group, ask)
         waits = self._judge_keys(group, request, told) if told else []
         if ask.attempt and not ask.most:
             self.receivers.end(group.name, ask.member)
@@ -170,11 +184,31 @@ class SharedJournal(JournalReader):
                 )
                 for key, run in again
             ]
-        lows = lows_of(group, (each.source for each in ask.told))
+        lows, cuts = lows_of(group, (each.source for each in ask.told)), cuts_of(group, ask.told)
         await self._until_committed()
         return wire.ReceiveResponse(
-            runs=runs, lows=lows, waits=waits, keyed=ask.is_keyed, waited_ms=waited_ms
+            runs=runs,
+            lows=lows,
+            waits=waits,
+            keyed=ask.is_keyed,
+            waited_ms=waited_ms,
+            cuts=cuts,
         )
+
+    def _note_cuts(self, group: SharedGroup, ask: ReceiveAsk) -> None:
+        """Note which partitions have lost their end, as a member tells."""
+        for note in group.cut(ask.told, self._now()):
+            before = group.sources[note.source]
+            logger.warning(
+                "partition of a shared group was cut, what comes next there is delivered",
+                partition=self.channel,
+                group=group.name,
+                source=f"{note.source.topic}-{note.source.partition}",
+                number=note.cursor,
+                before=before.cursor,
+                open=before.open,
+            )
+            self._note([note])
 
     def _judge_keys(
         self, group: SharedGroup, request: wire.ReceiveRequest, told: Sequence[ToldKeys]
@@ -297,11 +331,10 @@ class SharedJournal(JournalReader):
         """
         check_group(request.group)
         name = request.group
-        if request.forget and name in self.ledger.groups:
-            self._note([Forgotten(name)])
-            for waiting in self.receivers.of(name):
-                waiting.cancel()
-            logger.info("shared group is forgotten", partition=self.channel, group=name)
+        if request.forget_topic and not limits.is_valid_name(request.forget_topic):
+            raise InvalidRequest(f"{shown(request.forget_topic)} is no name of a topic")
+        if request.forget or request.forget_topic:
+            self._forget(Forgotten(name, "" if request.forget else request.forget_topic))
         group = self.ledger.groups.get(name)
         response = wire.SharedResponse(found=group is not None)
         if group is not None:
@@ -314,6 +347,26 @@ class SharedJournal(JournalReader):
             response.sources.extend(status_of(e, group.sources[e], now) for e in keys[:most])
         await self._until_committed()
         return response
+
+    def _forget(self, note: Forgotten) -> None:
+        """Keep nothing of a group, or of a topic for it; members that wait for that ask again.
+
+        Raises:
+            VqError: It cannot be noted: nothing has changed.
+        """
+        group = self.ledger.groups.get(note.group)
+        if group is None or (note.topic and not any(map(note.is_about, group.sources))):
+            return
+        self._note([note])
+        for waiting in self.receivers.of(note.group):
+            if any(note.is_about(each.source) for each in waiting.ask.told):
+                waiting.cancel()
+        logger.info(
+            "shared group is forgotten",
+            partition=self.channel,
+            group=note.group,
+            topic=note.topic or "all",
+        )
 
     def _count(self, runs: Sequence[Settlement], lost: Sequence[Lost]) -> None:
         counts = self._counts
@@ -344,9 +397,12 @@ class SharedJournal(JournalReader):
             self._drop(note)
 
     def _drop(self, note: Note) -> None:
-        """Need nothing of a group that is forgotten."""
-        if isinstance(note, Forgotten):
-            for whole in [each for each in self._wholes if each[0] == note.group]:
+        """Need nothing of what is forgotten."""
+        if not isinstance(note, Forgotten):
+            return
+        for whole in [each for each in self._wholes if each[0] == note.group]:
+            source = whole[1]
+            if not note.topic or (source is not None and note.is_about(source)):
                 self._whole_bytes -= self._wholes.pop(whole)[1]
 
     async def _until_committed(self) -> None:
@@ -454,6 +510,20 @@ class SharedJournal(JournalReader):
             floor = min([self.position, *self.needs()])
             if self.append([encode_note(JournalFloor(floor))]) is None:
                 self._told_at = self.position
+
+    async def go_on(self) -> None:
+        """See ``JournalReader``: forget topics that were deleted."""
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + GONE_LOOK_S
+        topics: dict[SourceKey, None] = {}
+        for group in list(self.ledger.groups.values()):
+            async for each in in_turns(list(group.sources), KEYS_PER_TURN):
+                topics[each._replace(partition=0)] = None
+        for gone in await self._gone(topics):
+            for name in list(self.ledger.groups):
+                self._forget(Forgotten(name, gone.topic, gone.topic_id))
 
     def needs(self) -> Sequence[int]:
         """See ``JournalReader``."""

@@ -13,6 +13,7 @@ from vq.broker.logs.partitions import Partitions
 from vq.broker.partition.channel import Channel
 from vq.broker.security.authority import Authority
 from vq.broker.shared.ledger import SharedGroup
+from vq.broker.shared.notes import SourceKey
 from vq.broker.shared.shared_journal import SharedCounts, SharedJournal
 from vq.broker.standing.gate import Gate
 from vq.clock import Clock
@@ -53,6 +54,11 @@ class SharedJournals:
         clock: Clock,
         runner: Runner,
     ) -> None:
+        leftovers = partitions.leftovers
+
+        async def gone(topics: Iterable[SourceKey]) -> list[SourceKey]:
+            return [each for each in topics if await leftovers.is_gone(each.topic_id)]
+
         self.counts: Final = SharedCounts()
         counts = self.counts
         self.readers: Final = JournalReaders[SharedJournal](
@@ -65,6 +71,7 @@ class SharedJournals:
                 runner=runner,
                 counts=counts,
                 authority=authority,
+                gone=gone,
             ),
             partitions,
             gate,

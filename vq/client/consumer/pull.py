@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Self
 
+from vq import limits
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.deliver.inbox import Inbox, Messages
 from vq.client.consumer.deliver.workers import Listener
@@ -22,8 +23,6 @@ from vq.log_lines import get_logger
 from vq.model import Message, check_timeout
 
 logger = get_logger(__name__)
-#: The most messages that one call returns.
-MANY_MAX: Final = 100_000
 
 
 _CLOSED: Final = "this consumer is closed"
@@ -32,8 +31,8 @@ _CLOSED: Final = "this consumer is closed"
 def _checked(max_messages: int, timeout: float | None) -> float | None:
     """Check what a call asks for; return its bound in seconds."""
     check_whole("max_messages", max_messages)
-    if not 1 <= max_messages <= MANY_MAX:
-        raise InvalidArgument(f"max_messages {max_messages} is outside [1, {MANY_MAX}]")
+    if not 1 <= max_messages <= limits.MANY_MAX:
+        raise InvalidArgument(f"max_messages {max_messages} is outside [1, {limits.MANY_MAX}]")
     return None if timeout is None else check_timeout(timeout)
 
 

@@ -29,6 +29,11 @@ class LastRead:
         if len(self._known) > self._partitions_max:
             del self._known[next(iter(self._known))]
 
+    def last(self, partition: TopicPartition, group: str) -> int:
+        """Return the last epoch that was noted of a partition; 0: none on this broker group."""
+        known = self._known.get(partition)
+        return 0 if known is None or known[0] != group else known[1]
+
     def epoch(self, partition: TopicPartition, group: str, offset: int) -> int:
         """Return the epoch of the batch before ``offset``; 0: not known."""
         known = self._known.get(partition)

@@ -330,6 +330,11 @@ class PartitionReader:
         """Return what notes bytes that fail a check, and has them read again."""
         return Damaged(self._cluster, self.partition, self._nodes)
 
+    def group_at(self, offset: int) -> str:
+        """Return the broker group that has an offset, as last read; "": it is not known."""
+        span = self._span_at(offset)
+        return "" if span is None else span.group
+
     async def get(
         self, request: GetRequest, wait_s: float = 0.0, *, damaged: Damaged | None = None
     ) -> tuple[GetResponse, bytes]:

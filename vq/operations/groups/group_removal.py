@@ -82,15 +82,15 @@ async def delete_group(cluster: ClusterClient, group: str) -> None:
         await groups.delete_group(cluster.coordinator, group)
 
 
-async def _forget_shared(cluster: ClusterClient, group: str) -> None:
-    """Have the journal of a shared group forget it, unless it has members."""
+async def _forget_shared(cluster: ClusterClient, group: str, topic: str = "") -> None:
+    """Have the journal of a shared group forget it, unless it has members; or a topic."""
     try:
         contract = await groups.read_group(cluster.coordinator, group)
     except Unreadable:
         return
     is_shared = contract is not None and contract.model == GroupModel.SHARED
-    if is_shared and not await groups.member_names(cluster.coordinator, group):
-        await forget_shared_group(cluster, group)
+    if is_shared and (topic or not await groups.member_names(cluster.coordinator, group)):
+        await forget_shared_group(cluster, group, topic)
 
 
 # forget ---------------------------------------------------------------------------------------
@@ -147,12 +147,14 @@ async def forget_topic(cluster: ClusterClient, group: str, topic: str) -> None:
             is the retry topic of the group, and there is one.
         ResetUnknown: ZooKeeper went away; it is forgotten, in part, or not. May be repeated.
     """
-    await plan_forget_topic(cluster, group, topic)
+    plan = await plan_forget_topic(cluster, group, topic)
     if group_of(topic, Purpose.RETRY) == group and topic in await list_topics(cluster.coordinator):
         raise InvalidState(
             f"topic {topic!r} is the retry topic of group {group!r}: nobody would read what waits "
             "in it until a message fails again, and then all of it comes once more. To give up "
             f"what is in it, delete it first (`vq topic delete {topic} --now`)"
         )
+    if not plan.members:
+        await _forget_shared(cluster, group, topic)
     with unknown_when_cut(f"forgetting topic {topic} in group {group}", ResetUnknown):
         await forgetting.forget_topic(cluster.coordinator, group, topic)

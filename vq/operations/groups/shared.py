@@ -107,8 +107,8 @@ async def describe_shared_group(cluster: ClusterClient, group: str) -> SharedGro
         request.after_topic, request.after_partition = found[-1].topic, found[-1].partition
 
 
-async def forget_shared_group(cluster: ClusterClient, group: str) -> None:
-    """Have the journal forget a shared group.
+async def forget_shared_group(cluster: ClusterClient, group: str, topic: str = "") -> None:
+    """Have the journal forget a shared group, or what it has of a topic.
 
     Raises:
         VqError: The node that leads the journal does not answer, or refuses.
@@ -118,7 +118,8 @@ async def forget_shared_group(cluster: ClusterClient, group: str) -> None:
     except UnknownTopic:
         return  # there never was a shared group
     journal = await shared_journal_of(cluster, group)
-    await _ask(cluster, journal, SharedRequest(group=group, forget=True), ANSWER_S)
+    request = SharedRequest(group=group, forget=not topic, forget_topic=topic)
+    await _ask(cluster, journal, request, ANSWER_S)
 
 
 async def _ask(

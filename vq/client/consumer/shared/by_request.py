@@ -105,8 +105,7 @@ class SharedByRequest(SharedSources):
         sources = list(self._read_now().values())
         for start in range(0, len(sources), limits.SHARED_SOURCES_PER_REQUEST_MAX):
             some = sources[start : start + limits.SHARED_SOURCES_PER_REQUEST_MAX]
-            for source, low in zip(some, await self._desk.tell(self._told(some)), strict=True):
-                source.low = low
+            self._learn(some, await self._desk.tell(self._told(some)))
 
     # Receiving ----------------------------------------------------------------------------------
     async def receive(
@@ -154,8 +153,7 @@ class SharedByRequest(SharedSources):
                     )
                     answer = await self._answer(asking, desk, read[0], over)
                 turns.found(something=bool(answer.runs))
-                for source, low in zip(read, answer.lows, strict=True):
-                    source.low = low
+                self._learn(read, answer)
                 found = await self._read_all(turn.sources, answer.runs, room)
                 if found and over.done() and not repeats:
                     for each in found:

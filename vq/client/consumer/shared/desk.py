@@ -28,10 +28,22 @@ from vq.remoting.wire_pb2 import (
 )
 from vq.reserved import SHARED_TOPIC
 
-__all__ = ["SharedDesk", "SharedSeat", "SharedTerms", "ToldSource", "shared_journal_of"]
+__all__ = ["SeenCut", "SharedDesk", "SharedSeat", "SharedTerms", "ToldSource", "shared_journal_of"]
 
 #: How long an answer is waited for until it counts as lost for good.
 ANSWER_S: Final = 30.0
+
+
+class SeenCut(NamedTuple):
+    """A partition was cut.
+
+    Attributes:
+        number: From this message on, all that was there is gone.
+        cuts: Of so many cuts the journal knew, as it had told before this one was seen.
+    """
+
+    number: int
+    cuts: int
 
 
 class ToldSource(NamedTuple):
@@ -41,12 +53,14 @@ class ToldSource(NamedTuple):
         partition, topic_id: Which.
         begin: The number with which the group begins, if it has not begun there.
         end: The number of the first message that is not there yet.
+        cut: The partition has lost its end, which is not told yet; None: it has not.
     """
 
     partition: TopicPartition
     topic_id: str
     begin: int
     end: int
+    cut: SeenCut | None = None
 
 
 class SharedTerms(NamedTuple):
@@ -134,16 +148,13 @@ class SharedDesk:
         """
         return await self._receive(sources, self._seat.attempt, most, wait_s)
 
-    async def tell(self, sources: Sequence[ToldSource]) -> Sequence[int]:
+    async def tell(self, sources: Sequence[ToldSource]) -> ReceiveResponse:
         """Tell what partitions have; any number of calls at a time, also while one receives.
-
-        Returns:
-            The lowest message of each partition that is not done.
 
         Raises:
             VqError: There is no answer, or the broker refuses.
         """
-        return (await self._receive(sources, 0, 0, 0.0)).lows
+        return await self._receive(sources, 0, 0, 0.0)
 
     async def end(self, sources: Sequence[ToldSource]) -> None:
         """Have the call of ``receive`` answered that waits; the member asks no more.
@@ -200,6 +211,9 @@ class SharedDesk:
                     topic_id=each.topic_id,
                     begin=each.begin,
                     end=each.end,
+                    was_cut=each.cut is not None,
+                    cut_at=0 if each.cut is None else each.cut.number,
+                    cuts=0 if each.cut is None else each.cut.cuts,
                 )
                 for each in sources
             ],

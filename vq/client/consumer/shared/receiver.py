@@ -196,8 +196,7 @@ class SharedReceiver(SharedSources):
             finally:
                 self._asked = set()
             self._turns.found(something=bool(answer.runs))
-            for source, low in zip(read, answer.lows, strict=True):
-                source.low = low
+            self._learn(read, answer)
             until = begun + (answer.waited_ms + self._terms.lease_ms) / 1_000
             for run in answer.runs:
                 self._note_held(asked[run.source], run)

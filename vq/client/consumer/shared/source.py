@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from vq.client.cluster import ClusterClient
+from vq.client.consumer.shared.desk import SeenCut
 from vq.client.reading.damage import bad_record_in
 from vq.client.reading.decode import Decoder
 from vq.client.reading.forward import READ_BYTES
@@ -21,6 +22,7 @@ from vq.errors import (
 )
 from vq.limits import KIB
 from vq.model import Message, TopicPartition
+from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest
 
 __all__ = ["NumberGone", "NumberMissing", "NumbersUnknown", "RecordUnreadable", "SourceReader"]
@@ -73,6 +75,7 @@ class SourceReader:
         begin: The number with which the group begins, if it has not begun.
         end: The number of the first message that is not there, as last looked up.
         by_position: Reads it by position.
+        cut: That the partition has lost its end, which the journal does not know yet.
         each_bytes: A message has about so many, by those that were read last.
     """
 
@@ -84,6 +87,10 @@ class SourceReader:
         self.by_position: Final = PartitionReader(
             cluster, partition, nodes=nodes, last_read=self._last_read
         )
+        self.cut: SeenCut | None = None
+        self._cuts = 0  # the journal knows of so many
+        self._cursor = 0  # from here on the group was given no message, as the journal has told
+        self._is_end_old = True  # it may be of before a cut that is known
         self._ends_at = 0
         self._places: dict[int, int] = {}  # offsets by the numbers of messages
         self.each_bytes = float(KIB)
@@ -118,15 +125,67 @@ class SourceReader:
             NumbersUnknown: Numbers are not known here.
             VqError: A broker does not answer.
         """
+        cuts, known = self._cuts, max(self._cursor, 0 if self._is_end_old else self.end)
         offset, number = await self.by_position.end()
         if number is None:
             raise self._unknown()
         is_more = number > self.end
+        if number < known:  # so many were there before this look
+            self._see_cut(await self._cut_before(offset, number), cuts)
         if number < self.end or offset < self._ends_at:
             self._forget()
-        self.end, self._ends_at = number, offset
+        if cuts == self._cuts:
+            self._is_end_old = False
+        self.begin, self.end, self._ends_at = min(self.begin, number), number, offset
         self._note(number, offset)
         return is_more
+
+    def know_cuts(self, cursor: int, cuts: int) -> None:
+        """Take what the journal tells: how far the group is, and how often the log was cut."""
+        self._cursor = cursor
+        if cuts != self._cuts:
+            self._cuts, self.cut, self._is_end_old = cuts, None, True
+            self.end = min(self.end, max(self.begin, cursor))
+            self._forget()
+
+    def _see_cut(self, number: int, cuts: int) -> None:
+        """Note that what was there from a message on is gone, to be told to the journal."""
+        if cuts == self._cuts:
+            before = number if self.cut is None else self.cut.number
+            self.cut = SeenCut(min(number, before), cuts)
+
+    async def _parted(self, error: LogTruncated, cuts: int) -> None:
+        """Note where the log has become another one."""
+        self._see_cut(await self._number_where_it_parts(error), cuts)
+        self._forget()
+
+    async def _number_where_it_parts(self, error: LogTruncated) -> int:
+        bounds = await self.by_position.bounds()
+        at = max(int(error.details["parts_at"]), bounds.earliest)
+        number = await self.by_position.number_at(at)
+        if number is None:
+            raise self._unknown() from error
+        return number
+
+    async def _cut_before(self, offset: int, number: int) -> int:
+        """Return from which message on a log is another one that ends before where it did.
+
+        It is where the log parts from the last epoch that was read here before its last one. If
+        none was, nobody here knows what it was before; then it is where the last one begins.
+        """
+        epoch = self._last_read.last(self.partition, self.by_position.group_at(offset))
+        try:
+            answer, _ = await self.by_position.get(GetRequest(offset=offset, max_bytes=1))
+            if not 0 < epoch < answer.last_epoch:
+                epoch = answer.last_epoch - 1
+            if epoch > 0:
+                request = GetRequest(offset=offset, max_bytes=1, last_epoch=epoch)
+                await self.by_position.request(offset, Command.GET, request)
+        except LogTruncated as error:
+            return min(number, await self._number_where_it_parts(error))
+        except OffsetOutOfRange:
+            pass  # it was cut once more: the next look finds that
+        return number
 
     async def until_more(self, wait_s: float) -> None:
         """Return once there may be more than when it was looked up, or after so long.
@@ -135,10 +194,14 @@ class SourceReader:
             LogTruncated: The log has lost its end since; that is told once.
             VqError: A broker does not answer.
         """
+        cuts = self._cuts
         try:
             await self.by_position.get(GetRequest(offset=self._ends_at, max_bytes=1), wait_s)
-        except LogTruncated:
-            self._forget()
+        except LogTruncated as error:
+            await self._parted(error, cuts)
+            raise
+        except (OffsetOutOfRange, OffsetNotBoundary):
+            await self.look()  # otherwise it would be asked there again
             raise
 
     def _forget(self) -> None:
@@ -162,10 +225,14 @@ class SourceReader:
             CorruptData: Some cannot be read now; the same.
             VqError: A broker does not answer.
         """
+        cuts = self._cuts
         try:
             async for step in self._read(first, messages):
                 yield step
-        except (LogTruncated, OffsetOutOfRange, OffsetNotBoundary):
+        except LogTruncated as error:
+            await self._parted(error, cuts)
+            raise
+        except (OffsetOutOfRange, OffsetNotBoundary):
             self._forget()
             raise
 

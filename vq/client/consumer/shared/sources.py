@@ -28,7 +28,7 @@ from vq.errors import CorruptData, VqError
 from vq.log_lines import get_logger
 from vq.message_filter import Filter
 from vq.model import Message, TopicPartition
-from vq.remoting.wire_pb2 import SharedRun
+from vq.remoting.wire_pb2 import ReceiveResponse, SharedRun
 from vq.tasks import begin_task
 
 __all__ = ["AGAIN", "WAIT_S", "HeldMessage", "RunReading", "SharedSources", "WatchedSource"]
@@ -264,10 +264,21 @@ class SharedSources(ABC):
     def _told(self, sources: Sequence[WatchedSource]) -> list[ToldSource]:
         return [
             ToldSource(
-                each.reader.partition, each.reader.topic_id, each.reader.begin, each.reader.end
+                each.reader.partition,
+                each.reader.topic_id,
+                each.reader.begin,
+                each.reader.end,
+                each.reader.cut,
             )
             for each in sources
         ]
+
+    def _learn(self, sources: Sequence[WatchedSource], answer: ReceiveResponse) -> None:
+        """Take what the journal tells of partitions."""
+        for source, low in zip(sources, answer.lows, strict=True):
+            source.low = low
+        for each in answer.cuts:
+            sources[each.source].reader.know_cuts(each.cursor, each.cuts)
 
     def _watch_s(self) -> float:
         """Return how long a partition is waited for, so that all have their turn."""
@@ -282,11 +293,11 @@ class SharedSources(ABC):
             try:
                 async with self._watched:
                     await reader.until_more(self._watch_s())
-                if await reader.look():
-                    if self._is_asked(at):
-                        await self._desk.tell(self._told([source]))
-                    else:
-                        self._has_more(at)
+                is_more = await reader.look()
+                if reader.cut is not None or (is_more and self._is_asked(at)):
+                    self._learn([source], await self._desk.tell(self._told([source])))
+                elif is_more:
+                    self._has_more(at)
                 tries = 0
                 await self._rest()
             except VqError as error:
