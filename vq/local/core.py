@@ -12,7 +12,6 @@ take no lock: each is one operation of a deque or a set. That relies on the inte
 (vq refuses to run without it).
 """
 
-import contextlib
 import itertools
 import math
 import os
@@ -276,8 +275,10 @@ class QueueCore:
         storage = self._storage
         if storage is not None:
             code = item.number << 2 | item.lane
-            with contextlib.suppress(ValueError):  # it was closed just now
-                storage.given.note(given_of(code, Given(item.attempts + tries, keeps_place)))
+            try:
+                storage.given.note(given_of(code, item.attempts + tries, keeps_place))
+            except ValueError:  # it was closed just now
+                pass
 
     def _save_at_open(self, storage: Storage) -> None:
         snapshot = self.state.snapshot(storage.ends, storage.later_end, storage.notes_end)
@@ -638,7 +639,14 @@ class QueueCore:
         while number < line.end_number and len(items) < count:
             found, offset, number = storage.read(lane, offset, number, count)
             items += [
-                LocalItem.stored(record, self.name, lane, each, priority=lane, attempts=1)
+                LocalItem.stored(
+                    record,
+                    self.name,
+                    lane,
+                    each,
+                    priority=lane,
+                    attempts=self.state.times_given(lane, each) + 1,
+                )
                 for each, record in found
                 if self.state.wanted(lane, each)
             ]
@@ -1229,7 +1237,7 @@ class QueueCore:
                     self._storage = storage
                     self.save()
                     self._storage = None
-                    storage.given.clear()  # no message has ended the process
+                    storage.given.keep(())  # no message has ended the process
             finally:
                 self._end_with(InvalidState(f"queue {self.name!r} is closed"))
                 storage.close()

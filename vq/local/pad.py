@@ -16,7 +16,7 @@ import itertools
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,9 +49,11 @@ _PLACE_AT: Final = 47
 _TIMES_MAX: Final = (1 << 16) - 1
 
 
-def given_of(code: int, given: Given) -> int:
-    """Return what the pad has of a message with this code, below 2**47."""
-    return min(given.times, _TIMES_MAX) << _TIMES_AT | given.keeps_place << _PLACE_AT | code
+def given_of(code: int, times: int, keeps_place: bool) -> int:
+    """Return what the pad has of a message with this code, below 2**47; see ``Given``."""
+    if times > _TIMES_MAX:
+        times = _TIMES_MAX
+    return times << _TIMES_AT | keeps_place << _PLACE_AT | code
 
 
 def given_in(values: Iterable[int]) -> dict[int, Given]:
@@ -95,9 +97,9 @@ class CodePad:
         self._secret = secret
         self.note: Callable[[int], None] = self._writer()
 
-    def _writer(self) -> Callable[[int], None]:
+    def _writer(self, first: int = 0) -> Callable[[int], None]:
         pack, mapped, secret = _SLOT.pack_into, self._map, self._secret
-        following, last, size = itertools.count().__next__, self._slots - 1, _SLOT.size
+        following, last, size = itertools.count(first).__next__, self._slots - 1, _SLOT.size
 
         def note(code: int) -> None:
             pack(mapped, (following() & last) * size, code, code ^ secret)
@@ -115,9 +117,14 @@ class CodePad:
             if code in codes:
                 _SLOT.pack_into(self._map, number * _SLOT.size, 0, 0)
 
-    def clear(self) -> None:
-        """Empty all slots."""
-        self._map[:] = bytes(len(self._map))
+    def keep(self, codes: Sequence[int]) -> None:
+        """Have these codes only, at most as many as there are slots; what comes goes behind them.
+
+        Not while others note.
+        """
+        data = b"".join(_SLOT.pack(code, code ^ self._secret) for code in codes)
+        self._map[:] = data.ljust(len(self._map), b"\0")
+        self.note = self._writer(len(codes))
 
     def close(self) -> None:
         """Give the mapping back."""

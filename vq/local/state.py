@@ -26,6 +26,7 @@ from vq.local.notes import (
     OpenRange,
     Range,
     Snapshot,
+    code_of,
     merged,
     ranges_of,
     without,
@@ -162,6 +163,11 @@ class QueueState:
     def wanted(self, lane: int, number: int) -> bool:
         """Whether a message that was read is not completed."""
         return not any(start <= number < end for start, end in self.lines[lane].skipped)
+
+    def times_given(self, lane: int, number: int) -> int:
+        """Return how often a message on disk was handed out before a crash."""
+        was = self.given.get(code_of(lane, number))
+        return 0 if was is None else was.times
 
     def next_ready(self, passed: Container[int] = ()) -> LocalItem | int | None:
         """Return the next message, or the lane that must be read first; None: there is nothing.

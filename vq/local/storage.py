@@ -40,7 +40,7 @@ from vq.local.notes import (
     encode_notes,
     lane_and_number,
 )
-from vq.local.pad import GIVEN_SLOTS, CodePad, Given, given_in
+from vq.local.pad import GIVEN_SLOTS, CodePad, Given, given_in, given_of
 from vq.local.state import restored
 from vq.log_lines import get_logger
 from vq.model import TopicPartition, time_ms_of
@@ -331,20 +331,15 @@ class Storage:
 
     def _given_of(self, lanes: Sequence[LaneSnapshot], asides: Iterable[Aside]) -> dict[int, Given]:
         """Return how messages were handed out that are open."""
-        values = self.given.codes()
-        found = given_in(values)
-        anew = {code for code in found if _is_beyond(code, self._logs)}
-        if anew:
-            self.given.forget({each for each in values if given_in((each,)).keys() & anew})
         waiting = {each.number for each in asides}
-        open_codes = {}
-        for code, given in found.items():
+        found = {}
+        for code, given in given_in(self.given.codes()).items():
             lane, number = lane_and_number(code)
-            if code in anew:
-                continue
-            if number in waiting if lane == LATER else lanes[lane].is_open(number):
-                open_codes[code] = given
-        return open_codes
+            is_open = number in waiting if lane == LATER else lanes[lane].is_open(number)
+            if is_open and not _is_beyond(code, self._logs):
+                found[code] = given
+        self.given.keep([given_of(code, *given) for code, given in found.items()])
+        return found
 
     def _scan(self, lane: int, offset: int, number: int) -> Iterator[ReadMessage]:
         """Yield the records from a boundary on."""
