@@ -64,7 +64,7 @@ class LastDecision(TransactionLedger):
 
     def take_step(self, step: TransactionStep, offset: int) -> JournaledTransaction | None:
         told = self._told.get(step.transaction)
-        if self._ended.pop(step.transaction, None) is not None and told is not None:
+        if self._ended._ended.pop(step.transaction, None) is not None and told is not None:
             told.state = OPEN
             self.active[step.transaction] = told
         return super().take_step(step, offset)

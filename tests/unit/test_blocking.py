@@ -39,6 +39,7 @@ class Core:
         self.config: Any = ProducerConfig(send_timeout_s=30.0)
         self.interceptors: Interceptors | None = None
         self.transactions = SimpleNamespace(open=0)
+        self.is_shared = False
         self.given: list[float | None] = []
 
     def append(self, *_: object) -> None:
@@ -214,7 +215,7 @@ async def async_listener(message: Message) -> None:
 def test_what_is_no_listener_is_refused_at_once(listener: Any, said: str) -> None:
     """A coroutine that is never awaited would count as a message that was handled."""
     runtime, workers = LoopThread("test"), Workers(1, name="test")
-    core: Any = SimpleNamespace(ensure_started=None, config=ConsumerConfig())
+    core: Any = SimpleNamespace(ensure_started=None, is_shared=False, config=ConsumerConfig())
     pull = ThreadPull(core, cast("Inbox", None), runtime)
     try:
         consumer = MessageConsumer(core, runtime, workers, pull)

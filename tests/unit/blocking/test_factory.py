@@ -57,6 +57,7 @@ class Closing:
 
     interceptors = None
     transactions = SimpleNamespace(open=0)
+    is_shared = False
 
     def __init__(self, events: list[str]) -> None:
         self.closed = self.stopped = False
