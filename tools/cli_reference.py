@@ -95,8 +95,9 @@ lists the first lines that were not acknowledged: `line`, `outcome`, `error`, `m
 | 141 | the reader of the output ended |
 
 **Every command** takes `--zookeeper HOST:PORT[,...]`, `--cluster NAME`, `--config FILE`, `--json`,
-`--log-level LEVEL`, `--log-format text|json` and `--help`. Log lines go to standard error, from
-level `warning` on, with `--json` as one JSON object a line. A `--cluster` in which no broker has
+`--log-level LEVEL`, `--log-format text|json` and `--help`; those of `vq local` know no cluster.
+Log lines go to standard error, from level `warning` on, with `--json` as one JSON object a line.
+A `--cluster` in which no broker has
 ever registered is refused, with the names of those that exist.
 
 **Destructive commands** show what they would do and change nothing until `--yes` is given. The

@@ -16,7 +16,7 @@ from support.waiting import block_until
 
 import vq
 from vq.client.failed_file import FailedFile
-from vq.errors import UnknownTopic
+from vq.errors import BatchFailed, InvalidArgument, InvalidState, UnknownTopic
 from vq.testing import ThreadCluster
 from vq.testing.fixtures import real_cluster
 
@@ -303,3 +303,81 @@ def test_a_topic_that_is_not_there_is_an_error(factory: vq.MessageFactory) -> No
         pytest.skip("a local queue is made when it is first used")
     with factory.create_producer() as producer, pytest.raises(UnknownTopic):
         producer.send_sync(vq.Message("nowhere", b""))
+
+
+def test_a_close_counts_what_was_pulled_unless_an_error_ends_the_block(
+    factory: vq.MessageFactory, topic: str
+) -> None:
+    config = vq.ConsumerConfig(group=f"g-{topic}", start_position="earliest")
+
+    def pulled(consumer: vq.MessageConsumer, count: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count:
+            found += [each.content for each in consumer.get_many(count - len(found), timeout=30)]
+        return found
+
+    with factory.create_producer() as producer:
+        for number in range(3):
+            producer.send_sync(vq.Message(topic, b"%d" % number, key="one"))
+
+    def failing() -> None:
+        with factory.create_consumer(config) as consumer:
+            assert pulled(consumer.subscribe(topic), 3) == [b"0", b"1", b"2"]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    with factory.create_consumer(config) as consumer:
+        assert pulled(consumer.subscribe(topic), 2) == [b"0", b"1"]
+    with factory.create_consumer(config) as consumer:
+        assert pulled(consumer.subscribe(topic), 1) == [b"2"]
+
+
+def test_a_listener_cannot_close_its_consumer(factory: vq.MessageFactory, topic: str) -> None:
+    """It would wait for itself. The consumer goes on."""
+    errors: list[str] = []
+
+    def listener(_: vq.Message) -> None:
+        try:
+            consumer.close()
+        except InvalidState as error:
+            errors.append(str(error))
+
+    with factory.create_producer() as producer:
+        for content in (b"1", b"2"):
+            producer.send_sync(vq.Message(topic, content, key="one"))
+    consumer = factory.create_consumer(
+        vq.ConsumerConfig(group=f"g-{topic}", start_position="earliest")
+    )
+    with consumer.subscribe(topic, listener=listener).start():
+        block_until(lambda: len(errors) == 2)
+    assert all("wait for itself" in each for each in errors)
+
+
+def test_unusable_arguments_are_refused_before_anything_is_sent(
+    factory: vq.MessageFactory, topic: str
+) -> None:
+    message = vq.Message(topic, b"x")
+    config = vq.ConsumerConfig(group=f"g-{topic}", start_position="earliest")
+    with factory.create_producer() as producer, factory.create_consumer(config) as consumer:
+        consumer.subscribe(topic).start()
+        for refused in (
+            lambda: producer.send_sync(message, timeout=float("nan")),
+            lambda: producer.send_sync(message, timeout="1"),  # type: ignore[arg-type]
+            lambda: producer.send_sync(message._replace(partition=3)),
+            lambda: producer.send_sync(message._replace(deliver_at="x")),  # type: ignore[arg-type]
+            lambda: producer.send_sync(message._replace(deliver_at=1.0, delay_s=1.0)),
+            lambda: consumer.get_many(0, 0),
+            lambda: consumer.get_many(True, 0),
+            lambda: consumer.get_many(100_001, 0),
+            lambda: consumer.get_many(1, "1"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidArgument):
+                refused()
+        with pytest.raises(BatchFailed) as raised:
+            producer.send_batch([message, 1])  # type: ignore[list-item]
+        assert (raised.value.stored, raised.value.refused) == ([0], [1])
+        (found,) = consumer.get_many(9, timeout=30)
+        assert found.content == b"x"
+        with pytest.raises(InvalidState):
+            consumer.subscribe(topic)

@@ -16,12 +16,12 @@ from typing import Any, Final, Self
 from vq.client.kinds import check_number, check_text, check_whole
 from vq.client.producer.intake.stages import Heads
 from vq.clock import SystemClock
-from vq.errors import ConnectionCut, InvalidArgument, InvalidState, Unreachable
-from vq.local.core import content_of, delay_of
+from vq.errors import ConnectionCut, InvalidState, Unreachable
+from vq.local.core import check_item, content_of, delay_of
 from vq.local.items import LocalItem
 from vq.local.looks import ListedMessage, LocalQueueMetrics, MessageStanding
-from vq.local.many import complete_each, several, taken, whole_numbers
-from vq.local.settings import given_directory
+from vq.local.many import complete_each, taken, whole_numbers
+from vq.local.settings import given_directory, several
 from vq.local.storage import QUEUE_NAME, DamagedMessages, damaged_in
 from vq.local.wire import (
     LOCAL_PROTOCOL,
@@ -34,7 +34,6 @@ from vq.local.wire import (
     written_item,
 )
 from vq.model import Message, check_timeout
-from vq.shown import shown
 
 __all__ = ["LocalQueueClient"]
 
@@ -241,7 +240,7 @@ class LocalQueueClient:
             ConnectionCut: The owner has ended: it is unknown which messages are stored.
         """
         count = 0
-        for count, each in enumerate(several("put_many", contents), 1):  # noqa: B007  the count is the result
+        for count, each in enumerate(several("contents", contents), 1):  # noqa: B007  the count is the result
             self.put(each, priority=priority, wait=False, timeout=timeout)
         if wait and count:
             self.flush()
@@ -270,9 +269,12 @@ class LocalQueueClient:
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
         return taken(self.take, count, timeout)
 
+    def _handle(self, item: object) -> int:
+        return check_item(item, self.name).number
+
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:
         """Note that a message is done; see ``LocalQueue.complete``."""
-        self._ask({"do": "complete", "handle": _handle(item), "wait": bool(wait)})
+        self._ask({"do": "complete", "handle": self._handle(item), "wait": bool(wait)})
 
     def complete_many(self, items: Iterable[LocalItem], *, wait: bool = False) -> None:
         """Complete each of them; see ``LocalQueue.complete_many``."""
@@ -282,11 +284,11 @@ class LocalQueueClient:
         """Give a message back; see ``LocalQueue.fail``."""
         if delay_s is not None:
             check_number("delay_s", delay_s)
-        self._ask({"do": "fail", "handle": _handle(item), "delay_s": delay_s})
+        self._ask({"do": "fail", "handle": self._handle(item), "delay_s": delay_s})
 
     def extend(self, item: LocalItem) -> None:
         """Begin the lease of a message anew."""
-        self._ask({"do": "extend", "handle": _handle(item)})
+        self._ask({"do": "extend", "handle": self._handle(item)})
 
     def peek(self) -> Message | None:
         """Return the message that would be given next, and leave it there; None: there is none."""
@@ -365,12 +367,6 @@ def _leave_all() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_all)
-
-
-def _handle(item: object) -> int:
-    if not isinstance(item, LocalItem):
-        raise InvalidArgument(f"{shown(item)} is no item that take() returned")
-    return item.number
 
 
 def _listed(values: Mapping[str, Any]) -> ListedMessage:

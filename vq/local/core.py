@@ -738,15 +738,12 @@ class QueueCore:
         """Return the error for an item that does not stand for its message."""
         if self.refusal is not None:
             return type(self.refusal)(self.refusal.message, hint=self.refusal.hint)
-        if not isinstance(item, LocalItem):
-            return InvalidArgument(f"{shown(item)} is no item that take() returned")
-        if item.topic != self.name:
-            return InvalidArgument(
-                f"{item!r} is an item of queue {item.topic!r}, and this is queue {self.name!r}; "
-                "give it to the queue that it was taken from"
-            )
+        try:
+            own = check_item(item, self.name)
+        except InvalidArgument as error:
+            return error
         return LeaseLost(
-            f"message {item.id} of queue {self.name!r} is not with this taker any more: it was "
+            f"message {own.id} of queue {self.name!r} is not with this taker any more: it was "
             "completed or failed, or its lease ended and it was given to another one"
         )
 
@@ -1280,6 +1277,22 @@ def _check_key(key: object) -> None:
         raise InvalidArgument(
             f"idempotency_key = {shown(key)} is no text of 1 to {_KEY_CHARS_MAX} characters"
         )
+
+
+def check_item(item: object, queue: str) -> LocalItem:
+    """Return an item that the application gave to the queue of a name.
+
+    Raises:
+        InvalidArgument: It is none, or one of a queue of another name.
+    """
+    if not isinstance(item, LocalItem):
+        raise InvalidArgument(f"{shown(item)} is no item that take() returned")
+    if item.topic != queue:
+        raise InvalidArgument(
+            f"{item!r} is an item of queue {item.topic!r}, and this is queue {queue!r}; "
+            "give it to the queue that it was taken from"
+        )
+    return item
 
 
 def content_of(message: Message) -> bytes:

@@ -31,9 +31,8 @@ from vq.errors import (
 )
 from vq.local.items import LocalItem
 from vq.local.listeners import ListenerWorkers, as_delivered, passing
-from vq.local.many import several
 from vq.local.queue import LocalQueue
-from vq.local.settings import LocalQueueConfig, given_directory
+from vq.local.settings import LocalQueueConfig, given_directory, several
 from vq.local.waits import CommitWaiter
 from vq.log_lines import get_logger
 from vq.message_filter import Filter, Wanting
@@ -315,7 +314,7 @@ class LocalMessageProducer:
             raise InvalidState("the producer is closed")
         outcomes: list[SendResult | VqError] = []
         by_queue: dict[LocalQueue, dict[int, LocalItem]] = {}  # by place in the batch
-        for place, message in enumerate(several("send_batch", messages)):
+        for place, message in enumerate(several("messages", messages)):
             try:
                 queue, item = self._prepared(message)
             except VqError as error:

@@ -1,16 +1,12 @@
 """Several messages in one call, whatever takes and completes one: a queue, or a client of it."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from vq import limits
 from vq.client.kinds import check_between, check_whole
-from vq.errors import InvalidArgument
 from vq.local.items import LocalItem
-from vq.model import Message
-from vq.shown import shown
+from vq.local.settings import COUNT_MAX, several
 
-__all__ = ["complete_each", "several", "taken", "whole_numbers"]
+__all__ = ["complete_each", "taken", "whole_numbers"]
 
 
 def taken(
@@ -19,9 +15,9 @@ def taken(
     """Return up to ``count`` messages: what is there once the first one is; [] in vain.
 
     Raises:
-        InvalidArgument: The count is no number in [1, 100,000].
+        InvalidArgument: The count is no number in [1, 2^31].
     """
-    check_between("count", count, 1, limits.MANY_MAX)
+    check_between("count", count, 1, COUNT_MAX)
     items: list[LocalItem] = []
     while len(items) < count:
         item = take(0 if items else timeout)
@@ -38,7 +34,7 @@ def complete_each(
 ) -> None:
     """Complete all of them, then flush; raise the last error."""
     error = None
-    for item in several("complete_many", items):
+    for item in several("items", items):
         try:
             complete(item)
         except Exception as found:  # noqa: BLE001  the others are completed all the same
@@ -47,17 +43,6 @@ def complete_each(
         flush()
     if error is not None:
         raise error
-
-
-def several(what: str, given: Iterable[Any]) -> Iterable[Any]:
-    """Return what a method of several got.
-
-    Raises:
-        InvalidArgument: It is one, or cannot be iterated over.
-    """
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray | Message):
-        raise InvalidArgument(f"{what}({shown(given)}): it takes several; give a list")
-    return given
 
 
 def whole_numbers(name: str, given: Iterable[int]) -> list[int]:

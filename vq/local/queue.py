@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from vq import limits
-from vq.client.kinds import check_between
 from vq.clock import Clock, SystemClock
 from vq.errors import TimedOut
 from vq.local import looks
 from vq.local.core import KeyOnItsWay, QueueCore
 from vq.local.items import LocalItem
 from vq.local.many import complete_each, taken
-from vq.local.settings import COUNT_MAX, LocalQueueConfig, config_of, directory_of, several
+from vq.local.settings import LocalQueueConfig, config_of, directory_of, several
 from vq.local.storage import DamagedMessages
 from vq.local.waits import CommitWaiter, LineOfWakers
 from vq.model import Message, check_timeout
@@ -364,7 +363,6 @@ class LocalQueue:
 
     def take_many(self, count: int, timeout: float | None = None) -> "Sequence[LocalItem]":
         """Return up to ``count`` messages: what is there once the first one is; [] in vain."""
-        check_between("count", count, 1, COUNT_MAX)
         return taken(self.take, count, timeout)
 
     def complete(self, item: LocalItem, *, wait: bool = False) -> None:

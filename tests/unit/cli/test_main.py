@@ -36,12 +36,16 @@ def test_the_table_says_what_the_command_says(name: str) -> None:
 
 
 def test_every_command_prints_json_and_says_where_the_cluster_is() -> None:
-    shared = {"--json", "--zookeeper", "--cluster", "--config", "--log-level", "--log-format"}
+    """A queue of one process is in none."""
+    own = {"--json", "--config", "--log-level", "--log-format"}
+    reaching = {"--zookeeper", "--cluster", "--user", "--tls-ca"}
     for name, command in commands():
         if isinstance(command, click.Group):
             continue
         with case(name):
-            assert shared <= {option for parameter in command.params for option in parameter.opts}
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert own <= options
+            assert reaching & options == (set() if name.startswith("local") else reaching)
             assert command.help
 
 

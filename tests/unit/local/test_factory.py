@@ -1,5 +1,8 @@
 """``MessageFactoryConfig(local=...)``: code of a cluster with queues of one process."""
 
+import asyncio
+import contextlib
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -236,3 +239,55 @@ def test_a_retry_without_a_pause_is_counted(config: vq.MessageFactoryConfig) -> 
         dead.subscribe("_vq.dlq.g").start()
         assert dead.get_many(1, timeout=WAIT_S)
         assert calls == [1, 2]
+
+
+def test_the_end_of_a_loop_is_no_failed_try(config: vq.MessageFactoryConfig) -> None:
+    """``asyncio.run`` cancels a listener that runs, and its loop is gone for the next try."""
+
+    async def main() -> None:
+        factory = await vq.aio.MessageFactory(config).open()
+        factories.append(factory)
+        await (await factory.create_producer()).send(Message("t", b"work"))
+        begun = asyncio.Event()
+
+        async def listener(_: Message) -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        consumer = await factory.create_consumer(
+            vq.ConsumerConfig(
+                group="g", on_failure="dead-letter", max_attempts=1, retry_backoff=(0.01, 0.01)
+            )
+        )
+        await consumer.subscribe("t", listener=listener).start()
+        await begun.wait()
+
+    factories: list[vq.aio.MessageFactory] = []
+    asyncio.run(main())
+    asyncio.run(factories[0].shutdown())
+    with vq.MessageFactory(config) as factory:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="g")).subscribe("t")
+        assert [each.content for each in consumer.get_many(9, WAIT_S)] == [b"work"]
+        of_dead = factory.create_consumer(vq.ConsumerConfig(group="d")).subscribe("_vq.dlq.g")
+        assert of_dead.get_many(9, 0) == []
+
+
+def test_a_child_of_a_fork_leaves_its_parents_factory(config: vq.MessageFactoryConfig) -> None:
+    with (
+        vq.MessageFactory(config) as factory,
+        factory.create_producer() as producer,
+        factory.create_consumer(vq.ConsumerConfig(group="g")) as consumer,
+    ):
+        producer.send_sync(Message("t", b"1"))
+        consumer.subscribe("t")
+        assert len(consumer.get_many(1, WAIT_S)) == 1
+        if not (child := os.fork()):
+            with contextlib.suppress(BaseException):
+                consumer.close()
+                producer.close()
+                factory.shutdown()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        producer.send_sync(Message("t", b"2"))
+        assert [each.content for each in consumer.get_many(9, WAIT_S)] == [b"2"]

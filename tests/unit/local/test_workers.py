@@ -10,7 +10,7 @@ from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.clock import SystemClock
-from vq.errors import InvalidArgument, LeaseLost
+from vq.errors import InvalidArgument, InvalidState, LeaseLost
 from vq.local import LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.model import Message
 
@@ -251,3 +251,67 @@ def test_unusable_numbers_are_refused(settings: dict[str, int]) -> None:
         pytest.raises(InvalidArgument, match=next(iter(settings))),
     ):
         LocalWorkers(queue, print, **settings)  # type: ignore[arg-type]
+
+
+def test_a_handler_that_closes_its_workers_is_refused() -> None:
+    """They would wait for each other; whoever closes them outside does not wait for that."""
+    errors, both = list[str](), threading.Barrier(2)
+
+    def handle(_: Message) -> None:
+        both.wait(WAIT_S)
+        try:
+            workers.close()
+        except InvalidState as error:
+            errors.append(str(error))
+
+    with LocalQueue(None) as queue:
+        with LocalWorkers(queue, handle, workers=2) as workers:
+            queue.put_many([b"1", b"2"])
+            assert queue.drain(WAIT_S)
+        assert len(errors) == 2
+
+
+def test_a_close_does_not_wait_for_a_handler_without_an_end(
+    queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is given again, and its late end changes nothing."""
+    monkeypatch.setattr("vq.local.workers._CLOSE_S", 0.1)
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(_: Message) -> None:
+        begun.set()
+        end.wait(WAIT_S)
+
+    workers = LocalWorkers(queue, handle, workers=1, by_key=True)
+    queue.put(Message("t", b"1", key="k"))
+    assert begun.wait(WAIT_S)
+    workers.close()
+    item = queue.take(WAIT_S)
+    assert item is not None
+    end.set()
+    for thread in workers._threads:
+        thread.join(WAIT_S)
+    assert not any(thread.is_alive() for thread in workers._threads)
+    queue.complete(item)
+
+
+def test_a_close_ends_the_wait_for_room_in_the_next_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message is given again; its try is not counted."""
+    monkeypatch.setattr("vq.local.workers._ROOM_S", 0.02)
+    made = threading.Event()
+
+    def handle(_: Message) -> bytes:
+        made.set()
+        return b"made"
+
+    with LocalQueue(None) as queue, LocalQueue(None, LocalQueueConfig(capacity=1)) as full:
+        full.put(b"there")
+        queue.put(b"1")
+        with LocalWorkers(queue, handle, workers=1, to=full):
+            assert made.wait(WAIT_S)
+        item = queue.take(0)
+        assert item is not None
+        assert item.attempts == 1
+        assert len(full) == 1

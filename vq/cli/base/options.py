@@ -244,38 +244,80 @@ _MAY_CREATE: Final = ("produce", "consume", "bench")
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every command; pass an ``Invocation`` as first argument.
 
-    They are ``--zookeeper --cluster --user --password-file --config --json --log-level
-    --log-format``, and those of ``_TLS_FILES``.
+    They are ``--zookeeper --cluster --user --password-file``, those of ``_OWN_OPTIONS`` and those
+    of ``_TLS_FILES``.
     """
+    return _apply(
+        _invoked(function),
+        click.option(
+            "--zookeeper", metavar="HOST:PORT[,...]", help="ZooKeeper servers.  [127.0.0.1:2181]"
+        ),
+        click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
+        click.option(
+            "--user",
+            metavar="NAME",
+            help="Who this is to brokers; the password is VQ_PASSWORD, in a file, or asked for.",
+        ),
+        click.option(
+            "--password-file",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="File whose first line is the password of --user.",
+        ),
+        *_OWN_OPTIONS,
+        *(
+            click.option(option, metavar="FILE", type=directory, help=about)
+            for option, about in _TLS_FILES
+        ),
+    )
 
+
+def command_options_without_cluster(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that reaches no cluster: ``--config --json`` and of logs."""
+    return _apply(_invoked(function), *_OWN_OPTIONS)
+
+
+#: Options that say how to reach a cluster, by parameter; each is a setting of that name.
+_REACHING: Final = ("zookeeper", "cluster", "user", "tls_ca", "tls_certificate", "tls_key")
+_OWN_OPTIONS: Final = (
+    click.option(
+        "--config",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="TOML file with settings; also VQ_CONFIG.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        help="The least level of log lines, on standard error.  [warning; a broker: info]",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(FORMATS),
+        help="Form of log lines.  [text; with --json: json]",
+    ),
+)
+
+
+def _invoked(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(
         *args: Any,
-        zookeeper: str | None,
-        cluster: str | None,
-        user: str | None,
-        password_file: str | None,
         config: str | None,
         as_json: bool,
         log_level: str | None,
         log_format: str | None,
-        tls_ca: Path | None,
-        tls_certificate: Path | None,
-        tls_key: Path | None,
+        password_file: str | None = None,
         **rest: Any,
     ) -> Any:
         sources = read_sources(
             config,
             os.environ,
-            zookeeper=zookeeper,
-            cluster=cluster,
-            user=user,
             password=None if password_file is None else read_secret(password_file),
             log_level=log_level,
             log_format=log_format,
-            tls_ca=tls_ca,
-            tls_certificate=tls_certificate,
-            tls_key=tls_key,
+            **{name: rest.pop(name, None) for name in _REACHING},
         )
         logs = LogOptions(
             choice("log_level", LEVELS, sources) or "",
@@ -300,45 +342,7 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 _name_group(invocation, error, rest.get("name", ""))
             raise
 
-    return _apply(
-        call,
-        click.option(
-            "--zookeeper", metavar="HOST:PORT[,...]", help="ZooKeeper servers.  [127.0.0.1:2181]"
-        ),
-        click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
-        click.option(
-            "--user",
-            metavar="NAME",
-            help="Who this is to brokers; the password is VQ_PASSWORD, in a file, or asked for.",
-        ),
-        click.option(
-            "--password-file",
-            metavar="FILE",
-            type=click.Path(dir_okay=False),
-            help="File whose first line is the password of --user.",
-        ),
-        click.option(
-            "--config",
-            metavar="FILE",
-            type=click.Path(dir_okay=False),
-            help="TOML file with settings; also VQ_CONFIG.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option(
-            "--log-level",
-            type=click.Choice(LEVELS),
-            help="The least level of log lines, on standard error.  [warning; a broker: info]",
-        ),
-        click.option(
-            "--log-format",
-            type=click.Choice(FORMATS),
-            help="Form of log lines.  [text; with --json: json]",
-        ),
-        *(
-            click.option(option, metavar="FILE", type=directory, help=about)
-            for option, about in _TLS_FILES
-        ),
-    )
+    return call
 
 
 def https_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from vq.cli.base.options import (
     Commands,
     Invocation,
     WholeNumber,
-    command_options,
+    command_options_without_cluster,
     yes_option,
 )
 from vq.cli.base.output import Output
@@ -82,7 +82,7 @@ def _queue(directory: Path) -> Iterator[LocalQueue | LocalQueueClient]:
 # serve ----------------------------------------------------------------------------------------
 @local.command()
 @_DIRECTORY
-@command_options
+@command_options_without_cluster
 def serve(invocation: Invocation, directory: Path) -> None:
     """Open the queue in DIR and serve it to processes of this machine and user.
 
@@ -138,7 +138,7 @@ def serve(invocation: Invocation, directory: Path) -> None:
     ),
     damaged=some(record(log=TEXT, offset=WHOLE, number=WHOLE, messages=WHOLE, path=TEXT)),
 )
-@command_options
+@command_options_without_cluster
 def list_(
     invocation: Invocation, directory: Path, state: str | None, limit: int, is_of_damaged: bool
 ) -> None:
@@ -161,7 +161,8 @@ def list_(
         return
     output.table([_as_row(each) for each in found], columns=_COLUMNS, optional=("due", "key"))
     if not found:
-        output.remark(f"the queue in {directory} has no such message")
+        which = "message" if state is None else f"message that is {state!r}"
+        output.remark(f"the queue in {directory} has no {which}")
 
 
 def _show_damaged(output: Output, directory: Path, found: Sequence[DamagedMessages]) -> None:
@@ -205,7 +206,7 @@ def _as_json(found: ListedMessage) -> dict[str, Any]:
 @_DIRECTORY
 @_ID
 @shows(record(requeued=WHOLE))
-@command_options
+@command_options_without_cluster
 def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> None:
     """Give messages now that wait for a time: failed ones, and delayed ones.
 
@@ -225,7 +226,7 @@ def requeue(invocation: Invocation, directory: Path, ids: tuple[int, ...]) -> No
 @_DIRECTORY
 @yes_option
 @shows(record(waiting=WHOLE, purged=WHOLE))
-@command_options
+@command_options_without_cluster
 def purge(invocation: Invocation, directory: Path, yes: bool) -> None:
     """Drop all messages that no taker has: those in line, and those that wait for a time."""
     output = invocation.output

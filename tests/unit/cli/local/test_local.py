@@ -60,7 +60,9 @@ def test_messages_are_requeued_and_purged(
     _, out, _ = run_command(local, ["purge", str(directory), "--yes", "--json"], capsys)
     assert json.loads(out) == {"waiting": 3, "purged": 3}
     _, _, err = run_command(local, ["list", str(directory)], capsys)
-    assert "no such message" in err
+    assert err.endswith("has no message\n")
+    _, _, err = run_command(local, ["list", str(directory), "--state", "later"], capsys)
+    assert err.endswith("has no message that is 'later'\n")
 
 
 def test_a_served_queue_is_asked_and_one_in_use_is_refused(
