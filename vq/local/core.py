@@ -694,6 +694,8 @@ class QueueCore:
 
     def give_back(self, item: LocalItem) -> None:
         """Give a message again that no taker has seen."""
+        if self.refusal is not None:  # as in ``extend_item``; a new start gives it again
+            return
         self.check_not_interrupting()
         with self.lock:
             again = self.state.exchange(item, item.attempts)
@@ -812,6 +814,8 @@ class QueueCore:
             LeaseLost: The item does not stand for it any more.
         """
         if not isinstance(item, LocalItem):
+            raise self.lost(item)
+        if self.refusal is not None:  # in the child of a fork the lock may be held for ever
             raise self.lost(item)
         self.check_not_interrupting()
         with self.lock:
@@ -1222,7 +1226,8 @@ class QueueCore:
             raise DiskFull(
                 f"queue {self.name!r} is closed, and its disk was full: a loss of power may have "
                 f"what was completed last given again: {self.intake.unwritten}",
-                hint="nothing of what puts returned for is lost; free space before you open it",
+                hint="messages of puts that waited are stored, others may not be; free space, then "
+                "open it",
             )
 
     def _end_storage(self) -> None:
