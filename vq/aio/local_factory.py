@@ -228,7 +228,7 @@ class AsyncLocalConsumer:
         check_between("max_messages", max_messages, 1, limits.MANY_MAX)
         timeout = None if timeout is None else check_timeout(timeout)
         topic, passes = self._inner.pulled()
-        self._inner.commit()
+        self._inner.finish()
         if self._pulled is None:
             queue = await asyncio.to_thread(self._factory.queue, topic)
             self._pulled = LocalQueue.over(queue._core)
@@ -267,8 +267,8 @@ class AsyncLocalConsumer:
                 yield message
 
     async def commit(self) -> None:
-        """Complete what ``get_many`` has returned."""
-        self._inner.commit()
+        """Return once it is durable what was handled; what is in hand of ``get_many`` is not."""
+        await asyncio.to_thread(self._inner.commit)
 
     async def close(self) -> None:
         """Wait up to 30 s for listeners that run; those that are not done by then are cancelled.

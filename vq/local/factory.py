@@ -5,6 +5,7 @@ cluster by another configuration; what only a cluster has is refused, with its n
 """
 
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
@@ -190,10 +191,11 @@ class LocalFactory:
             self._closed = True
             consumers, self._consumers = self._consumers, []
             queues, self._queues = list(self._queues.values()), {}
-        for consumer in consumers:
-            consumer.close()
-        for queue in queues:
-            queue.close()
+        with contextlib.ExitStack() as last_first:  # if a step fails, the others are done
+            for queue in queues:
+                last_first.callback(queue.close)
+            for consumer in consumers:
+                last_first.callback(consumer.close)
 
 
 class _Sending:
@@ -450,25 +452,62 @@ class LocalMessageConsumer:
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
         """Return messages of the one topic; those of the call before count as handled.
 
+        The messages of a call are of the thread that called. If it ends, they are given again.
+
         Args:
             max_messages: 1 to 100,000.
             timeout: Seconds to wait for the first one; None: without an end.
 
         Raises:
             InvalidArgument: An argument is unusable.
-            InvalidState: It is closed, or has no topic without a listener.
+            InvalidState: It is closed, has no topic without a listener, or another thread has
+                messages of a call, or waits for some.
         """
         check_between("max_messages", max_messages, 1, limits.MANY_MAX)
         timeout = _bound(timeout)
         topic, passes = self.pulled()
-        self.commit()
-        self._owner = threading.current_thread()
+        self._enter()
+        try:
+            messages = self._pull(topic, passes, max_messages, timeout)
+        finally:
+            if not self._in_hand:  # another thread may go on
+                self._owner = None
+        return messages
+
+    def _enter(self) -> None:
+        """Let this thread call, and complete what it has from its call before."""
+        me = threading.current_thread()
+        with self._lock:
+            owner = self._owner
+            if owner is not None and owner is not me and owner.is_alive():
+                raise InvalidState(
+                    f"thread {owner.name!r} has messages of get_many or waits for some, and "
+                    f"{me.name!r} asks for more; hand the messages of one thread to others, or "
+                    "make several consumers"
+                )
+            self._owner = me
+        if owner not in {None, me}:
+            self.put_down()
+        self.finish()
+
+    def _pull(
+        self,
+        topic: str,
+        passes: Callable[[Message], bool],
+        max_messages: int,
+        timeout: float | None,
+    ) -> list[Message]:
         queue = self._factory.queue(topic)
         deadline = None if timeout is None else _monotonic() + timeout
         while True:
             left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
-            items = queue.take_many(max_messages, left_s)
+            items: list[LocalItem] = []
             try:
+                while len(items) < max_messages:
+                    item = queue.take(0 if items else left_s)
+                    if item is None:
+                        break
+                    items.append(item)
                 passing_on = [
                     (item, message) for item in items if passes(message := as_delivered(item))
                 ]
@@ -496,12 +535,17 @@ class LocalMessageConsumer:
         return topic, passing(self._filters[topic])
 
     def hold(self, items: Iterable[LocalItem]) -> None:
-        """Have items count as handled with the next ``commit``. For vq only."""
+        """Have items count as handled with the next ``finish``. For vq only."""
         topic, _ = self.pulled()
         self._in_hand += [(self._factory.queue(topic), item) for item in items]
 
     def commit(self) -> None:
-        """Complete what ``get_many`` has returned."""
+        """Return once it is durable what was handled; what is in hand of ``get_many`` is not."""
+        for topic in self._listeners:
+            self._factory.queue(topic).flush()
+
+    def finish(self) -> None:
+        """Complete what ``get_many`` has returned. For vq only."""
         in_hand, self._in_hand = self._in_hand, []
         for queue, items in groupby(in_hand, lambda each: each[0]):
             queue.complete_many([item for _, item in items])
@@ -535,7 +579,7 @@ class LocalMessageConsumer:
         if self._owner not in {None, threading.current_thread()}:
             self.put_down()
         try:
-            self.commit()
+            self.finish()
         except LeaseLost as error:
             logger.warning("a message is given again", group=self.config.group, error=error)
 
