@@ -408,3 +408,22 @@ def test_a_commit_counts_nothing_that_is_in_hand(factory: vq.MessageFactory, top
         thread.join(30)
         found += consumer.get_many(9, timeout=30)
     assert [each.content for each in found] == [b"1", b"1"]
+
+
+def test_a_close_ends_a_call_that_waits(factory: vq.MessageFactory, topic: str) -> None:
+    """It returns nothing, and takes nothing any more."""
+    consumer = factory.create_consumer(vq.ConsumerConfig(group=f"g-{topic}")).subscribe(topic)
+    consumer.get_many(1, timeout=0)
+    found: list[list[vq.Message]] = []
+
+    def call() -> None:
+        try:
+            found.append(consumer.get_many(1))
+        except InvalidState:  # the close came first
+            found.append([])
+
+    waiting = threading.Thread(target=call)
+    waiting.start()
+    consumer.close()
+    waiting.join(30)
+    assert found == [[]]

@@ -41,11 +41,13 @@ from vq.model import Message, SendResult, check_name, check_timeout
 from vq.reserved import Purpose, check_own_name, group_of, is_reserved
 from vq.shown import shown
 
-__all__ = ["LocalFactory", "LocalMessageConsumer", "LocalMessageProducer", "refuse_name"]
+__all__ = ["LOOK_S", "LocalFactory", "LocalMessageConsumer", "LocalMessageProducer", "refuse_name"]
 
 logger = get_logger(__name__)
 _NO_PLACE: Final = SendResult(-1, -1, -1)  # of a message whose commit has not ended
 _SEND_SYNC_S: Final = 3.0
+#: A call that waits for messages looks so often whether its consumer was closed.
+LOOK_S: Final = 0.5
 _monotonic: Final = time.monotonic
 #: Settings that would change what a message means, which a local queue does not have.
 _NO_PRODUCER_SETTINGS: Final = (
@@ -499,12 +501,12 @@ class LocalMessageConsumer:
     ) -> list[Message]:
         queue = self._factory.queue(topic)
         deadline = None if timeout is None else _monotonic() + timeout
-        while True:
-            left_s = None if deadline is None else max(deadline - _monotonic(), 0.0)
+        while not self.closed:
+            left_s = LOOK_S if deadline is None else max(deadline - _monotonic(), 0.0)
             items: list[LocalItem] = []
             try:
                 while len(items) < max_messages:
-                    item = queue.take(0 if items else left_s)
+                    item = queue.take(0 if items else min(left_s, LOOK_S))
                     if item is None:
                         break
                     items.append(item)
@@ -517,9 +519,11 @@ class LocalMessageConsumer:
                 raise
             kept = {item for item, _ in passing_on}
             queue.complete_many(item for item in items if item not in kept)
-            self._in_hand += [(queue, item) for item in items if item in kept]
-            if kept or not items:
+            if not self.hold(item for item in items if item in kept):
+                return []
+            if kept or (not items and left_s <= LOOK_S and deadline is not None):
                 return [message for _, message in passing_on]
+        return []
 
     def pulled(self) -> tuple[str, Callable[[Message], bool]]:
         """Return the one topic that is pulled from, and its filter. For vq only.
@@ -534,10 +538,21 @@ class LocalMessageConsumer:
         (topic,) = self._listeners
         return topic, passing(self._filters[topic])
 
-    def hold(self, items: Iterable[LocalItem]) -> None:
-        """Have items count as handled with the next ``finish``. For vq only."""
-        topic, _ = self.pulled()
-        self._in_hand += [(self._factory.queue(topic), item) for item in items]
+    def hold(self, items: Iterable[LocalItem]) -> bool:
+        """Have items count as handled with the next ``finish``. For vq only.
+
+        Returns:
+            False: it was closed meanwhile, and they are given to others.
+        """
+        (topic,) = self._listeners
+        held = [(self._factory.queue(topic), item) for item in items]
+        with self._lock:
+            if not self.closed:
+                self._in_hand += held
+                return True
+        for queue, item in reversed(held):
+            queue._core.give_back(item)
+        return False
 
     def commit(self) -> None:
         """Return once it is durable what was handled; what is in hand of ``get_many`` is not."""
