@@ -208,7 +208,7 @@ class MessageConsumer:
 
     def _settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
         """See ``ConsumerCore.settle``; for the methods of messages of a shared group."""
-        self._runtime.run(self._core.settle(handle, kind, time_ms))
+        self._runtime.run(self._core.settled(handle, kind, time_ms))
 
     def get_many(self, max_messages: int, timeout: float | None = None) -> list[Message]:
         """Return up to ``max_messages`` messages that have arrived, waiting for a first one.

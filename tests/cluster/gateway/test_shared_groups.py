@@ -248,7 +248,7 @@ async def test_a_group_that_nobody_asks_for_is_left_and_its_place_is_known(
 
     async def is_done() -> bool:
         found = await factory.admin.describe_group("g")
-        return [each.lag_messages for each in found.partitions] == [0, 0] and not found.members
+        return [each.lag_bytes for each in found.partitions] == [0, 0] and not found.members
 
     await until_true(is_done)
     await send(factory, *messages_of(2))
@@ -268,9 +268,9 @@ async def test_what_is_settled_behind_the_last_member_moves_the_group(
 
     async def lag() -> int:
         found = await factory.admin.describe_group("g")
-        return sum(each.lag_messages or 0 for each in found.partitions)
+        return sum(each.lag_bytes or 0 for each in found.partitions)  # it goes by the offset
 
-    assert await lag() == 1
+    assert await lag() > 0
     assert (await settle(other, "ack", message)).is_success
     assert await lag() == 0
 
@@ -379,7 +379,7 @@ async def test_lag_goes_by_what_was_settled(
         lags = {TopicPartition(e.topic, e.partition): e.lag_messages for e in found.partitions}
         return lags.get(partition)
 
-    async def is_two() -> bool:
-        return await lag() == 2
+    async def is_one() -> bool:
+        return await lag() == 1  # the other one is done, though it lies behind
 
-    await until_true(is_two)
+    await until_true(is_one)

@@ -407,20 +407,22 @@ def test_a_directory_has_one_owner_who_is_named(directory: Path) -> None:
 
 def test_a_child_of_a_fork_does_not_keep_the_directory(directory: Path) -> None:
     """Nor one that outlives a parent that was killed: it has nothing of the lock."""
-    read_end, write_end = os.pipe()
+    (read_end, write_end), (ready, told) = os.pipe(), os.pipe()
     queue = LocalQueue(directory)
     child = os.fork()
     if not child:
         os.close(write_end)
+        os.write(told, b"x")
         os.read(read_end, 1)  # the parent is done
         os._exit(0)
+    os.read(ready, 1)
     held = os.readlink(f"/proc/self/fd/{queue._core._storage._lock._fd}")  # type: ignore[union-attr, attr-defined]
-    links = [os.readlink(each) for each in Path(f"/proc/{child}/fd").iterdir()]
+    links = [os.readlink(each) for each in list(Path(f"/proc/{child}/fd").iterdir())]
     queue.close()
     with LocalQueue(directory):
         pass
-    os.close(write_end)
-    os.close(read_end)
+    for each in (read_end, write_end, ready, told):
+        os.close(each)
     os.waitpid(child, 0)
     assert held.endswith("@lock")
     assert held not in links

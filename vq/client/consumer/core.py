@@ -330,10 +330,16 @@ class ConsumerCore:
         subscription = self._subscriptions.of(topic)
         return partial(subscription.executor.call, subscription.called.listener)
 
-    async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+    def settle(
+        self, handle: MessageHandle, kind: SettleKind, time_ms: int
+    ) -> "asyncio.Future[None]":
         """See ``SharedMember.settle``."""
         assert self.shared is not None
-        await self.shared.settle(handle, kind, time_ms)
+        return self.shared.settle(handle, kind, time_ms)
+
+    async def settled(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
+        """Return once that has become of a message; see ``settle``."""
+        await self.settle(handle, kind, time_ms)
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""

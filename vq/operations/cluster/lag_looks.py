@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.client.cluster import ClusterClient
@@ -28,6 +28,7 @@ from vq.coordination.topics import topics
 from vq.coordination.tree.coordinator import ConnectionLost, Node, NotAllowed, Read, SessionExpired
 from vq.coordination.tree.reading import TopicView, gather_all, read_nodes, read_topics
 from vq.coordination.tree.values.consumers import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.coordination.tree.values.partitions import PlacementChanges
 from vq.coordination.tree.values.topics import READY, TopicNode
 from vq.errors import VqError
@@ -50,6 +51,7 @@ from vq.operations.groups.groups import (
     GroupProgress,
     description,
 )
+from vq.operations.groups.shared import open_of
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
 from vq.tasks import begin_task, in_turns
 
@@ -108,6 +110,8 @@ _UNASKED: Final = _Unasked()
 #: Reads of a topic beside its partitions.
 _READS_OF_TOPIC: Final = 3
 _READS_OF_MASTER: Final = 2
+#: Reads before the journal of a shared group is asked.
+_READS_OF_OPEN: Final = 3
 
 
 def _readable(node: Read) -> Node:
@@ -319,7 +323,15 @@ class _LagLook:
 
     # Brokers ------------------------------------------------------------------------------------
     async def ask_ends(self) -> None:
-        """Ask brokers that have many of the partitions where all of theirs end."""
+        """Ask brokers that have many of the partitions where all of theirs end.
+
+        Before that, what is open of shared groups: so no group has more than there is.
+        """
+        await gather_all(
+            self._ask_open(name)
+            for name, nodes in self._nodes.items()
+            if nodes.contract.model == GroupModel.SHARED
+        )
         wanted = Counter(
             placement.spans[-1].group
             for name, placements in self._asked.items()
@@ -332,6 +344,12 @@ class _LagLook:
             for group, count in sorted(wanted.items())
             if count > 1 and count * _TOLD_PER_REQUEST >= told.get(group, 0)
         )
+
+    async def _ask_open(self, name: str) -> None:
+        await self._pace.reads(_READS_OF_OPEN)
+        found = await open_of(self._cluster, name)
+        if found is not None:
+            self._nodes[name] = replace(self._nodes[name], open=found)
 
     async def _ask_ends(self, group: str) -> None:
         await self._pace.reads(_READS_OF_MASTER)

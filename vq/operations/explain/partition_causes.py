@@ -220,6 +220,8 @@ def _unmoved_text(facts: PartitionFacts) -> str:
 
 def _consumed_text(facts: PartitionFacts) -> str:
     progress = facts.known
+    if facts.model == GroupModel.SHARED:
+        return _shared_text(facts)
     if facts.by_stream and progress.owner is None:
         reader = "a stream that is no member reads it and writes its progress"
     else:
@@ -227,6 +229,24 @@ def _consumed_text(facts: PartitionFacts) -> str:
     lag = "an unknown lag" if progress.lag_bytes is None else bytes_text(progress.lag_bytes)
     age = "" if progress.lag_s is None else f", the oldest {duration_text(progress.lag_s)} old"
     return f"it is consumed: {reader}; {lag} wait{age}"
+
+
+def _shared_text(facts: PartitionFacts) -> str:
+    progress = facts.known
+    age = "" if not progress.lag_s else f"; the oldest is {duration_text(progress.lag_s)} old"
+    text = f"{facts.subscribers} member(s) share it"
+    if progress.shared is None:
+        return f"{text}; the group's journal tells nothing of what is open{age}"
+    found = progress.shared
+    count = "an unknown number of" if progress.lag_messages is None else progress.lag_messages
+    text += (
+        f": {count} message(s) are not done. Of those that were delivered, members hold "
+        f"{found.held}, {found.waiting} have failed and come again later, and {found.due} go to "
+        f"whoever asks next; the lowest is number {found.low}{age}"
+    )
+    if found.deliveries_max > 1:
+        text += f". One of them was delivered {found.deliveries_max} times"
+    return text
 
 
 #: The causes in the order in which they are told.
@@ -405,7 +425,15 @@ TABLE: Final[Sequence[CauseRow[PartitionFacts]]] = (
         commands=lambda facts: (f"vq group describe {facts.group}",),
         is_rest=True,
     ),
-    CauseRow(cause="consumed", holds=lambda _: True, text=_consumed_text, is_rest=True),
+    CauseRow(
+        cause="consumed",
+        holds=lambda _: True,
+        text=_consumed_text,
+        commands=lambda facts: (
+            (f"vq group shared {facts.group}",) if facts.model == GroupModel.SHARED else ()
+        ),
+        is_rest=True,
+    ),
 )
 
 
@@ -434,4 +462,11 @@ def facts_told(facts: PartitionFacts) -> tuple[ExplainedFact, ...]:
         "state": facts.state,
         "error": progress.stopped,
     }
+    if progress.shared is not None:
+        values |= {
+            "shared_open": progress.shared.open,
+            "shared_held": progress.shared.held,
+            "shared_waiting": progress.shared.waiting,
+            "shared_deliveries_max": progress.shared.deliveries_max,
+        }
     return tuple(ExplainedFact(name, value) for name, value in values.items())

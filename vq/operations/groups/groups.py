@@ -22,6 +22,7 @@ from vq.log_lines import get_logger
 from vq.message_filter import ALL
 from vq.model import PartitionPlacement, TopicPartition
 from vq.operations.groups.lag_rules import VERDICTS, LagFacts, LagThresholds, LagVerdict, judge_lag
+from vq.operations.groups.shared import SharedProgress, open_of
 from vq.operations.groups.terms import GroupTerms, terms_of
 from vq.operations.partitions.offsets import Inspector, PartitionEnds
 from vq.reserved import Purpose, group_of
@@ -140,7 +141,8 @@ class GroupProgress:
         start, end: Where the partition starts and ends; None: its broker does not answer, or the
             topic is not readable.
         lag_bytes: What lies between the group's place and the end; None: unknown.
-        lag_messages: The same in messages; None: unknown, or not counted.
+        lag_messages: The same in messages; None: unknown, or not counted. Of a shared group only
+            those that are not done, while the other two tell of all from the lowest of them on.
         lag_s: The age in seconds of the oldest message in it, since it was sent; 0: there is none.
             None: unknown.
         number: How many messages the partition ever had before the group's place. None: unknown,
@@ -168,6 +170,8 @@ class GroupProgress:
         filter: What the group reads of the topic: tags such as ``a || b``, ``WHERE`` and an
             expression, or ``MessageFilter`` and a name. Messages that it leaves out lie in its lag,
             too: the numbers are upper bounds. None: it reads all messages.
+        shared: What is open of a shared group; None: of another group, before the first delivery,
+            or if the journal of the group does not answer.
     """
 
     topic: str
@@ -198,6 +202,7 @@ class GroupProgress:
     subscribed: bool = True
     readable: bool = True
     filter: str | None = None
+    shared: SharedProgress | None = None
 
     @property
     def beyond_end(self) -> bool:
@@ -336,6 +341,7 @@ class GroupNodes:
 
     The topics that its patterns match now are in its contract, too.
     ``younger`` has the partitions without a committed offset that were made after the group began.
+    ``open`` has what is open of a shared group, asked for before the ends of partitions.
     """
 
     contract: ConsumerGroup
@@ -344,6 +350,7 @@ class GroupNodes:
     offsets: Mapping[TopicPartition, CommittedOffset]
     topics: Mapping[str, TopicView]
     younger: Set[TopicPartition] = frozenset()
+    open: Mapping[TopicPartition, SharedProgress] = field(default_factory=dict)
 
     def readable(self, topic: str) -> bool:
         """Whether a topic is open for reading, or not known."""
@@ -472,6 +479,7 @@ async def read_nodes(
         offsets,
         present,
         {partition for partition, is_younger in zip(fresh, younger, strict=True) if is_younger},
+        (await open_of(cluster, name) or {}) if contract.model == GroupModel.SHARED else {},
     )
 
 
@@ -511,6 +519,9 @@ def _progress(
     stopped = "" if committed is None else committed.stopped or elsewhere
     begin = nodes.begin(placement, ends)
     end_number = None if ends is None else ends.latest_number
+    shared, lag_messages = nodes.open.get(partition), messages
+    if shared is not None and end_number is not None and shared.cursor <= end_number:
+        lag_messages = end_number - shared.cursor + shared.open
     return GroupProgress(
         topic=placement.topic,
         partition=placement.partition,
@@ -519,7 +530,7 @@ def _progress(
         start=None if ends is None else ends.earliest,
         end=None if ends is None else ends.latest,
         lag_bytes=None if begin is None or ends is None else ends.latest - begin,
-        lag_messages=messages,
+        lag_messages=lag_messages,
         lag_s=age_s,
         number=None if end_number is None or messages is None else end_number - messages,
         end_number=end_number,
@@ -541,6 +552,7 @@ def _progress(
         subscribed=placement.topic not in unsubscribed_of(nodes.contract, nodes.members),
         readable=nodes.readable(placement.topic),
         filter=nodes.contract.topics.get(placement.topic, ALL).text or None,
+        shared=shared,
     )
 
 

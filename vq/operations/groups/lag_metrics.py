@@ -7,9 +7,11 @@ from prometheus_client.metrics_core import Metric
 
 from vq.broker.base.facts import Fact, Facts, gauge
 from vq.broker.observe.metrics import families
+from vq.coordination.tree.values.group_terms import GroupModel
 from vq.operations.groups.group_lags import GroupLags
 from vq.operations.groups.groups import GroupDescription, GroupProgress
 from vq.operations.groups.lag_rules import why_stopped
+from vq.operations.groups.shared import SharedProgress
 from vq.version import __version__
 
 _FILTERED: Final = " Of a group with a filter, messages that it leaves out count, too."
@@ -63,14 +65,45 @@ _PARTITION: Final[Sequence[Fact[GroupProgress]]] = (
         ms=True,
     ),
     gauge(
-        "vq_group_owned",
-        "1 if a member consumes the partition, else 0.",
-        lambda each: each.owner is not None,
-    ),
-    gauge(
         "vq_group_subscribed",
         "0 if the group has members and none subscribes to the topic, else 1.",
         lambda each: each.subscribed,
+    ),
+)
+#: What is told besides of each partition of a group whose partitions belong to members,
+_CLAIMED: Final[Sequence[Fact[GroupProgress]]] = (
+    gauge(
+        "vq_group_owned",
+        "1 if a member consumes the partition, else 0; none of shared and broadcasting groups.",
+        lambda each: each.owner is not None,
+    ),
+)
+#: and of one of a shared group.
+_SHARED: Final[Sequence[Fact[SharedProgress]]] = (
+    gauge(
+        "vq_group_shared_open_messages",
+        "Messages that a shared group has had delivered and that are not done.",
+        lambda each: each.open,
+    ),
+    gauge(
+        "vq_group_shared_held_messages",
+        "Of the open messages, those that members have now.",
+        lambda each: each.held,
+    ),
+    gauge(
+        "vq_group_shared_waiting_messages",
+        "Of the open messages, those that have failed and are delivered again later.",
+        lambda each: each.waiting,
+    ),
+    gauge(
+        "vq_group_shared_redelivered_messages",
+        "Of the open messages, those that were delivered more than once.",
+        lambda each: each.redelivered,
+    ),
+    gauge(
+        "vq_group_shared_deliveries_max",
+        "How often that open message was delivered that was delivered most.",
+        lambda each: each.deliveries_max,
     ),
 )
 #: What is told of a look at all groups.
@@ -136,6 +169,26 @@ def lag_families(found: GroupLags, *, cluster: str = "", failed_looks: int = 0) 
                     for each in group.partitions
                 },
                 facts=_PARTITION,
+            ),
+            Facts[GroupProgress](
+                labels=("group", "topic", "partition"),
+                things=lambda: {
+                    (name, each.topic, str(each.partition)): each
+                    for name, group in groups
+                    if GroupModel(group.model).claims
+                    for each in group.partitions
+                },
+                facts=_CLAIMED,
+            ),
+            Facts[SharedProgress](
+                labels=("group", "topic", "partition"),
+                things=lambda: {
+                    (name, each.topic, str(each.partition)): each.shared
+                    for name, group in groups
+                    for each in group.partitions
+                    if each.shared is not None
+                },
+                facts=_SHARED,
             ),
             Facts[GroupLags](things=lambda: {(): found} if found.time_ms > 0 else {}, facts=_LOOK),
             Facts[int].of(

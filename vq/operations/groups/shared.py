@@ -1,5 +1,6 @@
 """What is open of a shared group, as the node tells it that leads the group's journal."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vq.client.asking import ask_master
@@ -7,11 +8,14 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.shared.desk import ANSWER_S, shared_journal_of
 from vq.coordination.groups import groups
 from vq.coordination.tree.values.group_terms import GroupModel
-from vq.errors import InvalidState, UnknownTopic
+from vq.errors import InvalidState, UnknownTopic, VqError
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import SharedRequest, SharedResponse
 from vq.reserved import SHARED_TOPIC
+
+logger = get_logger(__name__)
 
 #: How long the journal is asked what is open.
 ASK_S = 5.0
@@ -105,6 +109,18 @@ async def describe_shared_group(cluster: ClusterClient, group: str) -> SharedGro
         if not answer.more:
             return SharedGroupDescription(group, journal.partition, receiving, tuple(found))
         request.after_topic, request.after_partition = found[-1].topic, found[-1].partition
+
+
+async def open_of(
+    cluster: ClusterClient, group: str
+) -> Mapping[TopicPartition, SharedProgress] | None:
+    """Return what is open of a shared group by partition; None: nobody tells now."""
+    try:
+        found = await describe_shared_group(cluster, group)
+    except VqError as error:
+        logger.debug("what is open of a shared group is not known", group=group, error=error)
+        return None
+    return {TopicPartition(each.topic, each.partition): each for each in found.partitions}
 
 
 async def forget_shared_group(cluster: ClusterClient, group: str, topic: str = "") -> None:

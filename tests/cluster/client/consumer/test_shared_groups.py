@@ -75,7 +75,7 @@ async def test_more_workers_than_partitions_share_them(factory: aio.MessageFacto
     assert committed == ends
     found = await factory.admin.describe_group("g")
     assert (found.model, found.terms.failure.on_failure) == (GroupModel.SHARED, "dead-letter")
-    assert [each.lag_messages for each in found.partitions] == [0, 0]
+    assert [each.lag_bytes for each in found.partitions] == [0, 0]
     told = await factory.admin.describe_shared_group("g")
     assert [(e.low, e.cursor, e.open) for e in told.partitions] == [(50, 50, 0), (50, 50, 0)]
 
@@ -127,7 +127,7 @@ async def test_a_message_is_settled_by_itself(factory: aio.MessageFactory) -> No
 
     async def is_done() -> bool:
         found = await factory.admin.describe_group("g")
-        return [each.lag_messages for each in found.partitions] == [0, 0]
+        return [each.lag_bytes for each in found.partitions] == [0, 0]
 
     await until_true(is_done)
     await consumer.close()

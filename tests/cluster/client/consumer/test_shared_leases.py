@@ -234,3 +234,32 @@ async def test_a_listener_that_fails_after_its_lease_makes_no_dead_letter(
     assert await letters(factories[0]) == [b"0"]
     for each in consumers:
         await each.close()
+
+
+async def test_what_a_coroutine_says_without_await_is_said(
+    factories: list[aio.MessageFactory], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be lost by a forgotten word; that the lease was over is in the log then."""
+    seen: list[tuple[int, int]] = []
+
+    async def listener(message: Any) -> None:
+        number = int(message.content)
+        seen.append((number, message.attempts))
+        if number == 0:
+            message.reject()
+        elif number == 1 and message.attempts == 1:
+            message.nack(0.5)
+        elif number == 2:
+            message.extend(5.0)
+            await asyncio.sleep(3.0)
+        elif number == 3 and message.attempts == 1:
+            await asyncio.sleep(3.0)
+            message.ack()
+
+    await send(factories[0], 4)
+    consumer = await member(factories[0], listener, workers=4, lease_s=2.0)
+    await asyncio.sleep(6.0)
+    assert sorted(seen) == [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1), (3, 2)]
+    lost = [each for each in caplog.messages if "lease ended before the listener" in each]
+    assert len(lost) == 1
+    await consumer.close()

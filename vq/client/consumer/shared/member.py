@@ -18,6 +18,7 @@ from vq.client.consumer.shared.desk import SharedTerms
 from vq.client.consumer.shared.handles import MessageHandle, SettleKind
 from vq.client.consumer.shared.place import record_lows
 from vq.client.consumer.shared.receiver import SharedReceiver
+from vq.client.consumer.shared.settler import retrieved
 from vq.client.consumer.shared.sources import SharedSources
 from vq.client.consumer.shared.work import Settle, SharedMessage, SharedWork
 from vq.client.consumer.troubles import Troubles
@@ -158,15 +159,19 @@ class SharedMember:
         if self.receiver is not None:
             self.receiver.fail(error)
 
-    async def settle(self, handle: MessageHandle, kind: SettleKind, time_ms: int) -> None:
-        """Return once that has become of a message.
+    def settle(
+        self, handle: MessageHandle, kind: SettleKind, time_ms: int
+    ) -> "asyncio.Future[None]":
+        """Say what becomes of a message; it is sent whether the answer is awaited or not.
 
-        Raises:
-            LeaseLost: The member does not have it any more.
-            OutcomeUnknown: There was no answer.
-            InvalidState: The consumer is closed.
+        Returns:
+            What is done once it is so, or has the error: ``LeaseLost``: the member does not have it
+            any more; ``OutcomeUnknown``: there was no answer; ``InvalidState``: the consumer is
+            closed. Its cancellation changes nothing.
         """
-        await asyncio.shield(self._sources.settle(handle, kind, time_ms))
+        answer = asyncio.shield(self._sources.settle(handle, kind, time_ms))
+        answer.add_done_callback(retrieved)
+        return answer
 
     async def add(self, partition: TopicPartition, wanted: Filter, *, latest: bool) -> None:
         """Read a partition, too; see ``SharedSources.add``.

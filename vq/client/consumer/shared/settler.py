@@ -15,7 +15,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.tasks import begin_task
 
-__all__ = ["Settler", "lease_lost", "settle_all"]
+__all__ = ["Settler", "lease_lost", "retrieved", "settle_all"]
 
 logger = get_logger(__name__)
 
@@ -62,7 +62,7 @@ class Settler:
     ) -> "asyncio.Future[None]":
         """Say what becomes of a message; see ``SharedReceiver.settle``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_retrieved)
+        future.add_done_callback(retrieved)
         if self._is_closed:
             told = f"this consumer of group {self._group!r} is closed: what it had is given back"
             future.set_exception(InvalidState(told))
@@ -179,7 +179,7 @@ def _fail(future: "asyncio.Future[None]", error: Exception) -> None:
         future.set_exception(error)
 
 
-def _retrieved(future: "asyncio.Future[Any]") -> None:
+def retrieved(future: "asyncio.Future[Any]") -> None:
     """Whoever does not await it does not care."""
     if not future.cancelled():
         future.exception()

@@ -45,11 +45,12 @@ Settle = Callable[[MessageHandle, SettleKind, int], Any]
 class SharedMessage(TriedMessage):
     """A message of a shared group, which is settled by itself.
 
-    With ``vq.aio`` the methods return what is to be awaited, in threads they wait. They raise
-    ``LeaseLost`` if the member does not have the message any more: then nothing has changed; and
-    ``InvalidState`` if the consumer is closed. A message whose listener returns is acknowledged,
-    and one whose listener raises is released, unless the listener has settled it. A message of
-    ``get_many`` or an iteration is settled by these methods alone.
+    In threads the methods wait for the answer. With ``vq.aio`` they return it, to be awaited; what
+    they say is sent in any case. They raise ``LeaseLost`` if the member does not have the message
+    any more: then nothing has changed; and ``InvalidState`` if the consumer is closed. A message
+    whose listener returns is acknowledged, and one whose listener raises is released, unless the
+    listener has settled it. A message of ``get_many`` or an iteration is settled by these methods
+    alone.
 
     Attributes:
         attempts: How often it was delivered to the group, with this time.
@@ -58,6 +59,7 @@ class SharedMessage(TriedMessage):
     _handle: Any
     _say: Callable[..., Any]
     _is_settled = False
+    _answer: "asyncio.Future[None] | None" = None  # in threads it was waited for
 
     def ack(self) -> Any:
         """Be done with it."""
@@ -87,7 +89,8 @@ class SharedMessage(TriedMessage):
 
     def _settled(self, kind: int, time_ms: int) -> Any:
         self._is_settled = True
-        return self._say(kind, time_ms)
+        self._answer = self._say(kind, time_ms)
+        return self._answer
 
 
 def _checked_ms(name: str, seconds: float, least: float, most: float) -> int:
@@ -232,6 +235,8 @@ class SharedWork:
             if not isinstance(result, BaseException | Retry):
                 if not message._is_settled:
                     self._told(item, self._receiver.settle(item.handle, SettleKind.ACK))
+                elif message._answer is not None and not message._answer.done():
+                    self._told(item, message._answer)  # the listener has not waited for it
                 return
         if message._is_settled:
             return
