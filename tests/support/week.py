@@ -15,7 +15,7 @@ from vq import limits
 from vq.broker import upkeep
 from vq.broker.base.config import ConnectionLimits
 from vq.broker.health import repairing, scrubbing
-from vq.broker.history import archive_runs, early_archives, key_indexing, retaining
+from vq.broker.history import acts, archive_runs, early_archives, key_indexing, retaining
 from vq.broker.logs import archiving
 from vq.broker.node import BrokerNode
 from vq.broker.replication import (
@@ -27,6 +27,8 @@ from vq.broker.replication import (
     lag,
     soundness,
 )
+from vq.broker.security import known_rules, users
+from vq.broker.security.known_value import KnownValue
 from vq.clock import Clock
 from vq.coordination.brokers import leadership, registry
 from vq.coordination.leases import leases
@@ -38,6 +40,7 @@ HOUR_S = 3_600
 SLOWER = 300
 #: What looks so, where.
 LOOKS: Any = (
+    (acts, "LOOK_S"),
     (archiving, "DISCARD_S"),
     (copying, "WAIT_S"),
     (early_archives, "LOOK_S"),
@@ -65,14 +68,17 @@ LOOKS: Any = (
 AUDITS_SLOWER = 10
 AUDITS: Any = (
     (archive_runs, "AUDIT_S"),
+    (known_rules, "AUDIT_S"),
     (leases, "AUDIT_S"),
     (upkeep, "TIDY_INTERVAL_S"),
+    (users, "AUDIT_S"),
 )
 QUIET: dict[str, Any] = {
     "refresh_interval_s": 600.0,
     "disk_interval_s": 3_600.0,
     "load_interval_s": 1_200.0,
     "retention_interval_s": 600.0,
+    "rules_age_max_s": 3_600.0,
     "connections": ConnectionLimits(sweep_interval_s=3_600.0),
 }
 
@@ -160,6 +166,8 @@ def look_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     for looks, slower in ((LOOKS, SLOWER), (AUDITS, AUDITS_SLOWER)):
         for module, name in looks:
             monkeypatch.setattr(module, name, slower * getattr(module, name))
+    usual = KnownValue.__init__.__kwdefaults__
+    monkeypatch.setitem(usual, "audit_s", AUDITS_SLOWER * usual["audit_s"])
     real = MemoryEnsemble.coordinator
 
     def coordinator(ensemble: MemoryEnsemble, cluster: str, *, session_timeout_s: float) -> Any:

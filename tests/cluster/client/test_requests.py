@@ -225,6 +225,7 @@ async def test_what_cannot_be_a_request_or_a_reply_is_refused(
     for message, text in (
         (Message("x" * 190, b""), "takes no requests: its replies go to"),
         (Message("_vq.delayed", b""), "are reserved"),
+        (Message("t", b"", delay_s=5), "a request with delay_s"),
         (Message("t", b"", headers="a"), "no mapping"),  # type: ignore[arg-type]
         ("t", "vq.Message"),
     ):

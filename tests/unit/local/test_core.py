@@ -241,7 +241,7 @@ def test_a_call_by_a_signal_handler_inside_of_a_take_is_refused(
     tmp_path: Path, disk: FailingDisk
 ) -> None:
     """It would wait for the lock that the interrupted code holds; a close at SIGTERM does."""
-    called = []
+    called: list[object] = []
 
     def handler() -> None:
         disk.unreadable = ""
