@@ -1,7 +1,7 @@
 """Real clusters with copies under faults: the short form, and what the table of rows promises.
 
     producers, a group ──▶ b1/n1, n2, n3, each in a network namespace ── ZooKeeper
-                                └ killed, paused, cut off from all but the clients
+                                └ paused, cut off from all but the clients
 
 Goal: nothing acknowledged is lost, doubled or reordered, all copies are equal at the end, and the
 group takes messages again. ``make chaos`` runs the long forms.
@@ -41,7 +41,7 @@ def chaos(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 @pytest.mark.root
-def test_a_master_that_is_killed_paused_or_cut_off_costs_no_message(tmp_path: Path) -> None:
+def test_a_master_that_is_paused_or_cut_off_costs_no_message(tmp_path: Path) -> None:
     """One of each; each of them ends in a master of a later epoch."""
     if missing := network.not_installed():
         unavailable(missing)
@@ -51,8 +51,8 @@ def test_a_master_that_is_killed_paused_or_cut_off_costs_no_message(tmp_path: Pa
     print(ended.stdout)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     row = json.loads((tmp_path / "summary.json").read_text())["rows"]["SHORT"]
-    assert (row["runs"], row["faults"], row["effects"], row["anomalies"]) == (1, 3, 3, {})
-    assert row["fail-overs"] >= 3
+    assert (row["runs"], row["faults"], row["effects"], row["anomalies"]) == (1, 2, 2, {})
+    assert row["fail-overs"] >= 2
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 

@@ -83,7 +83,13 @@ def run(python: Path, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["pure", "compiled"])
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        pytest.param(False, id="pure"),
+        pytest.param(True, id="compiled", marks=pytest.mark.long),  # it compiles all C files
+    ],
+)
 def test_a_wheel_of_the_sdist_runs_without_the_checkout(
     release: ModuleType, make_wheel: Callable[[bool], Path], tmp_path: Path, compiled: bool
 ) -> None:
