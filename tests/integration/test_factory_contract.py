@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.waiting import block_until
 
 import vq
 from vq.client.failed_file import FailedFile
 from vq.errors import BatchFailed, InvalidArgument, InvalidState, UnknownTopic
 from vq.testing import ThreadCluster
 from vq.testing.fixtures import real_cluster
+from vq.testing.waiting import block_until
 
 Open = Callable[[str], vq.MessageFactory]
 

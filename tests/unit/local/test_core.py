@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from support.interrupts import Interrupted, Interrupter
-from support.waiting import WAIT_S, block_until
 
 from vq.errors import DiskFull, InvalidState, PartitionFailed, StorageFailed
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
 from vq.local.storage import Storage
 from vq.store.disk.real_disk import RealDisk, RealFile
+from vq.testing.waiting import WAIT_S, block_until
 
 
 class FailingFile:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 import vq
 from vq.local import LocalItem, LocalQueue, LocalQueueConfig, LocalWorkers
+from vq.testing.waiting import WAIT_S, block_until
 
 Kill = Callable[[Path], Path]
 

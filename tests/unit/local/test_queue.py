@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.waiting import WAIT_S, block_until
 
 from vq.clock import SystemClock
 from vq.errors import (
@@ -22,6 +21,7 @@ from vq.local import LocalItem, LocalQueue, LocalQueueConfig
 from vq.local.state import QueueState
 from vq.local.waits import LineOfWakers
 from vq.model import Message
+from vq.testing.waiting import WAIT_S, block_until
 
 Open = Callable[..., LocalQueue]
 

@@ -9,13 +9,13 @@ import pytest
 from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.late_clock import later
-from support.waiting import until, until_true
 
 from vq import ConsumerConfig, GroupModel, Message, MessageFilter, SharedMessage, aio
 from vq.coordination.topics.topics import change_settings
 from vq.errors import InvalidArgument, InvalidState, LeaseLost
 from vq.model import TopicPartition, TopicSettings
 from vq.store.records.record import encode_record
+from vq.testing.waiting import until, until_true
 
 pytestmark = pytest.mark.virtual_time
 
